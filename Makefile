@@ -1,0 +1,42 @@
+# `make demo` and `make test` need Python 3.11+ and make, nothing else prepared.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test end-to-end unit check fix clean
+
+help: ## List what make can do
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## Create the virtual environment and install everything into it
+
+$(STAMP): pyproject.toml constraints.txt scripts/install
+	PYTHON="$(PYTHON)" scripts/install "$(VENV)"
+	@touch $@
+
+demo: $(STAMP) ## Watch real training jobs share this machine (under 5 minutes); writes demo-output/
+	$(BIN)/optimus demo
+
+test: $(STAMP) ## Run all tests
+	$(BIN)/python -m pytest
+
+unit: $(STAMP) ## Run the fast tests only
+	$(BIN)/python -m pytest -m "not end_to_end"
+
+end-to-end: $(STAMP) ## Run only the tests that start the real service and real training processes
+	$(BIN)/python -m pytest -m end_to_end
+
+check: $(STAMP) ## Lint, format check, types, import rules; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(STAMP) ## Apply the automatic fixes of the linter and the formatter
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the virtual environment, caches and demo output
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output

@@ -1,0 +1,419 @@
+"""The values that a scheduling round reads and writes.
+
+Everything here is immutable and knows no clock, database or network: a `Snapshot` goes into
+`optimus_scheduler.cycle.plan`, a `Plan` comes out. The service and the simulator both speak these types.
+
+Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (UTC seconds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+NO_GPUS: Mapping[str, int] = MappingProxyType({})
+
+
+class Role(StrEnum):
+    """What a task does for its job."""
+
+    WORKER = "worker"
+    """Computes gradients."""
+    SERVER = "server"
+    """A parameter server: holds one range of the parameters and applies updates to it."""
+    COORDINATOR = "coordinator"
+    """One small process per job that owns membership and the step gate; it is not allocated by gain."""
+
+
+class JobState(StrEnum):
+    """`queued → running ⇄ paused → succeeded | failed | cancelled`."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class Mode(StrEnum):
+    """How worker updates are combined."""
+
+    SYNC = "sync"
+    """One step uses the whole global batch, shared among the workers (its size does not depend on w)."""
+    ASYNC = "async"
+    """One step is one worker's mini-batch, applied when it arrives."""
+
+
+class Architecture(StrEnum):
+    """How gradients travel."""
+
+    PS = "ps"
+    ALLREDUCE = "allreduce"
+
+
+class Directive(StrEnum):
+    """What the scheduler wants a job's coordinator to do at the next step boundary."""
+
+    RUN = "run"
+    """Train with the wanted tasks."""
+    PAUSE = "pause"
+    """Write a checkpoint and let all tasks go; the job will be given tasks again later."""
+    FINISH = "finish"
+    """The job has converged: checkpoint, evaluate, report the result, exit."""
+    CANCEL = "cancel"
+    """Stop at once, without evaluating."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of each resource: CPU cores, memory in bytes, GPUs by type."""
+
+    cpu: float = 0.0
+    memory_bytes: int = 0
+    gpus: Mapping[str, int] = NO_GPUS
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu + other.cpu, self.memory_bytes + other.memory_bytes, _combine(self.gpus, other.gpus, 1)
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu - other.cpu, self.memory_bytes - other.memory_bytes, _combine(self.gpus, other.gpus, -1)
+        )
+
+    def __mul__(self, count: int) -> Resources:
+        return Resources(
+            self.cpu * count, self.memory_bytes * count, {kind: number * count for kind, number in self.gpus.items()}
+        )
+
+    def fits_in(self, room: Resources) -> bool:
+        """Whether `room` holds this amount of every resource (cores are compared to within 1e-9)."""
+        return (
+            self.cpu <= room.cpu + 1e-9
+            and self.memory_bytes <= room.memory_bytes
+            and all(number <= room.gpus.get(kind, 0) for kind, number in self.gpus.items())
+        )
+
+    def dominant_share(self, capacity: Resources) -> float:
+        """The largest fraction of `capacity` that this amount takes of any one resource.
+
+        Infinite when something is asked for that the capacity has none of. (Ghodsi et al., NSDI 2011.)
+        """
+        shares = [_share(self.cpu, capacity.cpu), _share(self.memory_bytes, capacity.memory_bytes)]
+        shares += [_share(number, capacity.gpus.get(kind, 0)) for kind, number in self.gpus.items()]
+        return max(shares)
+
+
+def _combine(left: Mapping[str, int], right: Mapping[str, int], sign: int) -> Mapping[str, int]:
+    if not left and not right:
+        return NO_GPUS
+    return {kind: left.get(kind, 0) + sign * right.get(kind, 0) for kind in sorted({*left, *right})}
+
+
+def _share(amount: float, capacity: float) -> float:
+    if amount <= 0:
+        return 0.0
+    return amount / capacity if capacity > 0 else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine that tasks can be placed on. `capacity` is what Optimus may use of it."""
+
+    name: str
+    capacity: Resources
+    schedulable: bool = True
+    """False for a cordoned or lost node: nothing new is placed there."""
+    labels: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDemand:
+    """What one worker or one server of a job needs, and how many of them the job may have."""
+
+    resources: Resources
+    minimum: int = 1
+    maximum: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ConvergenceRule:
+    """When a job is done: the first of the given conditions to hold.
+
+    `loss_decrease`: the fitted loss falls by less than this from one epoch to the next, for `patience_epochs`
+    consecutive epochs; relative to the loss of the epoch before when `relative`, otherwise as a fraction of the
+    largest loss of the run (paper, section 2.1).
+    """
+
+    loss_decrease: float | None = None
+    relative: bool = True
+    patience_epochs: int = 3
+    target_loss: float | None = None
+    max_steps: int | None = None
+    max_epochs: float | None = None
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The part of a submitted job that decisions depend on."""
+
+    worker: TaskDemand
+    server: TaskDemand
+    convergence: ConvergenceRule
+    mode: Mode = Mode.SYNC
+    architecture: Architecture = Architecture.PS
+    global_batch_size: int | None = None
+    """Examples in one step over all workers (sync) or in one worker's mini-batch (async); None until reported."""
+    priority: float = 1.0
+    """Multiplies the job's gain; above 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """How many workers and parameter servers a job has, and on which GPU type (None: CPU only)."""
+
+    workers: int
+    servers: int
+    gpu_type: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.workers == 0 and self.servers == 0
+
+
+NOTHING = Allocation(0, 0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskKey:
+    """Names one task. A replacement of the same role and rank has a higher incarnation."""
+
+    job_id: str
+    role: Role
+    rank: int
+    incarnation: int = 0
+
+    @property
+    def name(self) -> str:
+        """Unique and stable, also a valid Kubernetes pod name for the job ids that the service gives out."""
+        return f"{self.job_id}-{self.role.value}-{self.rank}-{self.incarnation}"
+
+
+class TaskPhase(StrEnum):
+    """What the cluster says of a task."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task as it was observed on the cluster."""
+
+    key: TaskKey
+    node: str
+    phase: TaskPhase
+    exit_code: int | None = None
+    """With `EXITED`: what it exited with, None when unknown (a node that was lost)."""
+    unwanted_since: float | None = None
+    """When the task left the wanted set; None while it is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTask:
+    """One task that should exist, and where."""
+
+    key: TaskKey
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedSample:
+    """A measured speed: what the job did with `workers` and `servers`.
+
+    `steps_per_second` counts steps of the whole job (in async mode, all workers together).
+    """
+
+    workers: int
+    servers: int
+    steps_per_second: float
+    n_steps: int = 1
+    """How many steps the measurement covers: its weight."""
+    at: float = 0.0
+    gpu_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One active job as a round sees it: what was asked for, what it has, what it told so far."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    submitted_at: float
+    started_at: float | None = None
+    step: int = 0
+    """Steps completed."""
+    steps_per_epoch: float | None = None
+    """None until the job's tasks have reported it."""
+    loss_steps: tuple[float, ...] = ()
+    """Steps of the (down-sampled) loss history, increasing."""
+    losses: tuple[float, ...] = ()
+    """Loss at each of `loss_steps`; may hold NaN and infinities."""
+    speed_samples: tuple[SpeedSample, ...] = ()
+    allocation: Allocation = NOTHING
+    """What the job was last given (wanted), whether or not all tasks run yet."""
+    allocated_at: float | None = None
+    """When `allocation` last changed."""
+    directive: Directive = Directive.RUN
+    rescale_seconds: tuple[float, ...] = ()
+    """Observed stopped seconds of this job's past membership changes, oldest first."""
+    attained_share_seconds: float = 0.0
+    """Dominant share held, integrated over time: service received so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The world at one instant, as much of it as decisions need."""
+
+    now: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    """Active jobs only (queued, running, paused), any order."""
+    tasks: tuple[Task, ...] = ()
+
+    @property
+    def capacity(self) -> Resources:
+        """What the schedulable nodes offer together."""
+        total = Resources()
+        for node in self.nodes:
+            if node.schedulable:
+                total = total + node.capacity
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A prediction with its 80 % interval: `low <= mean <= high`."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Reason(StrEnum):
+    """Why a job got what it got in a round: the closed list behind `optimus explain`."""
+
+    GRANTED_MORE = "GrantedMore"
+    """Its next tasks saved more time per share than anybody else's."""
+    UNCHANGED = "Unchanged"
+    """What it has is still what it should have."""
+    BETTER_USED_ELSEWHERE = "BetterUsedElsewhere"
+    """Others gain more from the same resources, so it got less than before or less than it could use."""
+    NO_FURTHER_GAIN = "NoFurtherGain"
+    """More tasks would not make it faster."""
+    AT_MAXIMUM = "AtMaximum"
+    """It has all the workers and servers that its owner allows."""
+    NOT_WORTH_RESCALING = "NotWorthRescaling"
+    """A different size would be better, but changing costs more than it saves."""
+    LEARNING_SPEED = "LearningSpeed"
+    """Too little is measured yet; its size is chosen so that the speed model learns."""
+    WAITING_FOR_RESOURCES = "WaitingForResources"
+    """Not even its minimum fits beside the jobs ahead of it."""
+    NO_FEASIBLE_NODE = "NoFeasibleNode"
+    """There is room in the cluster as a whole but no node can host its tasks."""
+    CONVERGED = "Converged"
+    """Its convergence rule holds: it is being finished."""
+    CANCELLING = "Cancelling"
+    """Its owner cancelled it; its tasks are being stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a round believes of one job. Every `None` means: nothing can be said yet."""
+
+    job_id: str
+    total_steps: Interval | None
+    """Steps at which the convergence rule will hold."""
+    remaining_steps: Interval | None
+    confidence: float
+    """0 (nothing known) to 1 (as sure as the model gets)."""
+    rule: str | None = None
+    """Which part of the convergence rule is expected to hold first (its field name)."""
+    loss_curve: Mapping[str, float] = MappingProxyType({})
+    """β0, β1, β2 of Eq. 1 and the largest loss, when fitted."""
+    speed_model: Mapping[str, float] = MappingProxyType({})
+    """Coefficients and error of the fitted speed model."""
+    steps_per_second: float | None = None
+    """Predicted speed at the present allocation."""
+    remaining_seconds: Interval | None = None
+    """Predicted time left at the present allocation."""
+    converged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a round decided for one job, and why."""
+
+    job_id: str
+    allocation: Allocation
+    previous: Allocation
+    reason: Reason
+    message: str
+    """One sentence for the job's owner."""
+    forecast: Forecast
+    gain: float | None = None
+    """Marginal gain of the last task granted (see the policy for its unit)."""
+    next_gain: float | None = None
+    """Marginal gain that its next task would have had."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetWanted:
+    """The tasks that a job should have from now on. Applied as a new membership generation if it differs."""
+
+    job_id: str
+    allocation: Allocation
+    directive: Directive
+    tasks: tuple[PlacedTask, ...]
+    """Workers and servers, sorted by key; the coordinator is not part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start a task on a node. Idempotent: the task's name is its identity."""
+
+    task: PlacedTask
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Stop a task: SIGTERM at first, SIGKILL with `force`."""
+
+    key: TaskKey
+    force: bool = False
+
+
+Action = SetWanted | StartTask | StopTask
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome of one round."""
+
+    decisions: tuple[Decision, ...]
+    """One per active job, sorted by job id."""
+    actions: tuple[Action, ...]
+    """In the order in which they are to be applied."""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Left empty by `plan` (which has no clock); a shell that times the phases fills it in."""

@@ -1,0 +1,451 @@
+"""Bodies of the REST API: what is accepted and what is answered. Field names are the vocabulary of docs/glossary.md.
+
+Everything here is data and validation: no decisions, no database. Unknown fields are refused everywhere.
+JSON has no NaN: in requests a loss may also be one of the strings "NaN", "Infinity", "-Infinity"; in answers a number
+that is not finite is null.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MAX_TASKS = 1024
+"""Workers (or servers) that one job may ask for."""
+MAX_SAMPLES_PER_POST = 1000
+MAX_BODY_BYTES = 1_048_576
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|k|M|G|T|Ki|Mi|Gi|Ti)B?\s*$")
+_UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+class Body(BaseModel):
+    """Base of all bodies: unknown fields are errors, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
+
+
+class ResourcesBody(Body):
+    """Resources of one task."""
+
+    cpu: float = Field(default=1.0, ge=0, le=4096, allow_inf_nan=False, description="CPU cores")
+    memory_bytes: int = Field(
+        default=512 * 2**20, ge=0, le=2**50, description="bytes, or a string like 512Mi", examples=[536870912, "512Mi"]
+    )
+    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of one task")
+
+    @field_validator("memory_bytes", mode="before")
+    @classmethod
+    def _parse_size(cls, value: object) -> object:
+        if isinstance(value, str):
+            match = _SIZE.match(value)
+            if match is None:
+                raise ValueError("expected bytes or a size like 512Mi or 2Gi")
+            return int(float(match[1]) * _UNIT_BYTES[match[2]])
+        return value
+
+
+class TaskDemandBody(Body):
+    """How many workers (or servers) the job may have, and what one of them needs."""
+
+    min: int = Field(default=1, ge=1, le=MAX_TASKS)
+    max: int = Field(default=16, ge=1, le=MAX_TASKS)
+    resources: ResourcesBody = ResourcesBody()
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) must not be above max ({self.max})")
+        return self
+
+
+class LossDecreaseBody(Body):
+    """Converged when the fitted loss falls by less than `below` per epoch, for `patience_epochs` epochs in a row."""
+
+    below: float = Field(gt=0, lt=1, allow_inf_nan=False, examples=[0.01])
+    relative_to: Literal["previous", "maximum"] = "previous"
+    patience_epochs: int = Field(default=3, ge=1, le=1000)
+
+
+class ConvergenceBody(Body):
+    """The job is done as soon as the first of the given conditions holds."""
+
+    loss_decrease: LossDecreaseBody | None = None
+    target_loss: float | None = Field(default=None, allow_inf_nan=False)
+    max_epochs: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    max_steps: int | None = Field(default=None, gt=0, le=10**12)
+    max_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ValueError("give at least one of " + ", ".join(type(self).model_fields))
+        return self
+
+
+NameField = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+class JobSpecBody(Body):
+    """A training job as its owner describes it (`POST /v1/jobs`, `optimus submit FILE`)."""
+
+    name: NameField = Field(examples=["digits-cnn"], description="lower-case letters, digits and -, 63 at most")
+    project: NameField = "default"
+    task: str = Field(
+        max_length=300,
+        pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$",
+        examples=["optimus_workers.zoo.digits:cnn"],
+        description="import path of a function that returns a TrainingTask",
+    )
+    task_args: dict[str, str | int | float | bool] = Field(default_factory=dict, max_length=50)
+    working_directory: str | None = Field(
+        default=None, max_length=4096, description="absolute path that tasks run in and import from"
+    )
+    mode: Literal["sync", "async"] = "sync"
+    architecture: Literal["ps"] = "ps"
+    global_batch_size: int | None = Field(
+        default=None, ge=1, le=10**7, description="examples per step (sync) or per worker step (async); default: the task's"
+    )
+    convergence: ConvergenceBody = ConvergenceBody(loss_decrease=LossDecreaseBody(below=0.01), max_epochs=100)
+    workers: TaskDemandBody = TaskDemandBody()
+    servers: TaskDemandBody = TaskDemandBody()
+    priority: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    checkpoint_seconds: float = Field(default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period")
+    environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
+
+    @field_validator("environment")
+    @classmethod
+    def _environment_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise ValueError(f"{name!r} is not a variable name")
+            if name.startswith("OPTIMUS_"):
+                raise ValueError(f"{name!r}: names that start with OPTIMUS_ are reserved")
+        return value
+
+    @field_validator("working_directory")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return value
+
+
+JobStateName = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+
+
+class AllocationBody(Body):
+    workers: int
+    servers: int
+    gpu_type: str | None = None
+
+
+class IntervalBody(Body):
+    """A prediction with its 80 % interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class JobProfileBody(Body):
+    """What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`)."""
+
+    n_parameters: int = Field(ge=0)
+    n_examples: int = Field(ge=0, description="training examples in one epoch")
+    global_batch_size: int = Field(ge=1)
+    steps_per_epoch: float = Field(gt=0, allow_inf_nan=False)
+
+
+class JobResultBody(Body):
+    """How the job ended (`POST /v1/jobs/{id}/result`)."""
+
+    outcome: Literal["succeeded", "failed"]
+    step: int = Field(ge=0)
+    final_loss: float | None = None
+    metrics: dict[str, float | None] = Field(default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}])
+    checkpoint: str | None = Field(default=None, max_length=4096)
+    error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
+
+
+class JobBody(Body):
+    """A job as the API shows it."""
+
+    id: str
+    name: str
+    project: str
+    state: JobStateName
+    directive: Literal["run", "pause", "finish", "cancel"]
+    spec: JobSpecBody
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    jct_seconds: float | None = Field(description="job completion time: submission to end; None while active")
+    first_step: int | None
+    step: int
+    epoch: float | None
+    loss: float | None
+    steps_per_second: float | None = Field(description="measured over the last half minute")
+    wanted: AllocationBody
+    running: AllocationBody = Field(description="what the current membership has")
+    membership_epoch: int
+    progress: float | None = Field(description="step / predicted total steps, 0 to 1")
+    remaining_steps: IntervalBody | None
+    remaining_seconds: IntervalBody | None
+    reason: str | None = Field(description="reason code of the last decision")
+    message: str | None
+    profile: JobProfileBody | None
+    result: JobResultBody | None
+    failure: str | None
+    rescales: int = Field(description="membership changes while training")
+
+
+class JobListBody(Body):
+    jobs: list[JobBody]
+    next_cursor: str | None
+
+
+class EventBody(Body):
+    id: int
+    at: datetime
+    type: str = Field(examples=["JobSubmitted", "MembershipChanged", "TaskExited"])
+    message: str
+    data: dict[str, Any]
+
+
+class EventListBody(Body):
+    events: list[EventBody]
+    next_cursor: str | None
+
+
+class DecisionBody(Body):
+    round_id: int
+    at: datetime
+    allocation: AllocationBody
+    previous: AllocationBody
+    reason: str
+    message: str
+    gain: float | None
+    next_gain: float | None
+    forecast: dict[str, Any]
+
+
+class DecisionListBody(Body):
+    decisions: list[DecisionBody]
+    next_cursor: str | None
+
+
+class SpeedPointBody(Body):
+    """Predicted speed and time left for one (workers, servers)."""
+
+    workers: int
+    servers: int
+    steps_per_second: float | None
+    remaining_seconds: IntervalBody | None
+
+
+class CurvePointBody(Body):
+    step: float
+    loss: float | None
+
+
+class PredictionsBody(Body):
+    """What Optimus believes of a job now (`GET /v1/jobs/{id}/predictions`)."""
+
+    at: datetime | None
+    total_steps: IntervalBody | None
+    remaining_steps: IntervalBody | None
+    remaining_seconds: IntervalBody | None
+    confidence: float
+    rule: str | None
+    loss_curve: dict[str, float | None]
+    speed_model: dict[str, float | None]
+    speeds: list[SpeedPointBody]
+    losses: list[CurvePointBody] = Field(description="down-sampled loss history")
+    fitted: list[CurvePointBody] = Field(description="the fitted curve at the same steps and on to the predicted end")
+    history: list[PredictionPointBody] = Field(description="earlier predictions, one per round")
+
+
+class PredictionPointBody(Body):
+    at: datetime
+    step: int
+    total_steps: IntervalBody | None
+
+
+class AllocationPointBody(Body):
+    """The job's membership from this moment on."""
+
+    at: datetime
+    at_seconds: float = Field(description="since submission")
+    membership_epoch: int
+    step: int
+    workers: int
+    servers: int
+    cause: str
+    pause_seconds: float | None
+    lost_steps: int
+
+
+class AllocationListBody(Body):
+    allocations: list[AllocationPointBody]
+
+
+# --- what workers and coordinators send and ask ----------------------------------------------------------------------
+
+
+class SampleBody(Body):
+    """One telemetry record: `n_steps` consecutive steps of one worker that end with step `step`."""
+
+    membership_epoch: int = Field(ge=1)
+    rank: int = Field(ge=0, lt=MAX_TASKS)
+    sequence: int = Field(ge=0, description="counts the records of this rank in this membership epoch")
+    workers: int = Field(ge=1, le=MAX_TASKS)
+    servers: int = Field(ge=1, le=MAX_TASKS)
+    at: float = Field(ge=0, allow_inf_nan=False, description="POSIX seconds at the end of the last step")
+    step: int = Field(ge=0, description="steps of the job completed at the end of this record")
+    n_steps: int = Field(default=1, ge=1, le=10**6)
+    data_epoch: float = Field(ge=0, allow_inf_nan=False, description="passes over the data so far")
+    loss: float = Field(description="mean over the examples of these steps; may be NaN or infinite")
+    n_examples: int = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False, description="wall time of these steps")
+    data_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
+    compute_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
+    push_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
+    wait_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
+    pull_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
+    sent_bytes: int = Field(default=0, ge=0)
+    received_bytes: int = Field(default=0, ge=0)
+    staleness: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="mean, async mode")
+
+    @model_validator(mode="after")
+    def _rank_exists(self) -> Self:
+        if self.rank >= self.workers:
+            raise ValueError(f"rank ({self.rank}) must be below workers ({self.workers})")
+        return self
+
+
+class TelemetryBody(Body):
+    samples: list[SampleBody] = Field(min_length=1, max_length=MAX_SAMPLES_PER_POST)
+
+
+class IgnoredSampleBody(Body):
+    index: int
+    why: Literal["duplicate", "old_membership", "unknown_membership"]
+
+
+class TelemetryAnswerBody(Body):
+    accepted: int
+    ignored: list[IgnoredSampleBody]
+
+
+class WantedTaskBody(Body):
+    name: str
+    role: Literal["worker", "server"]
+    rank: int
+
+
+class WantedBody(Body):
+    """What a job's coordinator should have (`GET /v1/jobs/{id}/membership`, a long poll)."""
+
+    generation: int = Field(description="grows with every change of what is wanted")
+    directive: Literal["run", "pause", "finish", "cancel"]
+    tasks: list[WantedTaskBody]
+
+
+class MembershipReportBody(Body):
+    """A membership epoch that a coordinator has formed (`POST /v1/jobs/{id}/membership`); again is harmless."""
+
+    epoch: int = Field(ge=1)
+    generation: int = Field(ge=0, description="the wanted generation that it answers")
+    at: float = Field(ge=0, allow_inf_nan=False)
+    step: int = Field(ge=0, description="steps completed when it began")
+    workers: list[str] = Field(max_length=MAX_TASKS, description="task names by rank")
+    servers: list[str] = Field(max_length=MAX_TASKS)
+    cause: Literal["start", "rescale", "worker_lost", "server_lost", "coordinator_restart", "resume", "pause"]
+    pause_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="training stood still")
+    lost_steps: int = Field(default=0, ge=0, description="steps rolled back")
+    message: str | None = Field(default=None, max_length=2000)
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+class NodeResourcesBody(Body):
+    cpu: float
+    memory_bytes: int
+    gpus: dict[str, int]
+
+
+class NodeBody(Body):
+    name: str
+    schedulable: bool
+    capacity: NodeResourcesBody
+    used: NodeResourcesBody
+    tasks: list[str]
+
+
+class NodeListBody(Body):
+    nodes: list[NodeBody]
+
+
+class ClusterBody(Body):
+    """The cluster in one look (`GET /v1/cluster`)."""
+
+    capacity: NodeResourcesBody
+    used: NodeResourcesBody
+    jobs: dict[JobStateName, int]
+    last_round_at: datetime | None
+    policy: str
+    version: str
+
+
+class RoundBody(Body):
+    id: int
+    at: datetime
+    trigger: str
+    seconds: float
+    phase_seconds: dict[str, float]
+    n_jobs: int
+    n_actions: int
+    error: str | None
+
+
+class RoundListBody(Body):
+    rounds: list[RoundBody]
+    next_cursor: str | None
+
+
+class LogBody(Body):
+    task: str
+    text: str
+
+
+class LogListBody(Body):
+    logs: list[LogBody]
+
+
+class ProblemErrorBody(Body):
+    field: str
+    message: str
+
+
+class ProblemBody(Body):
+    """RFC 9457 problem document (`application/problem+json`)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[ProblemErrorBody] = []
+    request_id: str | None = None
+
+
+PredictionsBody.model_rebuild()

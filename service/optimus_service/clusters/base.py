@@ -1,0 +1,56 @@
+"""The seam between the service and whatever runs tasks: local processes, Kubernetes, or a fake in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from optimus_scheduler.types import Node, Resources, Task, TaskKey
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLaunch:
+    """All that a cluster needs to start one task."""
+
+    key: TaskKey
+    node: str
+    resources: Resources
+    environment: Mapping[str, str]
+    """The task's OPTIMUS_* variables (see docs/protocol.md), job token included: never log the values."""
+    working_directory: str | None = None
+
+
+class ClusterUnavailable(Exception):
+    """The cluster cannot be asked right now. The round is skipped, nothing is changed, the next round tries again."""
+
+
+class Cluster(Protocol):
+    """Observes nodes and tasks, starts and stops tasks. Every method may be called again with the same arguments."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that Optimus may use, sorted by name."""
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task of ours that exists or exited and is not forgotten yet, sorted by key.
+
+        Tasks started before a restart of the service are among them (adoption).
+        """
+
+    def start(self, launch: TaskLaunch) -> None:
+        """Start the task unless a task of the same name exists already."""
+
+    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+        """Ask the task to leave (SIGTERM); `force` ends it at once (SIGKILL). No error if it is gone."""
+
+    def forget(self, keys: Iterable[TaskKey]) -> None:
+        """Drop the records of exited tasks (their logs stay)."""
+
+    def log_tail(self, key: TaskKey, max_bytes: int) -> str:
+        """The end of what the task printed; empty if nothing is known of it."""
+
+    def check_task(self, import_path: str, working_directory: str | None) -> str | None:
+        """Why workers of this cluster could not load `module:name`, or None when they can (or nobody can tell)."""
+
+    def close(self) -> None:
+        """Let go of handles. Tasks go on."""
