@@ -14,6 +14,21 @@ from enum import StrEnum
 from types import MappingProxyType
 
 NO_GPUS: Mapping[str, int] = MappingProxyType({})
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+_NO_FIGURES: Mapping[str, float] = MappingProxyType({})
+
+
+# Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factories.
+def _no_gpus() -> Mapping[str, int]:
+    return NO_GPUS
+
+
+def _nothing_named() -> Mapping[str, str]:
+    return _NO_LABELS
+
+
+def _nothing_known() -> Mapping[str, float]:
+    return _NO_FIGURES
 
 
 class Role(StrEnum):
@@ -77,7 +92,7 @@ class Resources:
 
     cpu: float = 0.0
     memory_bytes: int = 0
-    gpus: Mapping[str, int] = NO_GPUS
+    gpus: Mapping[str, int] = field(default_factory=_no_gpus)
 
     def __add__(self, other: Resources) -> Resources:
         return Resources(
@@ -132,7 +147,7 @@ class Node:
     capacity: Resources
     schedulable: bool = True
     """False for a cordoned or lost node: nothing new is placed there."""
-    labels: Mapping[str, str] = MappingProxyType({})
+    labels: Mapping[str, str] = field(default_factory=_nothing_named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +365,9 @@ class Forecast:
     """0 (nothing known) to 1 (as sure as the model gets)."""
     rule: str | None = None
     """Which part of the convergence rule is expected to hold first (its field name)."""
-    loss_curve: Mapping[str, float] = MappingProxyType({})
+    loss_curve: Mapping[str, float] = field(default_factory=_nothing_known)
     """β0, β1, β2 of Eq. 1 and the largest loss, when fitted."""
-    speed_model: Mapping[str, float] = MappingProxyType({})
+    speed_model: Mapping[str, float] = field(default_factory=_nothing_known)
     """Coefficients and error of the fitted speed model."""
     steps_per_second: float | None = None
     """Predicted speed at the present allocation."""

@@ -111,14 +111,19 @@ class JobSpecBody(Body):
     mode: Literal["sync", "async"] = "sync"
     architecture: Literal["ps"] = "ps"
     global_batch_size: int | None = Field(
-        default=None, ge=1, le=10**7, description="examples per step (sync) or per worker step (async); default: the task's"
+        default=None,
+        ge=1,
+        le=10**7,
+        description="examples per step (sync) or per worker step (async); default: the task's",
     )
     convergence: ConvergenceBody = ConvergenceBody(loss_decrease=LossDecreaseBody(below=0.01), max_epochs=100)
     workers: TaskDemandBody = TaskDemandBody()
     servers: TaskDemandBody = TaskDemandBody()
     priority: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, lt=2**63)
-    checkpoint_seconds: float = Field(default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period")
+    checkpoint_seconds: float = Field(
+        default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period"
+    )
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
 
     @field_validator("environment")
