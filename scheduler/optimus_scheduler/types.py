@@ -293,6 +293,8 @@ class Job:
     directive: Directive = Directive.RUN
     rescale_seconds: tuple[float, ...] = ()
     """Observed stopped seconds of this job's past membership changes, oldest first."""
+    wanted_tasks: tuple[PlacedTask, ...] = ()
+    """The workers and servers behind `allocation`, sorted by key."""
     attained_share_seconds: float = 0.0
     """Dominant share held, integrated over time: service received so far."""
 
@@ -306,6 +308,7 @@ class Snapshot:
     jobs: tuple[Job, ...]
     """Active jobs only (queued, running, paused), any order."""
     tasks: tuple[Task, ...] = ()
+    """Live tasks, and of each active job's (role, rank) the newest incarnation, exited or not."""
 
     @property
     def capacity(self) -> Resources:

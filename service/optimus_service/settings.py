@@ -1,0 +1,78 @@
+"""All settings of the service, read once at start from `OPTIMUS_*` variables into a frozen object."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to `host` can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Settings(BaseSettings):
+    """The one configuration object of every deployment (embedded, compose, Kubernetes)."""
+
+    model_config = SettingsConfigDict(env_prefix="OPTIMUS_", frozen=True, extra="ignore")
+
+    host: str = Field(default="127.0.0.1", description="address to listen on; beyond loopback a token must be set")
+    port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
+    token: SecretStr | None = Field(default=None, description="bearer token for users of the API")
+    secret: SecretStr | None = Field(
+        default=None, description="key that job tokens are derived from; default: made once in the data directory"
+    )
+    data_directory: Path = Field(default=Path("optimus-data"), description="database (SQLite), job directories, logs")
+    database_url: str | None = Field(default=None, description="default: SQLite in the data directory")
+    service_url: str | None = Field(
+        default=None, description="how tasks reach the service; default: the listening address"
+    )
+    policy: str = Field(default="optimus", description="scheduling policy, see docs/policies.md")
+    round_seconds: float = Field(default=60.0, gt=0, le=3600, description="period of scheduling rounds")
+    debounce_seconds: float = Field(default=0.5, ge=0, le=60, description="events this close together share one round")
+    lease_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="a leader not heard of for so long is replaced"
+    )
+    cluster: Literal["local"] = "local"
+    local_slots: int = Field(
+        default_factory=lambda: os.cpu_count() or 1, ge=1, le=4096, description="CPU slots of the local cluster"
+    )
+    local_nodes: int = Field(default=1, ge=1, le=256, description="nodes that the local slots are spread over")
+    local_memory_bytes: int | None = Field(default=None, ge=0, description="default: the machine's memory")
+    local_python: Path | None = Field(
+        default=None, description="interpreter that runs tasks; default: the service's own"
+    )
+    drain_seconds: float = Field(
+        default=20.0, ge=0, le=86400, description="time that an unwanted task has to leave by itself"
+    )
+    max_task_failures: int = Field(
+        default=6, ge=1, le=10000, description="task crashes without progress after which a job is failed"
+    )
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _closed_by_default(self) -> Settings:
+        if not is_loopback(self.host) and self.token is None:
+            raise ValueError(
+                f"host {self.host} is reachable from other machines, so users must be told apart: "
+                "set OPTIMUS_TOKEN (at least 16 characters), or listen on 127.0.0.1"
+            )
+        if self.token is not None and len(self.token.get_secret_value()) < 16:
+            raise ValueError("OPTIMUS_TOKEN must have at least 16 characters")
+        return self
+
+    @property
+    def url(self) -> str:
+        """The database URL in force."""
+        return self.database_url or f"sqlite:///{(self.data_directory / 'optimus.db').resolve()}"
