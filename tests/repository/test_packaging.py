@@ -1,0 +1,47 @@
+"""The repository keeps its own promises: what the wheel holds, and what each package needs to be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"optimus_models", "optimus_scheduler", "optimus_service", "optimus_workers", "optimus_cli"}
+HEAVY = {"fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"}
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed"),
+    [
+        ("optimus_models.loss_curve", set()),
+        ("optimus_models.speed_model", set()),
+        ("optimus_scheduler.cycle", set()),
+        ("optimus_service.server", {"fastapi", "sqlalchemy"}),
+        ("optimus_service.settings", set()),
+        ("optimus_workers.coordinator", set()),
+        ("optimus_workers.telemetry", set()),
+        ("optimus_workers.check_task", set()),
+        ("optimus_workers.zoo.digits", {"torch"}),
+        ("optimus_cli.__main__", set()),
+    ],
+)
+def test_import_needs_only_its_own_extra(module: str, allowed: set[str]) -> None:
+    banned = sorted(HEAVY - allowed)
+    code = f"import sys; sys.modules.update(dict.fromkeys({banned!r})); import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wheel_holds_every_package_and_the_migrations(tmp_path: Path) -> None:
+    """Hatchling skips a misspelled folder silently."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == PACKAGES
+    assert "optimus_service/migrations/env.py" in names
+    assert any(name.startswith("optimus_service/migrations/versions/0001") for name in names)
