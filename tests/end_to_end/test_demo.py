@@ -1,0 +1,41 @@
+"""The demo as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import OPTIMUS, Service
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+
+
+def test_demo_trains_rescales_and_cleans_up(tmp_path: Path) -> None:
+    output = tmp_path / "demo-output"
+    done = subprocess.run(
+        [*OPTIMUS, "demo", "--directory", str(output)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+    summary = json.loads((output / "summary.json").read_text())
+    jobs = summary["jobs"]
+    assert len(jobs) >= 3
+    assert {job["state"] for job in jobs} == {"succeeded"}
+    assert len({job["task"] for job in jobs}) >= 3
+    assert {job["mode"] for job in jobs} == {"sync", "async"}
+    resized = [job for job in jobs if len({(at["workers"], at["servers"]) for at in job["allocations"]}) > 1]
+    assert len(resized) >= 2
+    for job in jobs:
+        assert 0 <= job["first_step"] < job["last_step"]
+        assert job["jct_seconds"] > 0
+        assert job["test_accuracy"] > 0.8
+        steps = [at["step"] for at in job["allocations"]]
+        assert steps == sorted(steps), "steps went back"
+        assert {at["at_fraction"] for at in job["predictions"]} == {0.25, 0.5, 0.75}
+    pictures = list(output.glob("*.png"))
+    assert pictures
+    assert all(picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for picture in pictures)
+    assert not Service(output).processes(), "the demo left processes behind"

@@ -1,0 +1,45 @@
+"""A user's own training code, submitted from its folder by the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import OPTIMUS, Service
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def optimus(service: Service, *arguments: str, cwd: Path = EXAMPLES) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OPTIMUS_URL": str(service.client.base_url)}
+    return subprocess.run(
+        [*OPTIMUS, *arguments], capture_output=True, text=True, check=False, cwd=cwd, env=environment, timeout=300
+    )
+
+
+def test_own_training_code_by_import_path(service: Service) -> None:
+    done = optimus(service, "submit", "--name", "mine", "--task", "my_training:task", "--watch", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = service.get("/v1/jobs")["jobs"]
+    assert job["state"] == "succeeded"
+
+    explained = optimus(service, "explain", "mine", "--json")
+    assert explained.returncode == 0
+    assert json.loads(explained.stdout)["state"] == "succeeded"
+    logs = optimus(service, "logs", "mine")
+    assert logs.returncode == 0
+
+
+def test_error_in_own_code_fails_the_job_with_its_traceback(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def task():\n    raise RuntimeError('no data at /data/cats')\n")
+    done = optimus(service, "submit", "--name", "broken", "--task", "broken:task", "--watch", "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (job,) = service.get("/v1/jobs")["jobs"]
+    assert job["state"] == "failed"
+    assert "no data at /data/cats" in job["failure"]
+    assert not service.processes()

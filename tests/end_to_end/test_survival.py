@@ -1,0 +1,100 @@
+"""kill -9 of the service, of a worker, of a server, of a coordinator: nothing is lost and the jobs finish."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from .conftest import Service, wait_until
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+
+
+def digits_job(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "task": "optimus_workers.zoo.digits:mlp",
+        "convergence": {"max_epochs": 60},
+        "checkpoint_seconds": 2,
+        "workers": {"min": 1, "max": 2},
+        "servers": {"min": 1, "max": 2},
+        **changes,
+    }
+
+
+def events_of(service: Service, job_id: str, kind: str) -> list[dict[str, Any]]:
+    found = service.get(f"/v1/jobs/{job_id}/events", limit=200)["events"]
+    return [event for event in found if event["type"] == kind]
+
+
+def running_tasks(service: Service, job_id: str, role: str) -> list[str]:
+    return sorted(name for name in service.processes() if name.startswith(f"{job_id}-{role}-"))
+
+
+def train_until(service: Service, job_id: str, step: int) -> None:
+    wait_until(f"{job_id} has made {step} steps", lambda: service.job(job_id)["step"] >= step)
+
+
+def assert_steps_never_went_back(service: Service, job_id: str) -> None:
+    points = service.get(f"/v1/jobs/{job_id}/allocations")["allocations"]
+    steps = [point["step"] for point in points]
+    assert steps == sorted(steps)
+    assert all(point["lost_steps"] == 0 for point in points)
+
+
+def test_killed_service_adopts_its_tasks_and_loses_nothing(service: Service) -> None:
+    first = service.submit(digits_job("first"))
+    second = service.submit(digits_job("second", mode="async", task="optimus_workers.zoo.digits:cnn"))
+    for job_id in (first, second):
+        train_until(service, job_id, 20)
+    service.kill()
+    before = service.processes()
+    assert running_tasks(service, first, "worker")
+    acknowledged = {job_id: service.sequences(job_id) for job_id in (first, second)}
+
+    service.start()
+
+    for job_id in (first, second):
+        now = service.sequences(job_id)
+        for key, numbers in acknowledged[job_id].items():
+            assert set(numbers) <= set(now[key])
+    # Whatever still runs is the very same process; nothing was started a second time under a new incarnation.
+    wait_until("a round has run", lambda: service.get("/v1/cluster")["last_round_at"])
+    survivors = {name: pid for name, pid in service.processes().items() if name in before}
+    assert survivors
+    assert all(before[name] == pid for name, pid in survivors.items())
+    for job_id in (first, second):
+        job = service.wait_for_end(job_id)
+        assert job["result"]["metrics"]["test_accuracy"] > 0.8
+        assert_steps_never_went_back(service, job_id)
+        for numbers in service.sequences(job_id).values():
+            assert numbers == list(range(len(numbers))), "a sample is missing"
+        assert not [event for event in events_of(service, job_id, "TaskExited") if event["data"].get("exit_code")]
+
+
+@pytest.mark.parametrize("role", ["worker", "server", "coordinator"])
+def test_job_survives_the_death_of_any_process(service: Service, role: str) -> None:
+    job_id = service.submit(digits_job(f"loses-a-{role}"))
+    train_until(service, job_id, 40)
+    victim = running_tasks(service, job_id, role)[0]
+    step = service.job(job_id)["step"]
+
+    os.kill(service.processes()[victim], signal.SIGKILL)
+
+    replacement = wait_until(
+        "the task was replaced or its job went on without it",
+        lambda: [name for name in running_tasks(service, job_id, role) if name != victim],
+    )
+    assert victim not in replacement
+    train_until(service, job_id, step + 40)
+    job = service.wait_for_end(job_id)
+    assert job["result"]["metrics"]["test_accuracy"] > 0.8
+    assert job["step"] == job["result"]["step"]
+    exits = events_of(service, job_id, "TaskExited")
+    assert any(event["data"]["task"] == victim and event["data"]["exit_code"] == 137 for event in exits)
+    lost = sum(point["lost_steps"] for point in service.get(f"/v1/jobs/{job_id}/allocations")["allocations"])
+    if role != "server":
+        assert lost <= 1, "only a lost server may cost steps"
