@@ -1,0 +1,313 @@
+"""A job's life as a transition table: events come in, a new status and effects go out.
+
+::
+
+              MembershipFormed              ResultReported
+    queued ───────────────────▶ running ─────────────────────▶ succeeded
+       │                         │  ▲  │                  └──▶ failed  ◀── TooManyFailures
+       │                  Paused ▼  │  │
+       │                        paused │ MembershipFormed
+       │                               │
+       └── CancelRequested ────────────┴── CancelRequested … AllTasksGone ──▶ cancelled
+
+`advance` does nothing but compute. The shell that calls it (the store, in one transaction) persists the status and
+carries the effects out. An event that has no rule in a state is an `InvalidTransition`; events that are harmless
+leftovers of a race (a late "all tasks are gone" of a finished job) have a rule that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from optimus_scheduler.types import Allocation, Directive, JobState
+
+_STORY_LENGTH = 20
+"""Events kept in `JobStatus.story`: enough to understand a wrong turn, bounded so that statuses stay small."""
+
+
+class Outcome(StrEnum):
+    """How a job's coordinator says that training ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TasksGranted:
+    """A round gave tasks to a job that had none."""
+
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipFormed:
+    """The job's coordinator began a membership epoch that trains."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The job's coordinator wrote a checkpoint and let its tasks go."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvergenceReached:
+    """A part of the convergence rule holds."""
+
+    rule: str
+    """Field name of `ConvergenceRule`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReported:
+    """The job's coordinator reported the end. May be reported again."""
+
+    outcome: Outcome
+    step: int
+    final_loss: float | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    error: str | None = None
+    """With `FAILED`: what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The owner does not want the job any more."""
+
+    has_tasks: bool = False
+    """Whether tasks of the job may be alive. A wrong False is harmless: tasks of ended jobs are stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllTasksGone:
+    """The cluster has no live task of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyFailures:
+    """The job's tasks keep failing; trying again was given up."""
+
+    message: str
+
+
+Event = (
+    TasksGranted
+    | MembershipFormed
+    | Paused
+    | ConvergenceReached
+    | ResultReported
+    | CancelRequested
+    | AllTasksGone
+    | TooManyFailures
+)
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Where a job is in its life."""
+
+    state: JobState
+    directive: Directive = Directive.RUN
+    failure: str | None = None
+    """Why it failed; None unless it did."""
+    story: tuple[str, ...] = field(default=(), compare=False)
+    """The last events, oldest first, for error messages only."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent:
+    """Write this into the job's event list."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkStarted:
+    """Set the job's start time, unless it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFinished:
+    """Set the job's end time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResult:
+    """Keep what the coordinator reported."""
+
+    result: ResultReported
+
+
+Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult
+
+
+class InvalidTransition(Exception):
+    """An event arrived that the job's state has no rule for. Carries the status and the event."""
+
+    def __init__(self, status: JobStatus, event: Event) -> None:
+        self.status = status
+        self.event = event
+        story = " → ".join(status.story) or "nothing known"
+        super().__init__(
+            f"{type(event).__name__} has no rule for a job that is {status.state} "
+            f"(directive {status.directive}); what happened before: {story}"
+        )
+
+
+Outcomes = tuple[JobStatus, tuple[Effect, ...]]
+
+
+def advance(status: JobStatus, event: Event) -> Outcomes:
+    """The status after `event`, and what the shell has to do about it.
+
+    Raises:
+        InvalidTransition: the event has no rule in this state.
+    """
+    transition = _TRANSITIONS.get((status.state, type(event)))
+    if transition is None:
+        raise InvalidTransition(status, event)
+    after, effects = transition(status, event)
+    story = (*status.story, f"{status.state} + {type(event).__name__}")[-_STORY_LENGTH:]
+    return replace(after, story=story), effects
+
+
+# --- the transitions -------------------------------------------------------------------------------------------------
+
+
+def _ignore(status: JobStatus, _event: Event) -> Outcomes:
+    return status, ()
+
+
+def _grant(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, TasksGranted)
+    directive = Directive.RUN if status.directive is Directive.PAUSE else status.directive
+    words = f"{event.allocation.workers} workers and {event.allocation.servers} servers"
+    return replace(status, directive=directive), (EmitEvent("TasksGranted", f"The job was given {words}."),)
+
+
+def _start(status: JobStatus, _event: Event) -> Outcomes:
+    started = EmitEvent("JobStarted", "Training started.")
+    return replace(status, state=JobState.RUNNING), (MarkStarted(), started)
+
+
+def _resume(status: JobStatus, _event: Event) -> Outcomes:
+    return replace(status, state=JobState.RUNNING), (EmitEvent("JobResumed", "Training goes on."),)
+
+
+def _pause(status: JobStatus, _event: Event) -> Outcomes:
+    message = "Training stopped after a checkpoint; the job waits for resources."
+    return replace(status, state=JobState.PAUSED), (EmitEvent("JobPaused", message),)
+
+
+def _converge(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, ConvergenceReached)
+    if status.directive in (Directive.FINISH, Directive.CANCEL):
+        return status, ()
+    message = f"The convergence rule holds ({event.rule}); the job is being finished."
+    return replace(status, directive=Directive.FINISH), (EmitEvent("Converged", message),)
+
+
+def _end(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, ResultReported)
+    if event.outcome is Outcome.SUCCEEDED:
+        after = replace(status, state=JobState.SUCCEEDED)
+        return after, (StoreResult(event), MarkFinished(), EmitEvent("JobSucceeded", f"Done at step {event.step}."))
+    if status.directive is Directive.CANCEL:
+        # Tasks that are being stopped fail in many ways; what the owner asked for is what happened.
+        return _cancelled(status, StoreResult(event))
+    failure = event.error or "the job's tasks reported a failure without saying why"
+    after = replace(status, state=JobState.FAILED, failure=failure)
+    return after, (StoreResult(event), MarkFinished(), EmitEvent("JobFailed", failure))
+
+
+def _give_up(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, TooManyFailures)
+    if status.directive is Directive.CANCEL:
+        return _cancelled(status)
+    after = replace(status, state=JobState.FAILED, directive=Directive.CANCEL, failure=event.message)
+    return after, (MarkFinished(), EmitEvent("JobFailed", event.message))
+
+
+def _repeat(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, ResultReported)
+    if event.outcome.value != status.state.value:
+        raise InvalidTransition(status, event)
+    return status, ()
+
+
+def _cancel(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, CancelRequested)
+    if status.directive is Directive.CANCEL and event.has_tasks:
+        return status, ()
+    requested = EmitEvent("CancelRequested", "Cancelling was asked for.")
+    if status.state is JobState.RUNNING or event.has_tasks:
+        return replace(status, directive=Directive.CANCEL), (requested,)
+    return _cancelled(replace(status, directive=Directive.CANCEL), requested)
+
+
+def _cancel_running(status: JobStatus, _event: Event) -> Outcomes:
+    """A running job has tasks whatever the caller believes: it ends when they are gone."""
+    return _cancel(status, CancelRequested(has_tasks=True))
+
+
+def _tasks_gone(status: JobStatus, event: Event) -> Outcomes:
+    """Ends a cancelled job and completes a pause. Without such a directive, lost tasks are simply replaced."""
+    if status.directive is Directive.CANCEL:
+        return _cancelled(status)
+    if status.directive is Directive.PAUSE and status.state is JobState.RUNNING:
+        return _pause(status, event)
+    return status, ()
+
+
+def _cancelled(status: JobStatus, *before: Effect) -> Outcomes:
+    after = replace(status, state=JobState.CANCELLED)
+    return after, (*before, MarkFinished(), EmitEvent("JobCancelled", "The job was cancelled."))
+
+
+_Transition = Callable[[JobStatus, Event], Outcomes]
+
+_TRANSITIONS: dict[tuple[JobState, type[Event]], _Transition] = {
+    (JobState.QUEUED, TasksGranted): _grant,
+    (JobState.QUEUED, MembershipFormed): _start,
+    (JobState.QUEUED, Paused): _ignore,  # paused before the first membership was formed: still waiting
+    (JobState.QUEUED, ResultReported): _end,  # code that does not load fails before any membership
+    (JobState.QUEUED, CancelRequested): _cancel,
+    (JobState.QUEUED, AllTasksGone): _tasks_gone,
+    (JobState.QUEUED, TooManyFailures): _give_up,
+    (JobState.RUNNING, TasksGranted): _grant,
+    (JobState.RUNNING, MembershipFormed): _ignore,
+    (JobState.RUNNING, Paused): _pause,
+    (JobState.RUNNING, ConvergenceReached): _converge,
+    (JobState.RUNNING, ResultReported): _end,
+    (JobState.RUNNING, CancelRequested): _cancel_running,
+    (JobState.RUNNING, AllTasksGone): _tasks_gone,
+    (JobState.RUNNING, TooManyFailures): _give_up,
+    (JobState.PAUSED, TasksGranted): _grant,
+    (JobState.PAUSED, MembershipFormed): _resume,
+    (JobState.PAUSED, Paused): _ignore,
+    (JobState.PAUSED, ConvergenceReached): _converge,
+    (JobState.PAUSED, ResultReported): _end,
+    (JobState.PAUSED, CancelRequested): _cancel,
+    (JobState.PAUSED, AllTasksGone): _tasks_gone,
+    (JobState.PAUSED, TooManyFailures): _give_up,
+    (JobState.SUCCEEDED, ResultReported): _repeat,
+    (JobState.FAILED, ResultReported): _repeat,
+    (JobState.CANCELLED, ResultReported): _ignore,  # it ended by itself while it was being stopped
+    (JobState.SUCCEEDED, AllTasksGone): _ignore,
+    (JobState.FAILED, AllTasksGone): _ignore,
+    (JobState.CANCELLED, AllTasksGone): _ignore,
+    # The round that gives up read the job a moment ago; it may have ended since.
+    (JobState.SUCCEEDED, TooManyFailures): _ignore,
+    (JobState.FAILED, TooManyFailures): _ignore,
+    (JobState.CANCELLED, TooManyFailures): _ignore,
+}

@@ -1,0 +1,197 @@
+"""The life of a job: the table's rules, and what holds after any sequence of events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimus_scheduler.lifecycle import (
+    AllTasksGone,
+    CancelRequested,
+    ConvergenceReached,
+    Effect,
+    EmitEvent,
+    Event,
+    InvalidTransition,
+    JobStatus,
+    MarkFinished,
+    MarkStarted,
+    MembershipFormed,
+    Outcome,
+    Paused,
+    ResultReported,
+    StoreResult,
+    TasksGranted,
+    TooManyFailures,
+    advance,
+)
+from optimus_scheduler.types import Allocation, Directive, JobState
+
+SUCCESS = ResultReported(Outcome.SUCCEEDED, step=100, final_loss=0.1)
+FAILURE = ResultReported(Outcome.FAILED, step=7, error="ValueError: no such file")
+QUEUED = JobStatus(JobState.QUEUED)
+RUNNING = JobStatus(JobState.RUNNING)
+
+events = st.sampled_from(
+    [
+        TasksGranted(Allocation(1, 1)),
+        MembershipFormed(1),
+        Paused(),
+        ConvergenceReached("loss_decrease"),
+        SUCCESS,
+        FAILURE,
+        CancelRequested(has_tasks=False),
+        CancelRequested(has_tasks=True),
+        AllTasksGone(),
+        TooManyFailures("worker 0 failed 5 times"),
+    ]
+)
+
+
+def live(*sequence: Event, status: JobStatus = QUEUED) -> tuple[JobStatus, list[Effect]]:
+    effects: list[Effect] = []
+    for event in sequence:
+        status, more = advance(status, event)
+        effects += more
+    return status, effects
+
+
+def test_ordinary_life() -> None:
+    status, effects = live(
+        TasksGranted(Allocation(1, 1)), MembershipFormed(1), ConvergenceReached("target_loss"), SUCCESS
+    )
+    assert status.state is JobState.SUCCEEDED
+    assert [effect.type for effect in effects if isinstance(effect, EmitEvent)] == [
+        "TasksGranted",
+        "JobStarted",
+        "Converged",
+        "JobSucceeded",
+    ]
+    assert MarkStarted() in effects
+    assert effects.count(MarkFinished()) == 1
+    assert StoreResult(SUCCESS) in effects
+
+
+def test_convergence_leaves_the_job_running() -> None:
+    status, _ = live(MembershipFormed(1), ConvergenceReached("loss_decrease"))
+    assert status == JobStatus(JobState.RUNNING, Directive.FINISH)
+
+
+def test_convergence_does_not_undo_a_cancellation() -> None:
+    status, effects = live(CancelRequested(has_tasks=True), ConvergenceReached("loss_decrease"), status=RUNNING)
+    assert status.directive is Directive.CANCEL
+    assert [effect.type for effect in effects if isinstance(effect, EmitEvent)] == ["CancelRequested"]
+
+
+def test_pause_and_resume() -> None:
+    status, _ = live(MembershipFormed(1), Paused())
+    assert status.state is JobState.PAUSED
+    status, effects = live(MembershipFormed(2), status=status)
+    assert status.state is JobState.RUNNING
+    assert MarkStarted() not in effects
+
+
+def test_grant_ends_a_pause_directive() -> None:
+    paused = JobStatus(JobState.PAUSED, Directive.PAUSE)
+    status, _ = live(TasksGranted(Allocation(1, 1)), status=paused)
+    assert status == JobStatus(JobState.PAUSED, Directive.RUN)
+
+
+def test_lost_tasks_complete_a_pause() -> None:
+    status, _ = live(AllTasksGone(), status=JobStatus(JobState.RUNNING, Directive.PAUSE))
+    assert status.state is JobState.PAUSED
+
+
+def test_lost_tasks_of_a_wanted_job_change_nothing() -> None:
+    assert live(AllTasksGone(), status=RUNNING) == (RUNNING, [])
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PAUSED])
+def test_cancel_without_tasks_is_immediate(state: JobState) -> None:
+    status, effects = live(CancelRequested(), status=JobStatus(state))
+    assert status.state is JobState.CANCELLED
+    assert MarkFinished() in effects
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.PAUSED])
+def test_cancel_with_tasks_waits_for_them(state: JobState) -> None:
+    status, _ = live(CancelRequested(has_tasks=True), status=JobStatus(state))
+    assert status == JobStatus(state, Directive.CANCEL)
+    status, _ = live(AllTasksGone(), status=status)
+    assert status.state is JobState.CANCELLED
+
+
+def test_running_job_waits_for_its_tasks_whatever_the_caller_says() -> None:
+    status, _ = live(CancelRequested(has_tasks=False), CancelRequested(has_tasks=False), status=RUNNING)
+    assert status == JobStatus(JobState.RUNNING, Directive.CANCEL)
+
+
+def test_failure_of_tasks_being_stopped_is_a_cancellation() -> None:
+    status, _ = live(CancelRequested(has_tasks=True), FAILURE, status=RUNNING)
+    assert status.state is JobState.CANCELLED
+    assert status.failure is None
+
+
+def test_failure_keeps_its_cause() -> None:
+    status, _ = live(FAILURE)
+    assert status.state is JobState.FAILED
+    assert status.failure == "ValueError: no such file"
+
+
+def test_giving_up_fails_the_job() -> None:
+    status, effects = live(TooManyFailures("worker 0 failed 5 times"), status=RUNNING)
+    assert (status.state, status.failure) == (JobState.FAILED, "worker 0 failed 5 times")
+    assert MarkFinished() in effects
+
+
+def test_repeated_result_is_ignored() -> None:
+    once = live(MembershipFormed(1), SUCCESS)[0]
+    assert live(SUCCESS, status=once) == (once, [])
+
+
+def test_contradicting_result_is_refused() -> None:
+    with pytest.raises(InvalidTransition):
+        live(MembershipFormed(1), SUCCESS, FAILURE)
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state.is_final])
+def test_cancelling_an_ended_job_is_refused(state: JobState) -> None:
+    with pytest.raises(InvalidTransition, match=f"CancelRequested has no rule for a job that is {state}"):
+        advance(JobStatus(state), CancelRequested())
+
+
+def test_refusal_tells_the_story() -> None:
+    with pytest.raises(InvalidTransition) as refusal:
+        live(MembershipFormed(1), SUCCESS, CancelRequested())
+    assert "queued + MembershipFormed → running + ResultReported" in str(refusal.value)
+    assert refusal.value.event == CancelRequested()
+
+
+@given(st.lists(events, max_size=30))
+def test_any_history_keeps_the_invariants(sequence: list[Event]) -> None:
+    status, finishes = QUEUED, 0
+    for event in sequence:
+        before = status
+        try:
+            status, effects = advance(status, event)
+        except InvalidTransition:
+            continue
+        finishes += effects.count(MarkFinished())
+        if before.state.is_final:
+            assert (status, effects) == (before, ()), "an ended job stays as it ended"
+        assert (status.failure is not None) == (status.state is JobState.FAILED)
+        assert len(status.story) <= 20
+    assert finishes == (1 if status.state.is_final else 0)
+
+
+@given(st.lists(events, max_size=30))
+def test_cancellation_is_never_lost(sequence: list[Event]) -> None:
+    """Whatever comes after a cancellation, the job does not run on: it ends, or its directive stays."""
+    status, _ = advance(RUNNING, CancelRequested(has_tasks=True))
+    for event in sequence:
+        try:
+            status, _ = advance(status, event)
+        except InvalidTransition:
+            continue
+        assert status.state.is_final or status.directive is Directive.CANCEL
