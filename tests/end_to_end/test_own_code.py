@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from .conftest import OPTIMUS, Service
+from tests.end_to_end.harness import OPTIMUS, Service
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,8 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-
-from .conftest import Service, wait_until
+from tests.end_to_end.harness import Service, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 
