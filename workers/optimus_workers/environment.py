@@ -1,0 +1,94 @@
+"""What a task was started with: the variables of docs/protocol.md, section 1, read once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from optimus_workers.errors import EnvironmentProblem
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """The frozen view of a task's variables."""
+
+    service_url: str
+    job_id: str
+    job_token: str = field(repr=False)
+    task_name: str
+    rank: int
+    coordinator_address: tuple[str, int]
+    """Host and port; the coordinator binds it, servers and workers dial it."""
+    job_directory: Path
+    spec: dict[str, Any]
+    """The submitted `JobSpecBody` as plain JSON values."""
+    cpu_limit: float | None = None
+    """Cores that this task may use; None: no limit."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Self:
+        """Read the variables from `environ` (usually `os.environ`).
+
+        Raises `EnvironmentProblem`, whose message names the variable, when one is missing or malformed.
+        """
+        return cls(
+            service_url=_required(environ, "OPTIMUS_SERVICE_URL").rstrip("/"),
+            job_id=_required(environ, "OPTIMUS_JOB_ID"),
+            job_token=_required(environ, "OPTIMUS_JOB_TOKEN"),
+            task_name=_required(environ, "OPTIMUS_TASK_NAME"),
+            rank=_rank(environ, "OPTIMUS_TASK_RANK"),
+            coordinator_address=_address(environ, "OPTIMUS_COORDINATOR_ADDRESS"),
+            job_directory=Path(_required(environ, "OPTIMUS_JOB_DIRECTORY")),
+            spec=_json_object(environ, "OPTIMUS_JOB_SPEC"),
+            cpu_limit=_cores(environ, "OPTIMUS_CPU_LIMIT"),
+        )
+
+
+def _required(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise EnvironmentProblem(f"{name} is not set: tasks are started by a cluster backend, see docs/protocol.md")
+    return value
+
+
+def _rank(environ: Mapping[str, str], name: str) -> int:
+    text = _required(environ, name)
+    if not text.isdecimal():
+        raise EnvironmentProblem(f"{name} must be a whole number from 0, not {text!r}")
+    return int(text)
+
+
+def _address(environ: Mapping[str, str], name: str) -> tuple[str, int]:
+    text = _required(environ, name)
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # an IPv6 address stands in brackets
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise EnvironmentProblem(f"{name} must be host:port, not {text!r}")
+    return host, int(port)
+
+
+def _json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(_required(environ, name))
+    except json.JSONDecodeError as error:
+        raise EnvironmentProblem(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise EnvironmentProblem(f"{name} must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _cores(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name, "")
+    if not text:
+        return None
+    try:
+        cores = float(text)
+    except ValueError as error:
+        raise EnvironmentProblem(f"{name} must be a number of cores, not {text!r}") from error
+    if not (math.isfinite(cores) and cores > 0):
+        raise EnvironmentProblem(f"{name} must be above 0, not {text!r}")
+    return cores

@@ -1,0 +1,51 @@
+"""Load the user's training code by its import path, `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from optimus_workers.errors import TaskError
+from optimus_workers.task import TrainingTask
+
+
+def load_task(
+    import_path: str, args: Mapping[str, Any] | None = None, working_directory: str | Path | None = None
+) -> TrainingTask:
+    """Import `module:name` (from `working_directory` first, when given) and call it with `args` as keywords.
+
+    Raises `TaskError`; when the user's code raised, its exception with the traceback is the `__cause__`.
+    """
+    if working_directory is not None and str(working_directory) not in sys.path:
+        sys.path.insert(0, str(working_directory))
+    make_task = _find(import_path)
+    try:
+        task = make_task(**(args or {}))
+    except Exception as error:
+        raise TaskError(f"{import_path}({_spelled(args)}) failed: {type(error).__name__}: {error}") from error
+    if not isinstance(task, TrainingTask):
+        raise TaskError(f"{import_path} must return a TrainingTask, not {type(task).__name__}")
+    return task
+
+
+def _find(import_path: str) -> Callable[..., object]:
+    module_name, colon, name = import_path.partition(":")
+    if not (colon and module_name and name):
+        raise TaskError(f"{import_path!r} is not of the form package.module:name")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise TaskError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        raise TaskError(f"{module_name} has no {name!r} ({module.__file__})")
+    if not callable(found):
+        raise TaskError(f"{import_path} must be a function that returns a TrainingTask, not {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _spelled(args: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in (args or {}).items())

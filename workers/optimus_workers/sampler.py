@@ -1,0 +1,77 @@
+"""Which examples a step trains on: a pure function, so that any worker can compute any slot's examples at any time.
+
+All passes over the data stand one after the other in one endless stream, each in its own random order:
+
+    stream = permutation(seed, epoch 0) ++ permutation(seed, epoch 1) ++ ...      (n_examples each)
+
+Step t takes positions [t·M, (t+1)·M) of it, so a batch may cross the end of an epoch, and each example appears exactly
+once in each epoch however the steps are shared among workers. Within the batch, slot s of V takes the positions from
+floor(M·s/V) up to floor(M·(s+1)/V): sizes differ by one at most.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+def slot_indices(seed: int, step: int, slot: int, n_slots: int, global_batch_size: int, n_examples: int) -> Indices:
+    """The example indices of one slot of step `step` (steps and slots count from 0), in training order.
+
+    Shape (m,), m = 0 when there are more slots than examples in the batch. Do not write to the array.
+    """
+    if not 0 <= slot < n_slots:
+        raise ValueError(f"slot must be from 0 to {n_slots - 1}, not {slot}")
+    first = step * global_batch_size
+    return _stream(
+        seed,
+        first + slot_start(slot, n_slots, global_batch_size),
+        first + slot_start(slot + 1, n_slots, global_batch_size),
+        n_examples,
+    )
+
+
+def step_indices(seed: int, step: int, global_batch_size: int, n_examples: int) -> Indices:
+    """The example indices of the whole batch of step `step`, shape (global_batch_size,)."""
+    return slot_indices(seed, step, 0, 1, global_batch_size, n_examples)
+
+
+def slot_start(slot: int, n_slots: int, global_batch_size: int) -> int:
+    """Where slot `slot` begins within the batch; for `slot == n_slots` the batch size."""
+    return global_batch_size * slot // n_slots
+
+
+def slot_size(slot: int, n_slots: int, global_batch_size: int) -> int:
+    """How many examples slot `slot` has."""
+    return slot_start(slot + 1, n_slots, global_batch_size) - slot_start(slot, n_slots, global_batch_size)
+
+
+def epoch_of(step: int, global_batch_size: int, n_examples: int) -> float:
+    """Passes over the data after `step` completed steps (so also: where step `step`, counted from 0, begins)."""
+    return step * global_batch_size / n_examples
+
+
+def _stream(seed: int, start: int, stop: int, n_examples: int) -> Indices:
+    """Positions [start, stop) of the endless stream."""
+    pieces = []
+    while start < stop:
+        epoch, offset = divmod(start, n_examples)
+        piece = _permutation(seed, epoch, n_examples)[offset : offset + stop - start]
+        pieces.append(piece)
+        start += len(piece)
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+
+# Two: the batch at hand may begin in one epoch and end in the next.
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, n_examples: int) -> Indices:
+    """The order of epoch `epoch`, shape (n_examples,), read-only."""
+    order = np.random.Generator(np.random.PCG64((seed, epoch))).permutation(n_examples).astype(np.int64)
+    order.setflags(write=False)
+    return order

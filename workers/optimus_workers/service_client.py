@@ -1,0 +1,110 @@
+"""The calls that a job's tasks make to the service (docs/protocol.md, section 2). Every one may be repeated."""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from optimus_workers.errors import ServiceAway, ServiceRefused
+
+CALL_TIMEOUT_SECONDS = 10.0
+"""For connecting and for an answer that the service gives at once."""
+LONG_POLL_GRACE_SECONDS = 10.0
+"""How much later than asked for a long poll may come back before the service counts as away."""
+
+
+class ServiceClient:
+    """One job's access to the service. Safe to use from several threads.
+
+    Every call raises `ServiceAway` when the service cannot be reached, answers with a server error or asks to slow
+    down (try again later), and `ServiceRefused` when it says no (repeating does not help).
+    """
+
+    def __init__(self, url: str, job_id: str, token: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self._client = httpx.Client(
+            base_url=f"{url.rstrip('/')}/v1/jobs/{job_id}/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=CALL_TIMEOUT_SECONDS,
+            # The service is a neighbour: a proxy set up for the internet is not the way to it.
+            trust_env=False,
+            # Reading the certificate store costs tens of milliseconds of CPU, which plain HTTP does not need.
+            verify=ssl.create_default_context() if url.startswith("https:") else False,
+            transport=transport,
+        )
+
+    def wanted(self, after: int, timeout_seconds: float) -> dict[str, Any]:
+        """The wanted membership (`WantedBody`), once its generation is above `after` or after `timeout_seconds`."""
+        answer = self._call(
+            "GET",
+            "membership",
+            params={"after": after, "timeout_seconds": timeout_seconds},
+            timeout=httpx.Timeout(CALL_TIMEOUT_SECONDS, read=timeout_seconds + LONG_POLL_GRACE_SECONDS),
+        )
+        return _json_object(answer)
+
+    def report_membership(self, report: dict[str, Any]) -> None:
+        """Tell of a membership epoch that was formed (`MembershipReportBody`)."""
+        self._call("POST", "membership", json=report)
+
+    def put_profile(self, profile: dict[str, Any]) -> None:
+        """Tell what the job's tasks know about it (`JobProfileBody`)."""
+        self._call("PUT", "profile", json=profile)
+
+    def post_result(self, result: dict[str, Any]) -> None:
+        """Tell how the job ended (`JobResultBody`)."""
+        self._call("POST", "result", json=result)
+
+    def post_telemetry(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """Send samples (`SampleBody`, 1 to 1000 of them); the answer is a `TelemetryAnswerBody`."""
+        return _json_object(self._call("POST", "telemetry", json={"samples": samples}))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise ServiceAway(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if answer.is_server_error or answer.status_code in _TRY_LATER:
+            raise ServiceAway(f"{method} {path}: {answer.status_code} {answer.reason_phrase}")
+        if not answer.is_success:
+            raise ServiceRefused(answer.status_code, _detail(answer))
+        return answer
+
+
+_TRY_LATER = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
+
+
+def _json_object(answer: httpx.Response) -> dict[str, Any]:
+    """The answer's JSON object; anything else comes from a proxy or a stranger in the service's place."""
+    try:
+        value = answer.json()
+    except ValueError as error:
+        raise ServiceAway(f"{answer.url}: the answer is not JSON") from error
+    if not isinstance(value, dict):
+        raise ServiceAway(f"{answer.url}: the answer is not a JSON object")
+    return value
+
+
+def _detail(answer: httpx.Response) -> str:
+    """What the problem document (RFC 9457) explains, with the fields that it names; otherwise the raw text."""
+    try:
+        problem = answer.json()
+        text = str(problem.get("detail") or problem["title"])
+        errors = [f"{error['field']}: {error['message']}" for error in problem.get("errors", [])]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return answer.text[:500] or answer.reason_phrase
+    return "; ".join([text, *errors])

@@ -1,0 +1,153 @@
+"""What the user brings: a `TrainingTask` says what to train, and nothing about how many processes do it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from optimus_workers.errors import TaskError
+
+OptimizerKind = Literal["sgd", "adamw"]
+
+
+class Dataset(Protocol):
+    """A map-style dataset: examples by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """The update rule, as values: the parameter servers build it, each for its own range of the parameters.
+
+    Meanings are those of `torch.optim.SGD` and `torch.optim.AdamW`.
+    """
+
+    kind: OptimizerKind = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    """sgd only."""
+    nesterov: bool = False
+    """sgd only."""
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    """adamw only."""
+    eps: float = 1e-8
+    """adamw only."""
+
+    def __post_init__(self) -> None:
+        _need(self.kind in get_args(OptimizerKind), f"kind must be sgd or adamw, not {self.kind!r}")
+        _need(_finite(self.learning_rate) and self.learning_rate > 0, "learning_rate must be above 0")
+        _need(_finite(self.momentum) and 0 <= self.momentum < 1, "momentum must be from 0 to below 1")
+        _need(not self.nesterov or self.momentum > 0, "nesterov needs a momentum above 0")
+        _need(_finite(self.weight_decay) and self.weight_decay >= 0, "weight_decay must not be below 0")
+        _need(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas must be two of 0 to below 1")
+        _need(_finite(self.eps) and self.eps > 0, "eps must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTask:
+    """A model, its data and its update rule.
+
+    The global batch of each step is cut into `micro_batches` fixed slots that are shared among the workers. A step's
+    gradient is the mean over all its examples (each slot weighs in by its number of examples), so the update does not
+    depend on the number of workers. For that, the examples of a batch must not influence each other in the forward
+    pass: use GroupNorm or LayerNorm rather than BatchNorm.
+
+    Raises `TaskError` when a part cannot be what it says.
+    """
+
+    model: Callable[[], nn.Module]
+    """Builds the network, with its initial weights from torch's global random generator (seeded before the call)."""
+    loss: Callable[[nn.Module, Any], Tensor]
+    """`loss(model, batch)`: the mean loss over the batch's examples, a scalar tensor with a gradient."""
+    dataset: Dataset
+    """The training examples."""
+    optimizer: OptimizerSpec
+    global_batch_size: int
+    """Examples in one step (sync), in one worker's mini-batch (async)."""
+    collate: Callable[[list[Any]], Any] = default_collate
+    """Makes a batch of a list of examples."""
+    micro_batches: int = 12
+    """Slots V of the global batch; more workers than this are of no use. 12 divides evenly by 1, 2, 3, 4, 6 and 12."""
+    learning_rate_at: Callable[[int, float], float] | None = None
+    """`learning_rate_at(step, epoch)`: what to multiply the optimizer's learning rate with at step `step` (counted from
+    0), which begins after `epoch` passes over the data. None: always 1."""
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None
+    """`evaluate(model)`: figures for the job's result, for example {"test_accuracy": 0.97}."""
+
+    def __post_init__(self) -> None:
+        _need(callable(self.model), "model must be a function that returns a torch.nn.Module")
+        _need(callable(self.loss), "loss must be a function of (model, batch)")
+        _need(
+            hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__"),
+            "dataset must be map-style: it needs len(dataset) and dataset[index]",
+        )
+        _need(callable(self.collate), "collate must be a function of a list of examples")
+        _need(isinstance(self.optimizer, OptimizerSpec), "optimizer must be an OptimizerSpec")
+        _need(_positive(self.micro_batches), "micro_batches must be a whole number from 1")
+        _need(_positive(self.global_batch_size), "global_batch_size must be a whole number from 1")
+        _need(
+            self.learning_rate_at is None or callable(self.learning_rate_at),
+            "learning_rate_at must be a function of (step, epoch)",
+        )
+        _need(self.evaluate is None or callable(self.evaluate), "evaluate must be a function of the model")
+
+    @property
+    def n_examples(self) -> int:
+        """Examples in one epoch, at least 1. May read the data at first. Raises `TaskError` if there are none."""
+        n_examples = len(self.dataset)
+        _need(n_examples > 0, "dataset is empty")
+        return n_examples
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in one pass over the data."""
+        return self.n_examples / self.global_batch_size
+
+    def build_model(self, seed: int) -> nn.Module:
+        """The network with the initial weights of this seed. Leaves torch's random generator as it was.
+
+        Raises `TaskError` when the user's function returns something else, or nothing that can be trained.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self.model()
+        _need(isinstance(model, nn.Module), f"model() must return a torch.nn.Module, not {type(model).__name__}")
+        _need(any(parameter.requires_grad for parameter in model.parameters()), "model() has nothing to train")
+        return model
+
+    def batch(self, indices: Sequence[int]) -> Any:
+        """The collated batch of these examples."""
+        return self.collate([self.dataset[int(index)] for index in indices])
+
+    def learning_rate(self, step: int) -> float:
+        """The absolute learning rate of step `step` (counted from 0)."""
+        if self.learning_rate_at is None:
+            return self.optimizer.learning_rate
+        return self.optimizer.learning_rate * self.learning_rate_at(step, step / self.steps_per_epoch)
+
+    def with_global_batch_size(self, global_batch_size: int | None) -> Self:
+        """The same task with the job's batch size; None keeps the task's own."""
+        return self if global_batch_size is None else replace(self, global_batch_size=global_batch_size)
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise TaskError(message)
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
