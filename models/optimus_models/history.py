@@ -1,0 +1,118 @@
+"""What happens to a loss history before anything is fitted to it (paper, section 3.1).
+
+Raw telemetry is hostile: NaN after a divergence, steps out of order after a roll-back, a million points. After
+`LossHistory.of` there are at most `MAX_POINTS` finite losses at increasing steps, whatever came in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+MAX_POINTS = 256
+"""Points kept for one fit: a curve has few degrees of freedom, and a refit must stay about a millisecond."""
+OUTLIER_NEIGHBOURS = 5
+"""Neighbours on each side that define an outlier (the paper's example)."""
+LARGEST_LOSS = 1e100
+"""Beyond this a loss is as good as infinite: squares of it would overflow."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossHistory:
+    """A cleaned loss history. Arrays of one length n, 0 <= n <= `MAX_POINTS`."""
+
+    steps: FloatArray
+    """(n,) strictly increasing."""
+    losses: FloatArray
+    """(n,) finite, in the units of the job."""
+    learning_rates: FloatArray | None
+    """(n,) or None when none were given."""
+    largest: float
+    """The largest |loss| seen, 0 when there is none."""
+    last_step: float
+    """The last step that was reported, finite loss or not; 0 when there is none."""
+    ends_finite: bool
+    """False when the newest loss was NaN or infinite: the run has diverged."""
+    n_points: int
+    """How many finite losses came in, before down-sampling."""
+
+    @classmethod
+    def of(cls, steps: ArrayLike, losses: ArrayLike, learning_rates: ArrayLike | None = None) -> LossHistory:
+        """Clean the parallel arrays `steps` and `losses` (and `learning_rates`); a surplus of either is ignored."""
+        k, loss = _as_floats(steps), _as_floats(losses)
+        length = min(len(k), len(loss))
+        rates = None if learning_rates is None else _padded(_as_floats(learning_rates), length)
+        k, loss, order = _in_step_order(k[:length], loss[:length])
+        finite = np.isfinite(loss) & (np.abs(loss) < LARGEST_LOSS)
+        last_step = float(k[-1]) if len(k) else 0.0
+        ends_finite = bool(finite[-1]) if len(k) else True
+        rates = None if rates is None else rates[order][finite]
+        k, loss = k[finite], loss[finite]
+        largest = float(np.max(np.abs(loss))) if len(loss) else 0.0
+        n_points = len(loss)
+        k, loss, rates = _downsampled(k, loss, rates)
+        return cls(k, loss, rates, largest, last_step, ends_finite, n_points)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def replace_outliers(losses: FloatArray, neighbours: int = OUTLIER_NEIGHBOURS) -> FloatArray:
+    """Replace points outside [min of the following, max of the preceding `neighbours`] by their neighbours' mean.
+
+    References: Peng et al., EuroSys 2018, section 3.1.
+    """
+    n = len(losses)
+    if n < 3:
+        return losses
+    padding = np.full(neighbours, np.inf)
+    following = sliding_window_view(np.concatenate([losses[1:], padding]), neighbours)[:n]
+    preceding = sliding_window_view(np.concatenate([-padding, losses[:-1]]), neighbours)[:n]
+    low, high = following.min(axis=1), preceding.max(axis=1)  # (n,)
+    low[-1], high[0] = -np.inf, np.inf
+    outside = (losses < low) | (losses > high)
+    outside[[0, -1]] = False  # the first sets the scale, the last has only one neighbour
+    around = np.empty(n)
+    around[1:-1] = (losses[:-2] + losses[2:]) / 2
+    return np.where(outside, around, losses)
+
+
+def _as_floats(values: ArrayLike) -> FloatArray:
+    return np.asarray(values, dtype=np.float64).reshape(-1)
+
+
+def _padded(rates: FloatArray, length: int) -> FloatArray:
+    """Learning rates for exactly `length` points; where none was logged, NaN."""
+    return np.concatenate([rates[:length], np.full(max(0, length - len(rates)), np.nan)])
+
+
+def _in_step_order(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
+    """Sorted by step; of several points at one step (after a roll-back) the last to arrive. Also their indices."""
+    order = np.flatnonzero(np.isfinite(steps))
+    order = order[np.argsort(steps[order], kind="stable")]
+    if len(order):
+        newest = np.append(np.diff(steps[order]) > 0, True)
+        order = order[newest]
+    return steps[order], losses[order], order
+
+
+def _downsampled(
+    steps: FloatArray, losses: FloatArray, rates: FloatArray | None
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """Means over at most `MAX_POINTS` groups of consecutive points."""
+    n = len(steps)
+    if n <= MAX_POINTS:
+        return steps, losses, rates
+    starts = np.linspace(0, n, MAX_POINTS, endpoint=False).astype(np.intp)
+    counts = np.diff(np.append(starts, n))
+
+    def mean(values: FloatArray) -> FloatArray:
+        averaged: FloatArray = np.add.reduceat(values, starts) / counts
+        return averaged
+
+    return mean(steps), mean(losses), None if rates is None else mean(rates)
