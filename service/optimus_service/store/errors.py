@@ -1,0 +1,75 @@
+"""What can go wrong in the store.
+
+::
+
+    StoreError
+    ├── DatabaseNotAvailable     the database cannot be reached or is too busy; nothing was written, try again
+    ├── InvalidDatabaseUrl       the URL is malformed or names a database that is not supported
+    ├── InvalidValue             a value does not fit its column (an integer beyond 64 bits)
+    ├── InvalidCursor            a page cursor that this listing did not hand out
+    ├── JobNotFound              no job has this id
+    ├── JobIdTaken               another job has this id; make a new one and try again
+    ├── IdempotencyConflict      the idempotency key was used for a different request
+    └── StaleLeader              the writer's lease has passed to somebody else; its plan must not be applied
+
+`optimus_scheduler.lifecycle.InvalidTransition` passes through `Repository.advance_job` unchanged. Errors of the
+database driver are mapped in one place (`optimus_service.store.engine.mapped_errors`), with the original as cause.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of everything that the store raises on purpose."""
+
+
+class DatabaseNotAvailable(StoreError):
+    """The database cannot be reached or did not answer in time. The transaction was rolled back."""
+
+
+class InvalidDatabaseUrl(StoreError):
+    """The database URL is malformed or names a database that is not supported."""
+
+
+class InvalidValue(StoreError):
+    """A value does not fit its column."""
+
+
+class InvalidCursor(StoreError):
+    """A page cursor that this listing did not hand out."""
+
+
+class JobNotFound(StoreError):
+    """No job has this id."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"no job has the id {job_id!r}")
+
+
+class JobIdTaken(StoreError):
+    """Another job has this id."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"the job id {job_id!r} is taken")
+
+
+class IdempotencyConflict(StoreError):
+    """The idempotency key was used for a different request."""
+
+    def __init__(self, key: str, job_id: str) -> None:
+        self.key = key
+        self.job_id = job_id
+        """The job that the first request with this key made."""
+        super().__init__(f"the idempotency key {key!r} was used for a different request (job {job_id})")
+
+
+class StaleLeader(StoreError):
+    """The writer's lease has passed to somebody else."""
+
+    def __init__(self, fence: int, token: int) -> None:
+        self.fence = fence
+        self.token = token
+        """The token of the lease in force."""
+        super().__init__(f"the lease with token {fence} is over: token {token} was given out since")

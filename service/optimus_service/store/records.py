@@ -1,0 +1,251 @@
+"""What the store takes and gives: immutable values that know no database.
+
+All times are POSIX timestamps (UTC seconds). Documents (`spec`, `profile`, `result`, `data`, `forecast`) are what JSON
+can say, plus NaN and infinities, and come back equal. Records with an `id` are given one by the store: leave it at
+`UNSAVED` in a record that is to be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, TaskKey
+
+Document = dict[str, Any]
+Item = TypeVar("Item")
+
+UNSAVED: Final = 0
+"""The id of a record that is not stored yet; stored ones count from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """Some items of a listing, newest first."""
+
+    items: tuple[Item, ...]
+    next_cursor: str | None
+    """Opaque; asks for the items after these. None: there are no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job with all that is known of it but its samples, memberships, events and decisions."""
+
+    id: str
+    name: str
+    project: str
+    spec: Document
+    """The submitted `JobSpecBody`."""
+    state: JobState
+    directive: Directive
+    created_at: float
+    started_at: float | None
+    """When its first membership began to train."""
+    finished_at: float | None
+    generation: int
+    """The number of the wanted task set, 0 before the first one."""
+    wanted: Allocation
+    wanted_at: float | None
+    """When `wanted` last changed."""
+    membership_epoch: int
+    """The newest that was reported, 0 before the first one."""
+    running: Allocation
+    """What that membership has."""
+    step: int
+    """Steps completed."""
+    first_step: int | None
+    """The lowest step that a sample covered; None before the first sample."""
+    epoch: float | None
+    """Passes over the data so far."""
+    loss: float | None
+    """Of the newest sample; may be NaN or infinite."""
+    profile: Document | None
+    """The reported `JobProfileBody`."""
+    result: Document | None
+    """The reported end: `outcome`, `step`, `final_loss`, `metrics`, `error`."""
+    failure: str | None
+    token_nonce: str
+    coordinator_address: str | None
+    rescales: int
+    """Membership changes that the scheduler asked for while it trained."""
+    version: int
+    """Grows with every change of this record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """Something that happened to a job, or to the cluster as a whole."""
+
+    id: int
+    job_id: str | None
+    at: float
+    type: str
+    message: str
+    data: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One run of observe → forecast → allocate → place → reconcile → apply."""
+
+    id: int = UNSAVED
+    at: float
+    trigger: str
+    seconds: float
+    phase_seconds: Mapping[str, float]
+    n_jobs: int
+    n_actions: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """What a round decided for one job, and why."""
+
+    id: int = UNSAVED
+    round_id: int = UNSAVED
+    """Given by `Repository.add_round`."""
+    job_id: str
+    at: float
+    allocation: Allocation
+    previous: Allocation
+    reason: str
+    message: str
+    gain: float | None = None
+    """NaN is stored as None."""
+    next_gain: float | None = None
+    """NaN is stored as None."""
+    forecast: Document = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRecord:
+    """What a job's coordinator should have."""
+
+    generation: int
+    directive: Directive
+    allocation: Allocation
+    tasks: tuple[PlacedTask, ...]
+    """Workers and servers, sorted by key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipRecord:
+    """A membership epoch that a coordinator has formed."""
+
+    job_id: str
+    epoch: int
+    generation: int
+    """The wanted generation that it answers."""
+    at: float
+    step: int
+    """Steps completed when it began."""
+    workers: tuple[str, ...]
+    """Task names by rank."""
+    servers: tuple[str, ...]
+    cause: str
+    pause_seconds: float | None = None
+    """How long training stood still."""
+    lost_steps: int = 0
+    """Steps rolled back."""
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One telemetry record as it was sent: `n_steps` consecutive steps of one worker that end with step `step`.
+
+    The fields are those of `optimus_service.api.schemas.SampleBody`. Unique by (job, `membership_epoch`, `rank`,
+    `sequence`).
+    """
+
+    membership_epoch: int
+    rank: int
+    sequence: int
+    workers: int
+    servers: int
+    at: float
+    step: int
+    n_steps: int = 1
+    data_epoch: float
+    loss: float
+    """May be NaN or infinite."""
+    n_examples: int
+    seconds: float
+    data_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    push_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    pull_seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    staleness: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRecord(Sample):
+    """A sample that was counted. Within one job, ids grow in the order of commit."""
+
+    id: int
+    received_at: float
+
+
+IgnoredWhy = Literal["duplicate", "old_membership", "unknown_membership"]
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredSample:
+    """A posted sample that was not counted."""
+
+    index: int
+    """Where it stood in the post."""
+    why: IgnoredWhy
+
+
+@dataclass(frozen=True, slots=True)
+class AddedSamples:
+    """What became of a post of samples."""
+
+    accepted: int
+    ignored: tuple[IgnoredSample, ...]
+    """Sorted by index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """One task that the service started."""
+
+    key: TaskKey
+    node: str
+    created_at: float
+    unwanted_since: float | None = None
+    """When it left the wanted set; None while it is wanted."""
+    exited_at: float | None = None
+    """When its end was noticed; None while it lives."""
+    exit_code: int | None = None
+    """None while it lives, or when nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """The right to run scheduling rounds, for a while."""
+
+    holder: str
+    token: int
+    """Fencing token: grows with every new holder."""
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """How many rows one call of `Repository.prune` deleted."""
+
+    samples: int
+    decisions: int
+    rounds: int
+
+    @property
+    def total(self) -> int:
+        return self.samples + self.decisions + self.rounds

@@ -1,0 +1,408 @@
+"""Everything that the service remembers, behind one class.
+
+Each method is one transaction: it happened as a whole when the method returns, and not at all when it raises. The
+statements themselves are in the modules by subject (`jobs`, `wanted`, `memberships`, `samples`, `tasks`, `history`,
+`leases`, `retention`); each function there takes the session of the transaction it is part of.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from optimus_scheduler.lifecycle import Event
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, TaskKey
+from optimus_service.store import history, jobs, leases, memberships, retention, samples, tasks, wanted
+from optimus_service.store.engine import mapped_errors, writing
+from optimus_service.store.leases import LEADER_LEASE
+from optimus_service.store.records import (
+    AddedSamples,
+    DecisionRecord,
+    Document,
+    EventRecord,
+    JobRecord,
+    LeaseRecord,
+    MembershipRecord,
+    Page,
+    Pruned,
+    RoundRecord,
+    Sample,
+    SampleRecord,
+    TaskRecord,
+    WantedRecord,
+)
+
+__all__ = ["DEFAULT_PAGE", "LEADER_LEASE", "MAX_PAGE", "PRUNE_ROWS", "Repository"]
+
+DEFAULT_PAGE = 50
+MAX_PAGE = 1000
+"""Items of one page at most: bounds the memory of an answer."""
+PRUNE_ROWS = 10_000
+"""Rows of each kind that one `prune` deletes at most: bounds how long it keeps writers waiting."""
+
+
+class Repository:
+    """The database, in the words of the domain. Safe to use from many threads at once.
+
+    Every method may raise `DatabaseNotAvailable`, and every writing one `InvalidValue`; others are named. Methods that
+    write about a job raise `JobNotFound` if there is none.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision."""
+        self._engine = engine
+        self._writing = writing(engine)
+        # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
+        sqlite = engine.dialect.name == "sqlite"
+        self._turn: AbstractContextManager[object] = threading.Lock() if sqlite else nullcontext()
+
+    @contextmanager
+    def _read(self) -> Iterator[Session]:
+        with mapped_errors(), Session(self._engine) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        with mapped_errors(), self._turn, Session(self._writing) as session, session.begin():
+            yield session
+
+    def ping(self) -> None:
+        """Return if the database answers and has our tables."""
+        with self._read() as session:
+            session.execute(text("SELECT 1 FROM jobs LIMIT 1"))
+
+    def close(self) -> None:
+        """Close the pooled connections. A later call opens new ones."""
+        self._engine.dispose()
+
+    # --- jobs --------------------------------------------------------------------------------------------------------
+
+    def create_job(
+        self,
+        job_id: str,
+        spec: Document,
+        token_nonce: str,
+        idempotency_key: str | None,
+        request_hash: str,
+        now: float,
+    ) -> tuple[JobRecord, bool]:
+        """Store a submitted job (queued) and the event `JobSubmitted`.
+
+        `spec` is a `JobSpecBody` as a document; its `name` and `project` are what `list_jobs` filters by.
+
+        Returns:
+            The job, and whether this call made it: with a known idempotency key and an equal `request_hash` the job
+            of the first request comes back, however many requests race.
+
+        Raises:
+            IdempotencyConflict: the key was used with another `request_hash`.
+            JobIdTaken: another job has this id.
+        """
+        with self._write() as session:
+            return jobs.create(session, job_id, spec, token_nonce, idempotency_key, request_hash, now)
+
+    def get_job(self, job_id: str) -> JobRecord:
+        """One job, in any state.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        with self._read() as session:
+            return jobs.get(session, job_id)
+
+    def list_jobs(
+        self,
+        states: Collection[JobState] | None = None,
+        project: str | None = None,
+        name_contains: str | None = None,
+        cursor: str | None = None,
+        limit: int = DEFAULT_PAGE,
+    ) -> Page[JobRecord]:
+        """Jobs that meet all given conditions, newest first.
+
+        `name_contains` ignores case. A `cursor` is good for the filters it was made with.
+
+        Raises:
+            InvalidCursor: the cursor was not handed out by this method.
+        """
+        _check_limit(limit)
+        with self._read() as session:
+            return jobs.page(session, states, project, name_contains, cursor, limit)
+
+    def active_jobs(self) -> list[JobRecord]:
+        """All queued, running and paused jobs, oldest first."""
+        with self._read() as session:
+            return jobs.active(session)
+
+    def count_jobs_by_state(self) -> dict[JobState, int]:
+        """The number of jobs in each state, zeros included."""
+        with self._read() as session:
+            return jobs.count_by_state(session)
+
+    def advance_job(self, job_id: str, event: Event, now: float) -> JobRecord:
+        """Apply `optimus_scheduler.lifecycle.advance` and carry out its effects.
+
+        Persists the status, start and end times, the result and the emitted events. A changed directive is a new
+        wanted generation, so that a coordinator that waits for one hears of it at once.
+
+        Raises:
+            JobNotFound: there is no such job.
+            InvalidTransition: the event has no rule in the job's state; nothing was changed.
+        """
+        with self._write() as session:
+            return jobs.advance(session, job_id, event, now)
+
+    def put_profile(self, job_id: str, profile: Document) -> None:
+        """Store what the job's tasks know about it (`JobProfileBody`), replacing the former profile.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            jobs.locked(session, job_id).profile = profile
+
+    def set_coordinator_address(self, job_id: str, address: str | None) -> None:
+        """Store where the job's coordinator listens (host:port).
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            jobs.locked(session, job_id).coordinator_address = address
+
+    # --- what a job should have --------------------------------------------------------------------------------------
+
+    def set_wanted(
+        self,
+        job_id: str,
+        allocation: Allocation,
+        directive: Directive,
+        tasks: Sequence[PlacedTask],
+        now: float,
+        fence: int | None = None,
+    ) -> int:
+        """Store what a job should have; a new generation if it differs from what is wanted already.
+
+        A round works on a snapshot that may be older than the job's directive: FINISH and CANCEL, once set, are not
+        undone by it (CANCEL is above FINISH). A job that ended wants nothing any more, and stays as it is.
+
+        `fence` is the `token` of the caller's lease on `LEADER_LEASE`.
+
+        Returns:
+            The generation in force.
+
+        Raises:
+            JobNotFound: there is no such job.
+            StaleLeader: the lease was given to somebody else since.
+        """
+        with self._write() as session:
+            if fence is not None:
+                leases.check_fence(session, fence)
+            return wanted.put(session, job_id, allocation, directive, tasks, now)
+
+    def get_wanted(self, job_id: str) -> WantedRecord:
+        """What a job should have; generation 0 and nothing before the first `set_wanted`.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._read() as session:
+            return wanted.get(session, job_id)
+
+    def wanted_of_active_jobs(self) -> dict[str, WantedRecord]:
+        """What each active job should have, by job id."""
+        with self._read() as session:
+            return wanted.of_active_jobs(session)
+
+    def generations(self) -> dict[str, int]:
+        """The wanted generation of each active job, by job id. Cheap: for the long-poll hub."""
+        with self._read() as session:
+            return wanted.generations(session)
+
+    # --- what a job has ----------------------------------------------------------------------------------------------
+
+    def report_membership(self, job_id: str, report: MembershipRecord) -> bool:
+        """Store a membership epoch that a coordinator formed, with the event `MembershipChanged`. Again is harmless.
+
+        Sets the job's `membership_epoch` and `running` (unless a newer epoch was reported) and counts a `rescale`. With
+        `lost_steps` the job's `step` goes back to where the new membership began. State and start time are
+        `advance_job`'s: call it (`MembershipFormed` or `Paused`) after this, whatever this returns.
+
+        Returns:
+            Whether this epoch had not been reported before.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            return memberships.report(session, job_id, report)
+
+    def memberships(self, job_id: str) -> list[MembershipRecord]:
+        """All reported memberships of a job by epoch, oldest first; empty for an unknown job."""
+        with self._read() as session:
+            return memberships.of_job(session, job_id)
+
+    def memberships_of_active_jobs(self) -> dict[str, list[MembershipRecord]]:
+        """All reported memberships of each active job that has any, oldest first, by job id."""
+        with self._read() as session:
+            return memberships.of_active_jobs(session)
+
+    # --- telemetry ---------------------------------------------------------------------------------------------------
+
+    def add_samples(self, job_id: str, samples_: Sequence[Sample], now: float) -> AddedSamples:
+        """Count the samples that are new and belong to the job's history; name the others.
+
+        * `duplicate`: (membership_epoch, rank, sequence) was counted before, or stands earlier in this post.
+        * `unknown_membership`: the epoch is above the newest reported one + 1. (One ahead may arrive before its report.)
+        * `old_membership`: the epoch has ended and the sample reaches beyond the step at which a later epoch began
+          (these steps were rolled back), or the rank is not in that membership.
+
+        Updates the job's `step` (never decreases here), `first_step`, `epoch` and `loss`. Acknowledged samples survive
+        a killed process; see `optimus_service.store.engine` for what a power cut may lose.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            return samples.add(session, job_id, samples_, now)
+
+    def samples_after(self, job_id: str, after_id: int = 0, limit: int = MAX_PAGE) -> list[SampleRecord]:
+        """Samples of a job with an id above `after_id`, by id. Reading on from the last id misses none."""
+        with self._read() as session:
+            return samples.after(session, job_id, after_id, limit)
+
+    # --- tasks -------------------------------------------------------------------------------------------------------
+
+    def tasks(self, active_only: bool = True, job_id: str | None = None) -> list[TaskRecord]:
+        """Tasks by key: those that have not exited, or all of them; of one job, or of all."""
+        with self._read() as session:
+            return tasks.select_tasks(session, active_only, job_id)
+
+    def newest_tasks(self) -> list[TaskRecord]:
+        """Tasks by key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
+        with self._read() as session:
+            return tasks.newest(session)
+
+    def put_task(self, key: TaskKey, node: str, now: float) -> None:
+        """Remember a task that is about to be started. A task of this key that is known already stays as it is.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            tasks.put(session, key, node, now)
+
+    def mark_unwanted(self, keys: Iterable[TaskKey], now: float) -> None:
+        """These tasks left the wanted set; those that had left it before keep their time. Unknown keys are ignored."""
+        with self._write() as session:
+            tasks.mark_unwanted(session, keys, now)
+
+    def mark_wanted(self, keys: Iterable[TaskKey]) -> None:
+        """These tasks are wanted (again). Unknown keys are ignored."""
+        with self._write() as session:
+            tasks.mark_wanted(session, keys)
+
+    def mark_exited(self, key: TaskKey, exit_code: int | None, now: float) -> None:
+        """The task ended; the first report counts. An unknown key is ignored."""
+        with self._write() as session:
+            tasks.mark_exited(session, key, exit_code, now)
+
+    # --- events, rounds, decisions -----------------------------------------------------------------------------------
+
+    def add_event(self, job_id: str | None, event_type: str, message: str, data: Document, now: float) -> None:
+        """Add to the list of what happened to a job, or (None) to the cluster.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            if job_id is not None:
+                jobs.locked(session, job_id)  # events of one job become visible in the order of their ids
+            history.add_event(session, job_id, event_type, message, data, now)
+
+    def events(
+        self, job_id: str | None = None, cursor: str | None = None, limit: int = DEFAULT_PAGE
+    ) -> Page[EventRecord]:
+        """What happened to a job (None: to anything), newest first; empty for an unknown job.
+
+        Raises:
+            InvalidCursor: the cursor was not handed out by this method.
+        """
+        _check_limit(limit)
+        with self._read() as session:
+            return history.events(session, job_id, cursor, limit)
+
+    def add_round(self, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
+        """Store a round and its decisions (their `id` and `round_id` are given here).
+
+        Returns:
+            The round's id.
+        """
+        with self._write() as session:
+            return history.add_round(session, record, decisions)
+
+    def rounds(self, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[RoundRecord]:
+        """Rounds, newest first.
+
+        Raises:
+            InvalidCursor: the cursor was not handed out by this method.
+        """
+        _check_limit(limit)
+        with self._read() as session:
+            return history.rounds(session, cursor, limit)
+
+    def decisions(self, job_id: str, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[DecisionRecord]:
+        """What was decided for a job, newest first; empty for an unknown job.
+
+        Raises:
+            InvalidCursor: the cursor was not handed out by this method.
+        """
+        _check_limit(limit)
+        with self._read() as session:
+            return history.decisions(session, job_id, cursor, limit)
+
+    def latest_decision(self, job_id: str) -> DecisionRecord | None:
+        """What was decided last for a job; None before the first decision and for an unknown job."""
+        return self.latest_decisions([job_id]).get(job_id)
+
+    def latest_decisions(self, job_ids: Collection[str]) -> Mapping[str, DecisionRecord]:
+        """What was decided last for each of these jobs, by job id; jobs without a decision are left out."""
+        with self._read() as session:
+            return history.latest_decisions(session, job_ids)
+
+    # --- who leads ---------------------------------------------------------------------------------------------------
+
+    def acquire_lease(self, name: str, holder: str, ttl_seconds: float, now: float) -> LeaseRecord | None:
+        """Take the lease if it is free or over, renew it if `holder` has it. None: somebody else has it.
+
+        The token grows with each new holder; `set_wanted` checks the one of `LEADER_LEASE`. `holder` must be unique
+        among processes and their restarts. Expiry compares the clocks of the replicas: they must agree to within much
+        less than `ttl_seconds`; the token protects from what clocks get wrong.
+        """
+        with self._write() as session:
+            return leases.acquire(session, name, holder, ttl_seconds, now)
+
+    def release_lease(self, name: str, holder: str) -> None:
+        """Give the lease up, so that another one need not wait until it is over. Nothing if `holder` has it not."""
+        with self._write() as session:
+            leases.release(session, name, holder)
+
+    # --- retention ---------------------------------------------------------------------------------------------------
+
+    def prune(self, now: float, keep_seconds: float, limit: int = PRUNE_ROWS) -> Pruned:
+        """Delete samples and decisions of jobs that ended over `keep_seconds` ago, and old rounds without decisions.
+
+        Jobs, memberships and events stay. At most `limit` rows of each kind go in one call: call again until
+        `total` is 0.
+        """
+        with self._write() as session:
+            return retention.prune(session, now - keep_seconds, limit)
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"limit must be from 1 to {MAX_PAGE}, not {limit}")
