@@ -1,0 +1,116 @@
+"""A cluster in memory: what the loop is tested and simulated against. Behaves as the conformance test demands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from optimus_scheduler.types import Node, Task, TaskKey, TaskPhase
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+
+_TERMINATED = 143
+_KILLED = 137
+
+
+class FakeCluster:
+    """A `Cluster` whose tasks do nothing by themselves: the test says when they exit.
+
+    A task that is asked to stop exits with 143 at once, unless its name is in `stubborn`: then only `force` ends it.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._tasks: dict[TaskKey, Task] = {}
+        self._logs: dict[TaskKey, str] = {}
+        self._lock = threading.RLock()
+        self.launches: list[TaskLaunch] = []
+        """Every task that was really started, in order."""
+        self.stopped: list[tuple[TaskKey, bool]] = []
+        """Every stop that was asked for: key and force."""
+        self.available = True
+        """False: every call raises `ClusterUnavailable`."""
+        self.refuses_to_start: set[str] = set()
+        """Names of tasks whose start fails."""
+        self.stubborn: set[str] = set()
+        self.broken_tasks: dict[str, str] = {}
+        """Import path → why `check_task` refuses it."""
+
+    # --- the seam ---------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> tuple[Node, ...]:
+        with self._asked():
+            return tuple(self._nodes[name] for name in sorted(self._nodes))
+
+    def tasks(self) -> tuple[Task, ...]:
+        with self._asked():
+            return tuple(self._tasks[key] for key in sorted(self._tasks))
+
+    def start(self, launch: TaskLaunch) -> None:
+        with self._asked():
+            if launch.key.name in self.refuses_to_start:
+                raise ClusterUnavailable(f"{launch.key.name} was refused")
+            if launch.key in self._tasks:
+                return
+            self._tasks[launch.key] = Task(launch.key, launch.node, TaskPhase.RUNNING)
+            self.launches.append(launch)
+
+    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+        with self._asked():
+            task = self._tasks.get(key)
+            if task is None or task.phase is TaskPhase.EXITED:
+                return
+            self.stopped.append((key, force))
+            if force:
+                self.exit(key, _KILLED)
+            elif key.name not in self.stubborn:
+                self.exit(key, _TERMINATED)
+
+    def forget(self, keys: Iterable[TaskKey]) -> None:
+        with self._asked():
+            for key in keys:
+                task = self._tasks.get(key)
+                if task is not None and task.phase is TaskPhase.EXITED:
+                    del self._tasks[key]
+
+    def log_tail(self, key: TaskKey, max_bytes: int) -> str:
+        with self._asked():
+            return self._logs.get(key, "").encode()[-max_bytes:].decode(errors="replace") if max_bytes > 0 else ""
+
+    def check_task(self, import_path: str, working_directory: str | None) -> str | None:  # noqa: ARG002 - the seam's
+        with self._asked():
+            return self.broken_tasks.get(import_path)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # --- what a test does to it -------------------------------------------------------------------------------------
+
+    def exit(self, key: TaskKey, code: int | None) -> None:
+        """The task ends by itself with this exit code (None: nobody knows)."""
+        with self._lock:
+            self._tasks[key] = replace(self._tasks[key], phase=TaskPhase.EXITED, exit_code=code)
+
+    def print_line(self, key: TaskKey, line: str) -> None:
+        with self._lock:
+            self._logs[key] = self._logs.get(key, "") + line + "\n"
+
+    def lose_node(self, name: str) -> None:
+        """The node is gone, and its tasks with it: their exit codes are unknown."""
+        with self._lock:
+            self._nodes[name] = replace(self._nodes[name], schedulable=False)
+            for task in [task for task in self._tasks.values() if task.node == name]:
+                self.exit(task.key, None)
+
+    def running(self) -> tuple[TaskKey, ...]:
+        with self._lock:
+            return tuple(sorted(key for key, task in self._tasks.items() if task.phase is not TaskPhase.EXITED))
+
+    def environment(self, key: TaskKey) -> Mapping[str, str]:
+        """What the task was started with."""
+        return next(launch.environment for launch in self.launches if launch.key == key)
+
+    def _asked(self) -> threading.RLock:
+        if not self.available:
+            raise ClusterUnavailable("the fake cluster is switched off")
+        return self._lock

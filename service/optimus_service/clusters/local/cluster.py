@@ -1,0 +1,189 @@
+"""Tasks as processes of this machine that outlive the service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimus_scheduler.types import Node, Role, Task, TaskKey, TaskPhase
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.local import checking, kernel, machine, slots
+from optimus_service.clusters.local.environment import task_environment
+from optimus_service.clusters.local.records import Intent, TaskRecord
+from optimus_service.clusters.local.supervisor import spawn
+
+_KILLED = 128 + signal.SIGKILL
+"""Exit code of a task whose supervisor was killed with it and could not record one."""
+_START_SECONDS = 10.0
+"""A supervisor that has not reported for so long after its intent was written was never started (the service died in
+between). Starting it again is safe even if that is wrong: the first supervisor wins, see `supervisor`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClusterOptions:
+    """How the machine is presented as a cluster."""
+
+    directory: Path
+    """Records and logs of the tasks."""
+    n_slots: int = 1
+    n_nodes: int = 1
+    memory_bytes: int | None = None
+    """None: what the machine has."""
+    task_command: tuple[str, ...] = (sys.executable, "-m", "optimus_workers", "{role}")
+    """`{role}` is replaced by the task's role."""
+    check_command: tuple[str, ...] = (sys.executable, "-m", "optimus_workers.check_task")
+    n_cores: float | None = None
+    """None: what the machine has."""
+
+    @staticmethod
+    def with_python(
+        directory: Path, python: Path | None, n_slots: int, n_nodes: int, memory_bytes: int | None
+    ) -> LocalClusterOptions:
+        """Tasks run by this interpreter; None: the service's own."""
+        interpreter = str(python or sys.executable)
+        return LocalClusterOptions(
+            directory=directory,
+            n_slots=n_slots,
+            n_nodes=n_nodes,
+            memory_bytes=memory_bytes,
+            task_command=(interpreter, "-m", "optimus_workers", "{role}"),
+            check_command=(interpreter, "-m", "optimus_workers.check_task"),
+        )
+
+
+class LocalCluster:
+    """A `Cluster` of processes. Thread-safe; several instances may look at the same directory one after the other."""
+
+    def __init__(self, options: LocalClusterOptions) -> None:
+        self._options = options
+        self._tasks = options.directory.resolve() / "tasks"
+        self._logs = options.directory.resolve() / "logs"
+        for folder in (self._tasks, self._logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._boot_id = kernel.boot_id()
+        self._n_cores = options.n_cores or machine.cores()
+        memory = options.memory_bytes or machine.memory_bytes()
+        self._nodes = slots.cut_into_nodes(options.n_nodes, options.n_slots, memory)
+        self._children: dict[str, int] = {}
+        """Supervisors that this instance spawned and has not collected yet: task name → process id."""
+        self._lock = threading.Lock()
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    def tasks(self) -> tuple[Task, ...]:
+        self._collect_children()
+        try:
+            records = [TaskRecord(path) for path in self._tasks.iterdir()]
+            found = [task for record in records if (task := self._observe(record)) is not None]
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot read the records in {self._tasks}: {error}") from error
+        return tuple(sorted(found, key=lambda task: task.key))
+
+    def start(self, launch: TaskLaunch) -> None:
+        record = self._record(launch.key)
+        with self._lock:
+            if record.process() is not None or self._is_starting(record):
+                return
+            try:
+                record.write_intent(Intent(launch.key, launch.node, self._boot_id))
+                self._children[launch.key.name] = self._spawn(record, launch)
+            except OSError as error:
+                raise ClusterUnavailable(f"cannot start {launch.key.name}: {error}") from error
+
+    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+        record = self._record(key)
+        intent, process = record.intent(), record.process()
+        if intent is not None and process is not None and intent.boot_id == self._boot_id:
+            kernel.signal_group(process, signal.SIGKILL if force else signal.SIGTERM)
+
+    def forget(self, keys: Iterable[TaskKey]) -> None:
+        for key in keys:
+            record = self._record(key)
+            task = self._observe(record)
+            if task is not None and task.phase is TaskPhase.EXITED:
+                record.remove()
+
+    def log_tail(self, key: TaskKey, max_bytes: int) -> str:
+        try:
+            with self._log(key).open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - max_bytes))
+                return log.read(max_bytes).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def check_task(self, import_path: str, working_directory: str | None) -> str | None:
+        return checking.check_task(self._options.check_command, import_path, working_directory)
+
+    def close(self) -> None:
+        """Tasks go on; whoever opens the directory next finds them."""
+        self._collect_children()
+
+    # --- one task ---------------------------------------------------------------------------------------------------
+
+    def _record(self, key: TaskKey) -> TaskRecord:
+        return TaskRecord(self._tasks / key.name)
+
+    def _log(self, key: TaskKey) -> Path:
+        return self._logs / f"{key.name}.log"
+
+    def _observe(self, record: TaskRecord) -> Task | None:
+        """The task as it is now; None if there is none (any more), or if it was intended and never started."""
+        intent = record.intent()
+        if intent is None:
+            return None
+        process = record.process()
+        if process is None:
+            starting = self._is_starting(record)
+            return Task(intent.key, intent.node, TaskPhase.STARTING) if starting else None
+        # Asked in this order: a supervisor that is gone has recorded the exit code before.
+        running = intent.boot_id == self._boot_id and kernel.is_running(process)
+        code = record.exit_code()
+        if code is None and running:
+            return Task(intent.key, intent.node, TaskPhase.RUNNING)
+        if code is None:
+            code = self._bury(record, intent, process)
+        return Task(intent.key, intent.node, TaskPhase.EXITED, exit_code=code)
+
+    def _bury(self, record: TaskRecord, intent: Intent, process: kernel.Process) -> int:
+        """The supervisor was killed: end what it watched over (else it would train on unseen), and write that down."""
+        if intent.boot_id == self._boot_id:
+            kernel.kill_orphans(process)
+        if record.path.exists():
+            record.write_exit_code(_KILLED)
+        return _KILLED
+
+    def _is_starting(self, record: TaskRecord) -> bool:
+        """Whether a supervisor is on its way that has not reported yet."""
+        return record.path.name in self._children or record.age_seconds(time.time()) < _START_SECONDS
+
+    def _spawn(self, record: TaskRecord, launch: TaskLaunch) -> int:
+        role = launch.key.role
+        # A coordinator holds no slot: it waits for messages nearly all the time.
+        limit = (
+            None
+            if role is Role.COORDINATOR
+            else slots.cpu_limit(launch.resources.cpu, self._options.n_slots, self._n_cores)
+        )
+        environment = task_environment(os.environ, launch.environment, limit)
+        directory = launch.working_directory or launch.environment.get("OPTIMUS_JOB_DIRECTORY") or str(record.path)
+        command = [part.replace("{role}", role.value) for part in self._options.task_command]
+        return spawn(record.path, self._log(launch.key), directory, command, environment)
+
+    def _collect_children(self) -> None:
+        """Ask for the exit status of ended supervisors, so that none of them stays a zombie. Never waits."""
+        with self._lock:
+            for name, pid in list(self._children.items()):
+                try:
+                    collected, _ = os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    collected = pid
+                if collected:
+                    del self._children[name]

@@ -1,0 +1,98 @@
+"""What is on disk about one task, so that a restarted service finds its tasks again.
+
+::
+
+    tasks/NAME/            mode 0700
+        intent.json        which task on which node: written before anything is started
+        process            the supervisor's own line of /proc/PID/stat: written by the supervisor, once
+        exit_code          written by the supervisor when the task has ended
+    logs/NAME.log          what the task printed; stays when the rest is forgotten
+
+Nothing secret is written: the task's environment lives in the memory of its process only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimus_scheduler.types import Role, TaskKey
+from optimus_service.clusters.local.kernel import Process, parse_stat
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The task that is to be started."""
+
+    key: TaskKey
+    node: str
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """The directory of one task."""
+
+    path: Path
+
+    def write_intent(self, intent: Intent) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = intent.key
+        fields = {
+            "name": key.name,
+            "job_id": key.job_id,
+            "role": key.role.value,
+            "rank": key.rank,
+            "incarnation": key.incarnation,
+            "node": intent.node,
+            "boot_id": intent.boot_id,
+        }
+        _write_atomically(self.path / "intent.json", json.dumps(fields, indent=1) + "\n")
+
+    def intent(self) -> Intent | None:
+        """None when there is no such task."""
+        try:
+            fields = json.loads((self.path / "intent.json").read_text())
+        except (FileNotFoundError, ValueError):  # ValueError: cut short by a power failure, which no task survived
+            return None
+        key = TaskKey(fields["job_id"], Role(fields["role"]), fields["rank"], fields["incarnation"])
+        return Intent(key, fields["node"], fields["boot_id"])
+
+    def process(self) -> Process | None:
+        """The supervisor, which leads the task's process group; None until it has started."""
+        try:
+            parsed = parse_stat((self.path / "process").read_text())
+        except FileNotFoundError:
+            return None
+        return parsed[0] if parsed else None
+
+    def exit_code(self) -> int | None:
+        """None while the task runs, or when its supervisor died with it."""
+        try:
+            return int((self.path / "exit_code").read_text())
+        except (FileNotFoundError, ValueError):  # ValueError: as in `intent`
+            return None
+
+    def write_exit_code(self, code: int) -> None:
+        _write_atomically(self.path / "exit_code", f"{code}\n")
+
+    def age_seconds(self, now: float) -> float:
+        """Time since the intent was written; infinite when it is gone."""
+        try:
+            return now - (self.path / "intent.json").stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
+
+    def remove(self) -> None:
+        # The intent goes first: without it the rest is no task, wherever a crash interrupts the removal.
+        (self.path / "intent.json").unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)

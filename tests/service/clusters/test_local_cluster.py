@@ -1,0 +1,232 @@
+"""Processes of this machine as tasks: what must survive a killed service, and what must never be written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.service.clusters.cluster_harness import (
+    LocalHarness,
+    key_of,
+    phase_of,
+    task_of,
+    wait_for_phase,
+    wait_until,
+    zombies,
+)
+
+from optimus_scheduler.types import Role, TaskPhase
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.local import kernel
+from optimus_service.clusters.local.records import Intent, TaskRecord
+from optimus_service.clusters.local.supervisor import spawn
+
+KEY = key_of(0)
+
+
+def record_of(local: LocalHarness) -> TaskRecord:
+    return TaskRecord(local.directory / "cluster" / "tasks" / KEY.name)
+
+
+def supervisor(local: LocalHarness) -> kernel.Process:
+    process = record_of(local).process()
+    assert process is not None
+    return process
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def start(local: LocalHarness, **environment: str) -> None:
+    local.cluster.start(local.launch(KEY, **environment))
+    wait_for_phase(local.cluster, KEY, TaskPhase.RUNNING)
+
+
+# --- adoption --------------------------------------------------------------------------------------------------------
+
+
+def test_second_instance_adopts_running_tasks(local: LocalHarness) -> None:
+    start(local)
+    before = supervisor(local)
+    second = local.open()
+    assert task_of(second, KEY) == task_of(local.cluster, KEY)
+    second.start(local.launch(KEY))
+    assert supervisor(local) == before
+    second.stop(KEY)
+    wait_for_phase(second, KEY, TaskPhase.EXITED)
+    assert task_of(second, KEY).exit_code == 143
+
+
+def test_exit_while_no_service_looks_is_told_later(local: LocalHarness) -> None:
+    start(local)
+    local.end(KEY, 5)
+    wait_until("the exit code is on disk", lambda: record_of(local).exit_code() is not None)
+    assert task_of(local.open(), KEY).exit_code == 5
+
+
+def test_record_of_an_earlier_boot_is_an_exited_task(local: LocalHarness) -> None:
+    start(local)
+    # The same pid and ticks may well belong to somebody else after a restart of the machine.
+    record_of(local).write_intent(Intent(KEY, "local-0", boot_id="another"))
+    task = task_of(local.open(), KEY)
+    assert (task.phase, task.exit_code) == (TaskPhase.EXITED, 137)
+    assert kernel.is_running(supervisor(local)), "a process of this boot is not ours to kill"
+    local.cluster.stop(KEY, force=True)
+    assert kernel.is_running(supervisor(local))
+    os.killpg(supervisor(local).pid, signal.SIGKILL)
+
+
+def test_intent_without_a_process_is_started_again(local: LocalHarness) -> None:
+    record = record_of(local)
+    record.write_intent(Intent(KEY, "local-0", kernel.boot_id()))
+    assert phase_of(local.cluster, KEY) is TaskPhase.STARTING
+    long_ago = record.path / "intent.json"
+    os.utime(long_ago, (1.0, 1.0))
+    assert phase_of(local.cluster, KEY) is None
+    start(local)
+
+
+def test_two_supervisors_of_one_task_run_it_once(local: LocalHarness, tmp_path: Path) -> None:
+    """The service died right after spawning; the next one, seeing no record, spawns again."""
+    record = record_of(local)
+    record.write_intent(Intent(KEY, "local-0", kernel.boot_id()))
+    log = tmp_path / "log"
+    command = ["/bin/sh", "-c", "echo once; sleep 1000"]
+    first, *others = [spawn(record.path, log, str(tmp_path), command, {}) for _ in range(4)]
+    pids = {first, *others}
+    wait_until("somebody has claimed the task", lambda: record.process() is not None)
+    winner = supervisor(local).pid
+    for pid in pids - {winner}:
+        assert os.waitpid(pid, 0)[1] == 0
+    wait_until("the task has printed", lambda: log.read_text() == "once\n")
+    local.cluster.stop(KEY, force=True)
+    os.waitpid(winner, 0)
+
+
+# --- death -----------------------------------------------------------------------------------------------------------
+
+
+def test_killed_task_is_seen_with_137(local: LocalHarness) -> None:
+    start(local)
+    wait_until("the task runs", lambda: len(children_of(supervisor(local).pid)) == 1)
+    os.kill(children_of(supervisor(local).pid)[0], signal.SIGKILL)
+    wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
+    assert task_of(local.cluster, KEY).exit_code == 137
+
+
+def test_killed_supervisor_takes_its_task_along(local: LocalHarness) -> None:
+    start(local)
+    leader = supervisor(local)
+    wait_until("the task runs", lambda: len(children_of(leader.pid)) == 1)
+    child = children_of(leader.pid)[0]
+    parsed = kernel.parse_stat(Path(f"/proc/{child}/stat").read_text())
+    assert parsed is not None
+    os.kill(leader.pid, signal.SIGKILL)
+    wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
+    assert task_of(local.cluster, KEY).exit_code == 137
+    wait_until("the orphan is gone", lambda: not kernel.is_running(parsed[0]))
+
+
+def test_what_a_task_leaves_behind_ends_with_it(local: LocalHarness) -> None:
+    command = ("/bin/sh", "-c", 'sleep 1000 & echo $! > "$FIFO.pid"; exit 0')
+    cluster = local.open(command)
+    cluster.start(local.launch(KEY))
+    wait_for_phase(cluster, KEY, TaskPhase.EXITED)
+    left = int(Path(f"{local.fifo(KEY)}.pid").read_text())
+    wait_until("the background process is gone", lambda: not Path(f"/proc/{left}").exists())
+    assert task_of(cluster, KEY).exit_code == 0
+
+
+def test_task_may_end_in_its_own_way_on_sigterm(local: LocalHarness) -> None:
+    command = ("/bin/sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    cluster = local.open(command)
+    cluster.start(local.launch(KEY))
+    wait_until("the trap is set", lambda: cluster.log_tail(KEY, 100) == "ready\n")
+    cluster.stop(KEY)
+    wait_for_phase(cluster, KEY, TaskPhase.EXITED)
+    assert task_of(cluster, KEY).exit_code == 0
+
+
+def test_ended_supervisors_do_not_stay_zombies(local: LocalHarness) -> None:
+    keys = [key_of(rank) for rank in range(5)]
+    for key in keys:
+        local.cluster.start(local.launch(key))
+    for key in keys:
+        local.end(key, 0)
+    wait_until("all have exited", lambda: all(t.phase is TaskPhase.EXITED for t in local.cluster.tasks()))
+    wait_until("no zombie is left", lambda: (local.cluster.tasks(), not zombies())[1])
+
+
+# --- what a task sees, and what is written down ----------------------------------------------------------------------
+
+
+def test_nothing_secret_reaches_disk_or_log(local: LocalHarness) -> None:
+    start(local, OPTIMUS_JOB_TOKEN="secret-of-the-job", DATABASE_PASSWORD="secret-of-the-user")
+    local.end(KEY, 0)
+    wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
+    for path in local.directory.rglob("*"):
+        if path.is_file():
+            assert "secret-of-the" not in path.read_text(), path
+
+
+def test_records_are_for_the_owner_only(local: LocalHarness) -> None:
+    start(local)
+    folder = record_of(local).path
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (local.directory / "cluster" / "logs" / f"{KEY.name}.log").stat().st_mode & 0o077 == 0
+    intent = json.loads((folder / "intent.json").read_text())
+    assert (intent["name"], intent["node"]) == (KEY.name, "local-0")
+
+
+def test_task_sees_little_of_the_services_environment(local: LocalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+    cluster = local.open(("/usr/bin/env",))
+    cluster.start(local.launch(KEY, OPTIMUS_JOB_ID="job-1", MINE="a b'c", OPTIMUS_SECRET="smuggled"))
+    wait_for_phase(cluster, KEY, TaskPhase.EXITED)
+    seen = dict(line.split("=", 1) for line in cluster.log_tail(KEY, 10_000).splitlines())
+    assert (seen["OPTIMUS_JOB_ID"], seen["MINE"], seen["PYTHONPATH"]) == ("job-1", "a b'c", "value-of-PYTHONPATH")
+    assert not {"OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"} & set(seen)
+    assert seen["PWD"] == str(local.directory)
+
+
+@pytest.mark.parametrize(
+    ("role", "n_cores", "limit"),
+    [(Role.WORKER, 2.0, "0.25"), (Role.SERVER, 2.0, "0.25"), (Role.COORDINATOR, 2.0, ""), (Role.WORKER, 8.0, "")],
+)
+def test_slots_beyond_the_cores_limit_a_task(tmp_path: Path, role: Role, n_cores: float, limit: str) -> None:
+    command = ("/bin/sh", "-c", 'echo "{role} $OPTIMUS_CPU_LIMIT"')
+    local = LocalHarness(tmp_path, command, n_slots=8, n_cores=n_cores)
+    key = key_of(0, role)
+    local.cluster.start(local.launch(key))
+    wait_for_phase(local.cluster, key, TaskPhase.EXITED)
+    assert local.cluster.log_tail(key, 100) == f"{role} {limit}\n"
+    local.close()
+
+
+def test_missing_working_directory_is_the_users_error(local: LocalHarness) -> None:
+    launch = local.launch(KEY)
+    local.cluster.start(TaskLaunch(KEY, launch.node, launch.resources, launch.environment, "/no/such/place"))
+    wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
+    assert task_of(local.cluster, KEY).exit_code == 3
+    assert "/no/such/place" in local.cluster.log_tail(KEY, 1000)
+
+
+def test_missing_interpreter_is_a_crash(local: LocalHarness) -> None:
+    cluster = local.open(("/no/such/python", "-m", "optimus_workers", "{role}"))
+    cluster.start(local.launch(KEY))
+    wait_for_phase(cluster, KEY, TaskPhase.EXITED)
+    assert task_of(cluster, KEY).exit_code == 127
+
+
+def test_unreadable_records_make_the_cluster_unavailable(local: LocalHarness, tmp_path: Path) -> None:
+    records = tmp_path / "cluster" / "tasks"
+    records.rmdir()
+    with pytest.raises(ClusterUnavailable, match="records"):
+        local.cluster.tasks()
+    records.mkdir()
+    assert local.cluster.tasks() == ()
