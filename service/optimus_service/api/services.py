@@ -1,0 +1,52 @@
+"""What the API is given by the process that serves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from optimus_service.clusters.base import Cluster
+from optimus_service.hub import WakeUpHub
+from optimus_service.job_tokens import JobTokens
+from optimus_service.metrics import Metrics
+from optimus_service.settings import Settings
+from optimus_service.store.repository import Repository
+
+
+def _ignore_trigger(_why: str) -> None:
+    """For a replica without a scheduling loop: the leader's next round sees the change in the database."""
+
+
+def _healthy() -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything that endpoints use. Built once at start, shared by all requests."""
+
+    settings: Settings
+    repository: Repository
+    cluster: Cluster
+    hub: WakeUpHub
+    job_tokens: JobTokens
+    metrics: Metrics = field(default_factory=Metrics)
+    version: str
+    trigger_round: Callable[[str], None] = _ignore_trigger
+    """Asks for a scheduling round soon, with the reason; returns at once, from any thread."""
+    loop_health: Callable[[], str | None] = _healthy
+    """What is wrong with the scheduling loop, None when nothing is."""
+    clock: Callable[[], float] = time.time
+    """POSIX seconds."""
+
+
+def _services_of(request: Request) -> Services:
+    return cast(Services, request.app.state.services)
+
+
+ServicesDep = Annotated[Services, Depends(_services_of)]
+"""Parameter type that gives an endpoint its services."""

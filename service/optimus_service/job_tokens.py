@@ -1,0 +1,83 @@
+"""Job tokens: what a job's tasks show to the service. Derived from one secret, never stored.
+
+token = "optimus-job-" + HMAC-SHA256(secret, job id and the job's nonce), in hexadecimal. Whoever reads the database
+(where the nonce is) cannot make one; a restarted service that has the secret can make the same one again.
+See docs/decisions/0003-derived-job-tokens.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+from optimus_service.settings import Settings
+
+PREFIX = "optimus-job-"
+"""Makes a job token recognisable, so that it can be refused where users' tokens are expected."""
+SECRET_BYTES = 32
+"""As long as the hash: more adds nothing."""
+NONCE_BYTES = 16
+"""Unique among all jobs for all practical purposes (2^128)."""
+
+
+class JobTokens:
+    """Issues and verifies the tokens of all jobs. Thread-safe: it holds nothing but the secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        assert secret, "an empty secret would let everybody make tokens"
+        self._secret = secret
+
+    def issue(self, job_id: str, nonce: str) -> str:
+        """The token of a job: the same whenever it is asked for."""
+        # The separator occurs in no job id, so no two (id, nonce) pairs give the same message.
+        message = f"{job_id}\0{nonce}".encode()
+        return PREFIX + hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+    def verify(self, token: str, job_id: str, nonce: str) -> bool:
+        """Whether `token` is this job's; takes the same time whatever is wrong with it."""
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.issue(job_id, nonce).encode())
+
+
+def new_nonce() -> str:
+    """What to store as a new job's `token_nonce`."""
+    return secrets.token_hex(NONCE_BYTES)
+
+
+def is_job_token(token: str) -> bool:
+    """Whether `token` has the form of a job token (not whether it is valid)."""
+    return token.startswith(PREFIX)
+
+
+def load_secret(settings: Settings) -> bytes:
+    """The secret in force: `OPTIMUS_SECRET`, or the file `secret.key` of the data directory, made once (mode 0600).
+
+    Raises:
+        OSError: the file can be neither read nor made.
+    """
+    if settings.secret is not None:
+        return settings.secret.get_secret_value().encode()
+    path = settings.data_directory / "secret.key"
+    if not path.exists():
+        _make_secret(path)
+    return path.read_bytes()
+
+
+def _make_secret(path: Path) -> None:
+    """Write a new secret to `path` unless another process was faster. Nobody ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # mkstemp makes files of mode 0600; link, unlike rename, fails when the target exists.
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".secret-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_hex(SECRET_BYTES).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        Path(draft).unlink()
