@@ -72,7 +72,7 @@ class LossCurve:
         history = LossHistory.of(steps, losses, learning_rates)
         if not len(history):
             return _unknown(option, history)
-        offset = min(float(history.losses.min()), 0.0)
+        offset = _offset(history.losses)
         scale = max(history.largest - offset, 1e-12)
         normalised = (replace_outliers(history.losses) - offset) / scale
         profile = fit_profile(np.maximum(history.steps, 0.0), normalised, _point_weights(len(history), option))
@@ -102,6 +102,12 @@ class LossCurve:
     def _ahead(self, steps: FloatArray) -> FloatArray:
         """How far beyond the data: 1 within it, growing with the ratio of steps."""
         return np.maximum(steps / max(self.last_step, 1.0), 1.0)
+
+
+def _offset(losses: FloatArray) -> float:
+    """What makes room for Eq. 1, which cannot go below 0, under losses that do: as much again as they have fallen."""
+    smallest = float(losses.min())
+    return 0.0 if smallest >= 0 else 2.0 * smallest - float(losses.max())
 
 
 def _point_weights(n: int, option: Option) -> FloatArray:

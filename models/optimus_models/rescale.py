@@ -17,8 +17,8 @@ _PRIOR_COUNT = 1.0
 """Observations that the prior median is worth: the first real one counts as much as all belief before it."""
 _PRIOR_SPREAD_COUNT = 3.0
 """Observations that the prior spread is worth."""
-_SECONDS_FLOOR = 1e-3
-"""A stop shorter than this is counted as this: logarithms need something above 0."""
+_SHORTEST, _LONGEST = 1e-3, 86_400.0
+"""Stops outside these seconds count as these: logarithms need something above 0, and a day is no rescale any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RescaleCost:
         """
         observed = np.asarray(seconds, dtype=np.float64).reshape(-1)
         observed = observed[np.isfinite(observed) & (observed >= 0)]
-        logs = np.log(np.maximum(observed, _SECONDS_FLOOR))
+        logs = np.log(np.clip(observed, _SHORTEST, _LONGEST))
         n = len(logs)
         mean = float(logs.mean()) if n else 0.0
         prior = math.log(PRIOR_SECONDS)

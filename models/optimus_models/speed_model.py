@@ -21,9 +21,9 @@ NOISE = 0.05
 """Relative error of one measured speed, before the residuals say more (sync points of the paper: 3 to 5 %)."""
 _NOISE_EVIDENCE = 4.0
 """How many points' worth of belief stand behind `NOISE`."""
-_PRIOR_SPREAD = 0.6
+_PRIOR_SPREAD = 1.0
 """A term's true share of the step time is believed to lie within this fraction of its prior share (one sigma)."""
-_LEAST_SPREAD = 0.05
+_LEAST_SPREAD = 0.15
 """... and never more exactly than this share of the step time."""
 _REPEATS = 4.0
 """Repeating one (w, p) ever again counts as at most so many measurements: its error is partly systematic."""
@@ -41,12 +41,14 @@ class _Points(NamedTuple):
 class _Fit(NamedTuple):
     coefficients: FloatArray
     """(t,) non-negative."""
+    scale: FloatArray
+    """(t,) the coefficients' order of magnitude: the unit of `precision`, which keeps it well-conditioned."""
     precision: FloatArray
-    """(t, t) inverse covariance of the coefficients."""
+    """(t, t) inverse covariance of coefficients / scale."""
     noise: float
     """Relative error of a single measurement."""
     cost: float
-    """Mismatch with data and prior together: lower is more plausible."""
+    """Negative log plausibility, up to a constant: mismatch with measurements and prior together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +74,7 @@ class SpeedModel:
     """Relative error of one measurement round the model."""
     measured: frozenset[tuple[int, int]] = field(repr=False)
     _theta: FloatArray = field(repr=False)
+    _scale: FloatArray = field(repr=False)
     _precision: FloatArray = field(repr=False)
 
     @classmethod
@@ -108,6 +111,7 @@ class SpeedModel:
             error=fit.noise,
             measured=frozenset((int(w), int(p)) for w, p in zip(points.workers, points.servers, strict=True)),
             _theta=fit.coefficients,
+            _scale=fit.scale,
             _precision=fit.precision,
         )
 
@@ -145,7 +149,7 @@ class SpeedModel:
     def _relative_variance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
         """Variance of the predicted step time from the coefficients' uncertainty, relative to its square."""
         x = terms(workers, servers, self.mode, self.communication, self.batch)
-        x = x / self._seconds(workers, servers)[:, None]
+        x = x * self._scale / self._seconds(workers, servers)[:, None]
         variance: FloatArray = np.einsum("ij,ij->i", x, np.linalg.solve(self._precision, x.T).T)
         return np.maximum(variance, 0.0)
 
@@ -189,26 +193,35 @@ def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
 
 
 def _fit_best(points: _Points, mode: Mode, batch: float) -> tuple[_Fit, CommunicationTerm]:
-    """The communication term whose fit has the lower cost. The flat one wins ties: it promises less."""
+    """The communication term with the more plausible fit. The flat one wins ties: it promises less."""
     flat, paper = (_fit_with_prior(points, mode, batch, term) for term in ("flat", "paper"))
-    return (flat, "flat") if flat.cost <= paper.cost * (1 + 1e-6) else (paper, "paper")
+    return (flat, "flat") if flat.cost <= paper.cost + 1e-6 else (paper, "paper")
 
 
 def _fit_plain(points: _Points, mode: Mode, batch: float) -> _Fit:
     """Relative-error NNLS: minimise Σ v·(Xθ/T - 1)² over θ >= 0, exactly the paper's forms."""
-    x = terms(points.workers, points.servers, mode, _PAPER, batch)
-    rows = x / step_seconds(points.workers, points.speeds, mode)[:, None]
-    return _solve(rows, points.weights, np.zeros(0), np.zeros((0, x.shape[1])), _reference(points, mode, batch, _PAPER))
+    rows, unit = _rows(points, mode, batch, _PAPER)
+    return _solve(rows, points.weights, unit, np.zeros(len(unit)))
 
 
 def _fit_with_prior(points: _Points, mode: Mode, batch: float, communication: CommunicationTerm) -> _Fit:
-    """The same with one pseudo-measurement per coefficient: `θ is its prior value, to within its spread`."""
-    prior = _reference(points, mode, batch, communication)
-    x = terms(points.workers, points.servers, mode, communication, batch)
-    rows = x / step_seconds(points.workers, points.speeds, mode)[:, None]
+    """The same with one pseudo-measurement per coefficient: it is its prior value, to within its spread.
+
+    Twice: how stiff the prior is compared with the measurements depends on the noise of the measurements.
+    """
+    rows, unit = _rows(points, mode, batch, communication)
     shares = PRIOR_SHARES[mode]
-    stiffness = NOISE / np.maximum(_PRIOR_SPREAD * shares, _LEAST_SPREAD) * shares
-    return _solve(rows, points.weights, stiffness, np.diag(stiffness / prior), prior)
+    stiffness = shares / np.maximum(_PRIOR_SPREAD * shares, _LEAST_SPREAD)
+    noise = _solve(rows, points.weights, unit, stiffness * NOISE).noise
+    return _solve(rows, points.weights, unit, stiffness * noise)
+
+
+def _rows(points: _Points, mode: Mode, batch: float, communication: CommunicationTerm) -> tuple[FloatArray, FloatArray]:
+    """(n, t) terms over measured step time, so that a row times the coefficients should give 1; (t,) prior values."""
+    x = terms(points.workers, points.servers, mode, communication, batch)
+    return x / step_seconds(points.workers, points.speeds, mode)[:, None], _reference(
+        points, mode, batch, communication
+    )
 
 
 def _reference(points: _Points, mode: Mode, batch: float, communication: CommunicationTerm) -> FloatArray:
@@ -225,21 +238,22 @@ def _reference(points: _Points, mode: Mode, batch: float, communication: Communi
     return prior
 
 
-def _solve(
-    rows: FloatArray, weights: FloatArray, prior_targets: FloatArray, prior_rows: FloatArray, scale: FloatArray
-) -> _Fit:
-    """Weighted NNLS on `rows` (n, t) with targets 1, and the prior rows below them.
+def _solve(rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray) -> _Fit:
+    """Weighted NNLS on `rows` (n, t) with targets 1, with a row for each coefficient: `stiffness * (θ / unit - 1) = 0`.
 
-    `scale` (t,) is the size of the coefficients: it keeps the problem well-conditioned and bounds the covariance.
+    Working in multiples of `unit` keeps the problem well-conditioned whatever the unit of time.
     """
     root = np.sqrt(weights)
-    stacked = np.vstack([rows * root[:, None], prior_rows]) * scale
-    targets = np.concatenate([root, prior_targets])
-    theta, residual_norm = nnls(stacked, targets)
-    cost = float(residual_norm**2)
-    noise = float(np.sqrt((cost + _NOISE_EVIDENCE * NOISE**2) / (float(weights.sum()) + _NOISE_EVIDENCE)))
-    precision = (stacked.T @ stacked + 1e-6 * np.eye(len(scale))) / noise**2
-    return _Fit(theta * scale, precision / np.outer(scale, scale), noise, cost)
+    stacked = np.vstack([rows * unit * root[:, None], np.diag(stiffness)])
+    multiples, _ = nnls(stacked, np.concatenate([root, stiffness]))
+    squared_error = float(weights @ (rows @ (multiples * unit) - 1.0) ** 2)
+    evidence = float(weights.sum()) + _NOISE_EVIDENCE
+    noise = float(np.sqrt((squared_error + _NOISE_EVIDENCE * NOISE**2) / evidence))
+    gram = stacked.T @ stacked
+    ridge = (1e-6 + 1e-12 * np.trace(gram)) * np.eye(len(unit))
+    misfit = float(((stiffness * (multiples - 1.0)) ** 2).sum())
+    cost = evidence * float(np.log(noise)) + misfit / noise**2 / 2.0
+    return _Fit(multiples * unit, unit, (gram + ridge) / noise**2, noise, cost)
 
 
 def _confidence(n_points: int, noise: float) -> float:

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_models import LossCurve, Prediction, Rule, convergence_step, has_converged
+
+MakeLosses = Callable[..., Any]
+EPOCH = 10.0
+
+
+def fitted(losses: Any, n: int) -> LossCurve:
+    return LossCurve.fit(np.arange(1.0, n + 1), losses[:n])
+
+
+@pytest.fixture
+def losses(make_losses: MakeLosses) -> Any:
+    return make_losses(np.arange(1.0, 2001.0), noise=0.002)
+
+
+def true_end(rule: Rule) -> float:
+    """Where the noise-free curve of `make_losses` meets the decrease rule, by stepping through its epochs."""
+    epochs = np.arange(1, 500)
+    loss = 1.0 / (0.05 * epochs * EPOCH + 1.1) + 0.15
+    reference = loss[:-1] if rule.relative else 1.0
+    small = loss[:-1] - loss[1:] < (rule.loss_decrease or 0.0) * reference
+    return float((np.argmax(small) + 1 + rule.patience_epochs) * EPOCH)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("delta", [0.01, 0.03])
+def test_the_decrease_rule_is_predicted(losses: Any, delta: float, relative: bool) -> None:
+    rule = Rule(loss_decrease=delta, relative=relative)
+    predicted = convergence_step(fitted(losses, 100), rule, steps_per_epoch=EPOCH, now_step=100)
+    assert predicted is not None
+    assert predicted.rule == "loss_decrease"
+    assert predicted.mean == pytest.approx(true_end(rule), rel=0.2)
+    assert predicted.low <= predicted.mean <= predicted.high
+
+
+def test_the_decrease_rule_fires_where_it_was_predicted(losses: Any) -> None:
+    rule = Rule(loss_decrease=0.03)
+    end = int(true_end(rule))
+    before, after = fitted(losses, end - 60), fitted(losses, end + 60)
+    assert has_converged(before, rule, steps_per_epoch=EPOCH, now_step=end - 60) is None
+    assert has_converged(after, rule, steps_per_epoch=EPOCH, now_step=end + 60) == "loss_decrease"
+
+
+def test_noise_alone_does_not_fire_the_rule(make_losses: MakeLosses) -> None:
+    steps = np.arange(1.0, 61.0)
+    noisy = make_losses(steps, noise=0.05)
+    assert has_converged(LossCurve.fit(steps, noisy), Rule(0.01), steps_per_epoch=EPOCH, now_step=60) is None
+
+
+def test_a_young_job_never_counts_as_converged() -> None:
+    flat = LossCurve.fit([1, 2, 3], [1.0, 1.0, 1.0])
+    assert has_converged(flat, Rule(loss_decrease=0.01), steps_per_epoch=1, now_step=3) is None
+
+
+def test_target_loss_is_predicted_and_fires(losses: Any) -> None:
+    rule = Rule(target_loss=0.3)
+    predicted = convergence_step(fitted(losses, 60), rule, steps_per_epoch=None, now_step=60)
+    assert predicted is not None
+    assert predicted.rule == "target_loss"
+    assert predicted.mean == pytest.approx((1 / 0.15 - 1.1) / 0.05, rel=0.25)
+    assert has_converged(fitted(losses, 200), rule, steps_per_epoch=None, now_step=200) == "target_loss"
+    assert has_converged(fitted(losses, 60), rule, steps_per_epoch=None, now_step=60) is None
+
+
+def test_a_target_out_of_reach_gives_no_prediction(losses: Any) -> None:
+    assert convergence_step(fitted(losses, 300), Rule(target_loss=0.01), steps_per_epoch=EPOCH, now_step=300) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "total"),
+    [
+        (Rule(max_steps=500), "max_steps", 500.0),
+        (Rule(max_epochs=20), "max_epochs", 200.0),
+        (Rule(max_seconds=60.0), "max_seconds", 150.0),
+        (Rule(max_steps=500, max_epochs=20), "max_epochs", 200.0),
+        (Rule(target_loss=0.01, max_steps=500), "max_steps", 500.0),
+    ],
+)
+def test_fixed_limits_are_taken_at_face_value(losses: Any, rule: Rule, name: str, total: float) -> None:
+    predicted = convergence_step(
+        fitted(losses, 50), rule, steps_per_epoch=EPOCH, now_step=50, elapsed_seconds=10.0, steps_per_second=2.0
+    )
+    assert predicted == Prediction(total, total, total, name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [(Rule(max_steps=50), "max_steps"), (Rule(max_epochs=5), "max_epochs"), (Rule(max_seconds=9.0), "max_seconds")],
+)
+def test_fixed_limits_fire_without_a_curve(rule: Rule, name: str) -> None:
+    unknown = LossCurve.fit([], [])
+    assert has_converged(unknown, rule, steps_per_epoch=EPOCH, now_step=50, elapsed_seconds=10) == name
+    assert has_converged(unknown, rule, steps_per_epoch=EPOCH, now_step=49, elapsed_seconds=8) is None
+
+
+def test_whichever_comes_first_is_named(losses: Any) -> None:
+    rule = Rule(loss_decrease=0.03, max_steps=2000)
+    predicted = convergence_step(fitted(losses, 100), rule, steps_per_epoch=EPOCH, now_step=100)
+    assert predicted is not None
+    assert predicted.rule == "loss_decrease"
+
+
+def test_without_a_curve_and_a_limit_nothing_can_be_said() -> None:
+    unknown = LossCurve.fit([], [])
+    assert convergence_step(unknown, Rule(loss_decrease=0.01), steps_per_epoch=EPOCH, now_step=0) is None
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=40),
+    st.floats(0.001, 0.2),
+    st.one_of(st.none(), st.floats(0.5, 20)),
+    st.booleans(),
+)
+def test_any_history_gives_an_ordered_prediction_or_none(
+    losses: list[float], delta: float, epoch: float | None, relative: bool
+) -> None:
+    curve = LossCurve.fit(np.arange(len(losses)), losses)
+    rule = Rule(loss_decrease=delta, relative=relative, target_loss=0.5)
+    now = float(len(losses))
+    predicted = convergence_step(curve, rule, steps_per_epoch=epoch, now_step=now)
+    assert has_converged(curve, rule, steps_per_epoch=epoch, now_step=now) in (None, "loss_decrease", "target_loss")
+    if predicted is not None:
+        assert now <= predicted.low <= predicted.mean <= predicted.high < np.inf

@@ -1,0 +1,90 @@
+"""Eq. 1: fitting it back, and its closed forms against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_models.inverse_law import InverseLaw, fit_profile, step_of_loss, step_of_small_decrease
+
+betas = st.tuples(st.floats(0.01, 0.5), st.floats(0.9, 5.0), st.floats(0.0, 0.8))
+
+
+def law(beta: tuple[float, float, float]) -> InverseLaw:
+    return InverseLaw(*(np.array(value) for value in beta))
+
+
+@settings(max_examples=50)
+@given(betas)
+def test_noise_free_points_give_the_curve_back(beta: tuple[float, float, float]) -> None:
+    steps = np.arange(1.0, 101.0)
+    losses = law(beta).loss(steps)
+    profile = fit_profile(steps, losses, np.ones(100))
+    fitted = InverseLaw(*(values[profile.best] for values in profile.laws))
+    far = np.array([1.0, 50.0, 100.0, 300.0])
+    np.testing.assert_allclose(fitted.loss(far), law(beta).loss(far), rtol=0.01)
+
+
+@given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40))
+def test_coefficients_are_never_negative(losses: list[float]) -> None:
+    steps = np.arange(1.0, len(losses) + 1)
+    laws = fit_profile(steps, np.array(losses), np.ones(len(losses))).laws
+    assert all(np.all(beta >= 0) for beta in laws)
+    assert np.all(np.isfinite(laws.loss(steps)))
+
+
+@settings(max_examples=200)
+@given(betas, st.floats(0.005, 0.3), st.floats(0.5, 30.0), st.booleans())
+def test_the_decrease_rule_holds_from_its_closed_form_on(
+    beta: tuple[float, float, float], delta: float, epoch: float, relative: bool
+) -> None:
+    curve = law(beta)
+    start = float(step_of_small_decrease(curve, delta, epoch, relative=relative))
+
+    def excess(step: float) -> float:
+        before, after = curve.loss(np.array([step, step + epoch]))
+        return float(before - after - delta * (before if relative else 1.0))
+
+    assert excess(start * (1 + 1e-6) + 1e-6) <= 1e-9
+    if start > 0:
+        assert excess(start * (1 - 1e-3)) >= -1e-9
+
+
+@given(betas, st.floats(0.01, 1.5))
+def test_the_target_is_met_at_its_closed_form(beta: tuple[float, float, float], target: float) -> None:
+    curve = law(beta)
+    step = float(step_of_loss(curve, target))
+    if np.isinf(step):
+        assert target <= beta[2]
+    elif step > 0:
+        assert float(curve.loss(np.array([step]))[0]) == pytest.approx(target, rel=1e-6)
+    else:
+        assert float(curve.loss(np.array([0.0]))[0]) <= target + 1e-9
+
+
+def test_a_flat_curve_has_converged_at_once_and_misses_lower_targets() -> None:
+    flat = law((0.0, 2.0, 0.1))
+    assert float(step_of_small_decrease(flat, 0.01, 10.0, relative=True)) == 0.0
+    assert np.isinf(step_of_loss(flat, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("beta", "loss_at_end"),
+    [
+        ((0.0868, 1.206, 0.148), 0.249),
+        ((0.2887, 4.973, 0.788), 0.817),
+        ((0.1288, 1.824, 0.392), 0.460),
+        ((0.1885, 1.113, 0.101), 0.151),
+        ((0.0555, 1.121, 0.042), 0.192),
+        ((0.3554, 6.837, 0.853), 0.876),
+    ],
+)
+def test_the_curves_of_the_paper_are_fitted_back(beta: tuple[float, float, float], loss_at_end: float) -> None:
+    """Figure 5, parameters and end values read off the drawing (k in per cent of progress)."""
+    steps = np.arange(1.0, 101.0)
+    profile = fit_profile(steps, law(beta).loss(steps), np.ones(100))
+    fitted = [float(values[profile.best]) for values in profile.laws]
+    assert fitted == pytest.approx(beta, rel=0.05, abs=0.003)
+    assert float(law(beta).loss(np.array([100.0]))[0]) == pytest.approx(loss_at_end, abs=0.001)

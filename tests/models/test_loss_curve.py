@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_models import LossCurve
+
+MakeLosses = Callable[..., Any]
+OPTIONS: tuple[Literal["ours", "paper"], ...] = ("ours", "paper")
+STEPS = np.arange(1.0, 101.0)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_generating_parameters_are_found(option: Literal["ours", "paper"], make_losses: MakeLosses) -> None:
+    curve = LossCurve.fit(STEPS, make_losses(STEPS), option=option)
+    scaled = np.array([curve.beta0 / curve.scale, curve.beta1 / curve.scale, curve.beta2 * curve.scale])
+    np.testing.assert_allclose(scaled, [0.05, 1.1, 0.15], rtol=0.05)
+    assert curve.confidence > 0.8
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_noisy_curve_is_extrapolated(option: Literal["ours", "paper"], make_losses: MakeLosses) -> None:
+    losses = make_losses(STEPS, scale=3.0, noise=0.01)
+    curve = LossCurve.fit(STEPS[:30], losses[:30], option=option)
+    assert curve.predict([100.0])[0] == pytest.approx(3.0 * (1 / 6.1 + 0.15), abs=0.2)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80), st.sampled_from(OPTIONS))
+@settings(max_examples=200)
+def test_no_history_makes_it_raise(losses: list[float], option: Literal["ours", "paper"]) -> None:
+    curve = LossCurve.fit(np.arange(len(losses)), losses, option=option)
+    assert 0.0 <= curve.confidence <= 1.0
+    assert min(curve.beta0, curve.beta1, curve.beta2) >= 0.0
+    assert curve.scale > 0.0
+    if curve.n_points:
+        assert np.all(np.isfinite(curve.predict([0.0, 10.0, 1e6])))
+
+
+@given(st.floats(1e-3, 1e3), st.integers(5, 60))
+@settings(max_examples=50)
+def test_the_unit_of_the_loss_does_not_matter(factor: float, n: int) -> None:
+    losses = 1.0 / (0.1 * STEPS[:n] + 1.0) + 0.3
+    plain, scaled = LossCurve.fit(STEPS[:n], losses), LossCurve.fit(STEPS[:n], factor * losses)
+    np.testing.assert_allclose(scaled.predict([5.0, 500.0]), factor * plain.predict([5.0, 500.0]), rtol=1e-6)
+    assert scaled.confidence == pytest.approx(plain.confidence, abs=1e-6)
+
+
+@given(st.floats(0.01, 1e4), st.integers(5, 60))
+@settings(max_examples=50)
+def test_the_unit_of_the_step_does_not_matter(factor: float, n: int) -> None:
+    losses = 1.0 / (0.1 * STEPS[:n] + 1.0) + 0.3
+    plain, scaled = LossCurve.fit(100 * STEPS[:n], losses), LossCurve.fit(100 * factor * STEPS[:n], losses)
+    at = np.array([500.0, 50_000.0])
+    np.testing.assert_allclose(scaled.predict(factor * at), plain.predict(at), rtol=1e-3)
+
+
+def test_the_order_of_points_does_not_matter(make_losses: MakeLosses) -> None:
+    losses = make_losses(STEPS, noise=0.02)
+    shuffled = np.random.default_rng(3).permutation(100)
+    first, second = LossCurve.fit(STEPS, losses), LossCurve.fit(STEPS[shuffled], losses[shuffled])
+    np.testing.assert_allclose(first.predict([200.0]), second.predict([200.0]))
+
+
+def test_a_diverged_run_has_no_confidence(make_losses: MakeLosses) -> None:
+    losses = make_losses(STEPS)
+    losses[-3:] = np.nan
+    assert LossCurve.fit(STEPS, losses).confidence == 0.0
+
+
+def test_a_rising_curve_has_little_confidence() -> None:
+    assert LossCurve.fit(STEPS, 1.0 + STEPS / 100).confidence < 0.3
+
+
+def test_one_point_is_predicted_to_stay() -> None:
+    curve = LossCurve.fit([10], [2.5])
+    np.testing.assert_allclose(curve.predict([10.0, 1000.0]), 2.5, rtol=1e-6)
+    assert curve.confidence < 0.1
+
+
+def test_negative_losses_are_followed() -> None:
+    losses = 2.0 / (0.1 * STEPS + 1.0) - 5.0
+    curve = LossCurve.fit(STEPS[:60], losses[:60])
+    assert curve.offset < 0
+    assert curve.predict([100.0])[0] == pytest.approx(losses[-1], abs=0.1)
+
+
+def test_the_interval_widens_with_the_horizon(make_losses: MakeLosses) -> None:
+    curve = LossCurve.fit(STEPS[:30], make_losses(STEPS, noise=0.02)[:30])
+    low, high = curve.predict_interval([30.0, 100.0, 300.0])
+    assert np.all(np.diff(high - low) > 0)
