@@ -1,0 +1,69 @@
+"""The `optimus` command: its sub-commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as distribution_version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from optimus_cli import output
+from optimus_cli.commands import cluster, db, demo, jobs, logs, predict, serve, submit, watch
+from optimus_cli.errors import CliError
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+
+class _Commands(TyperGroup):
+    """Shows expected failures as one message and exits with their code; usage errors stay typer's own (code 2)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            output.say(f"Error: {error}")
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+
+
+app = typer.Typer(
+    name="optimus",
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Optimus: a scheduler for deep-learning clusters that learns each job while it runs.",
+)
+
+SERVICE = "Run the service"
+JOBS = "Jobs"
+app.command(rich_help_panel=JOBS)(submit.submit)
+app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
+app.command(rich_help_panel=JOBS)(jobs.describe)
+app.command(rich_help_panel=JOBS)(jobs.explain)
+app.command(rich_help_panel=JOBS)(watch.watch)
+app.command(rich_help_panel=JOBS)(logs.logs)
+app.command(rich_help_panel=JOBS)(predict.predict)
+app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel="Cluster")(cluster.nodes)
+app.command(rich_help_panel=SERVICE)(serve.serve)
+app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
+app.command(rich_help_panel=SERVICE)(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        output.print_text(distribution_version("optimus-scheduler"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Optimus: a scheduler for deep-learning clusters that learns each job while it runs."""

@@ -1,0 +1,170 @@
+"""The answers of the REST API, as far as the command line reads them.
+
+The names are those of the API (its OpenAPI page is at `/docs`); `None` means that nothing is known yet. The bodies are
+only described here, not checked: the service has done that, and an older client must survive a newer service's fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+
+class Interval(TypedDict):
+    """A prediction with its 80 % interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Allocation(TypedDict):
+    workers: int
+    servers: int
+    gpu_type: str | None
+
+
+class JobResult(TypedDict):
+    outcome: str
+    step: int
+    final_loss: float | None
+    metrics: dict[str, float | None]
+    checkpoint: str | None
+    error: str | None
+
+
+class JobProfile(TypedDict):
+    n_parameters: int
+    n_examples: int
+    global_batch_size: int
+    steps_per_epoch: float
+
+
+class Job(TypedDict):
+    id: str
+    name: str
+    project: str
+    state: str
+    directive: str
+    spec: dict[str, Any]
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    jct_seconds: float | None
+    first_step: int | None
+    step: int
+    epoch: float | None
+    loss: float | None
+    steps_per_second: float | None
+    wanted: Allocation
+    running: Allocation
+    membership_epoch: int
+    progress: float | None
+    remaining_steps: Interval | None
+    remaining_seconds: Interval | None
+    reason: str | None
+    message: str | None
+    profile: JobProfile | None
+    result: JobResult | None
+    failure: str | None
+    rescales: int
+
+
+class Event(TypedDict):
+    id: int
+    at: str
+    type: str
+    message: str
+    data: dict[str, Any]
+
+
+class Decision(TypedDict):
+    round_id: int
+    at: str
+    allocation: Allocation
+    previous: Allocation
+    reason: str
+    message: str
+    gain: float | None
+    next_gain: float | None
+    forecast: dict[str, Any]
+
+
+class SpeedPoint(TypedDict):
+    workers: int
+    servers: int
+    steps_per_second: float | None
+    remaining_seconds: Interval | None
+
+
+class CurvePoint(TypedDict):
+    step: float
+    loss: float | None
+
+
+class PredictionPoint(TypedDict):
+    at: str
+    step: int
+    total_steps: Interval | None
+
+
+class Predictions(TypedDict):
+    at: str | None
+    total_steps: Interval | None
+    remaining_steps: Interval | None
+    remaining_seconds: Interval | None
+    confidence: float
+    rule: str | None
+    loss_curve: dict[str, float | None]
+    speed_model: dict[str, float | None]
+    speeds: list[SpeedPoint]
+    losses: list[CurvePoint]
+    fitted: list[CurvePoint]
+    history: list[PredictionPoint]
+
+
+class AllocationPoint(TypedDict):
+    at: str
+    at_seconds: float
+    membership_epoch: int
+    step: int
+    workers: int
+    servers: int
+    cause: str
+    pause_seconds: float | None
+    lost_steps: int
+
+
+class NodeResources(TypedDict):
+    cpu: float
+    memory_bytes: int
+    gpus: dict[str, int]
+
+
+class Node(TypedDict):
+    name: str
+    schedulable: bool
+    capacity: NodeResources
+    used: NodeResources
+    tasks: list[str]
+
+
+class Cluster(TypedDict):
+    capacity: NodeResources
+    used: NodeResources
+    jobs: dict[str, int]
+    last_round_at: str | None
+    policy: str
+    version: str
+
+
+class Log(TypedDict):
+    task: str
+    text: str
+
+
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+
+
+def is_final(job: Job) -> bool:
+    """Whether nothing will change about the job any more."""
+    return job["state"] in FINAL_STATES

@@ -1,0 +1,162 @@
+"""The REST API from the client's side: addresses, credentials, pages, and errors as values of our own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote
+
+import httpx
+
+from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Event, Job, Log, Node, Predictions
+from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+TIMEOUT_SECONDS = 30.0
+"""A round in progress may hold an answer back for a moment; half a minute of silence is a failure."""
+PAGE_SIZE = 100
+SUBMIT_ATTEMPTS = 3
+"""A submission carries an idempotency key, so one whose answer was lost on the way is repeated."""
+RETRY_SECONDS = 0.5
+
+Params = Mapping[str, str | int]
+
+
+class Client:
+    """Calls the service at `url`. Every method raises `Unreachable` or `Refused` when it cannot answer."""
+
+    def __init__(self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        try:
+            # trust_env off: a proxy from the environment must not get the token of a service on this machine.
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise BadInput(f"{url!r} is not a usable address or the token is not plain ASCII: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    # --- jobs
+
+    def submit(self, spec: Mapping[str, Any], idempotency_key: str) -> Job:
+        """Submit a job. Repeated when the connection breaks: the key makes sure that it is accepted once."""
+        headers = {"Idempotency-Key": idempotency_key}
+        for _ in range(SUBMIT_ATTEMPTS - 1):
+            try:
+                return cast("Job", self._call("POST", "/v1/jobs", json=spec, headers=headers))
+            except Unreachable as error:
+                if isinstance(error.__cause__, httpx.ConnectError):
+                    raise
+                time.sleep(RETRY_SECONDS)
+        return cast("Job", self._call("POST", "/v1/jobs", json=spec, headers=headers))
+
+    def jobs(self, filters: Params, limit: int | None) -> Iterator[Job]:
+        """Jobs, newest first; all pages when `limit` is None."""
+        return cast("Iterator[Job]", self._pages("/v1/jobs", "jobs", filters, limit))
+
+    def job(self, job_id: str) -> Job:
+        return cast("Job", self._call("GET", _job_path(job_id)))
+
+    def cancel(self, job_id: str) -> Job:
+        return cast("Job", self._call("POST", _job_path(job_id, "cancel")))
+
+    def events(self, job_id: str, limit: int | None = None) -> list[Event]:
+        return cast("list[Event]", list(self._pages(_job_path(job_id, "events"), "events", {}, limit)))
+
+    def decisions(self, job_id: str, limit: int | None = None) -> list[Decision]:
+        return cast("list[Decision]", list(self._pages(_job_path(job_id, "decisions"), "decisions", {}, limit)))
+
+    def predictions(self, job_id: str, workers: str | None = None, servers: str | None = None) -> Predictions:
+        """`workers` and `servers` are ranges like `1-8`: the sizes that speeds are predicted for."""
+        params = {name: value for name, value in (("workers", workers), ("servers", servers)) if value is not None}
+        return cast("Predictions", self._call("GET", _job_path(job_id, "predictions"), params=params))
+
+    def allocations(self, job_id: str) -> list[AllocationPoint]:
+        """The job's memberships, oldest first."""
+        return cast("list[AllocationPoint]", self._call("GET", _job_path(job_id, "allocations"))["allocations"])
+
+    def explanation(self, job_id: str) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._call("GET", _job_path(job_id, "explanation")))
+
+    def logs(self, job_id: str, task: str | None = None) -> list[Log]:
+        """The end of what each of the job's tasks printed."""
+        params = {} if task is None else {"task": task}
+        return cast("list[Log]", self._call("GET", _job_path(job_id, "logs"), params=params)["logs"])
+
+    # --- the cluster
+
+    def nodes(self) -> list[Node]:
+        return cast("list[Node]", self._call("GET", "/v1/nodes")["nodes"])
+
+    def cluster(self) -> Cluster:
+        return cast("Cluster", self._call("GET", "/v1/cluster"))
+
+    def is_ready(self) -> bool:
+        """Whether the service answers that it is ready; never raises."""
+        try:
+            return self._http.get("/readyz").is_success
+        except httpx.HTTPError:
+            return False
+
+    # --- one call
+
+    def _pages(self, path: str, key: str, params: Params, limit: int | None) -> Iterator[Any]:
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+            page_params = {**params, "limit": size, **({} if cursor is None else {"cursor": cursor})}
+            page = self._call("GET", path, params=page_params)
+            yield from page[key]
+            cursor = page["next_cursor"]
+            left = None if left is None else left - len(page[key])
+            if cursor is None:
+                return
+
+    def _call(self, method: str, path: str, **arguments: Any) -> Any:
+        try:
+            response = self._http.request(method, path, **arguments)
+        except httpx.TimeoutException as error:
+            raise Unreachable(f"The service at {self.url} did not answer in time.") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unreachable(
+                f"No service answers at {self.url} ({error}).\n"
+                "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
+            ) from error
+        if not response.is_success:
+            raise _refusal(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise Unreachable(f"What answers at {self.url} is not an Optimus service: {path} is not JSON.") from error
+
+
+def _job_path(job_id: str, *rest: str) -> str:
+    return "/".join(["/v1/jobs", quote(job_id, safe=""), *rest])
+
+
+def _refusal(response: httpx.Response) -> Refused:
+    """The problem document of an answer; other bodies (a proxy's page, say) only by their status."""
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    detail = str(problem.get("detail") or problem.get("title") or f"{response.status_code} {response.reason_phrase}")
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        detail += " (set OPTIMUS_TOKEN)"
+    errors = [
+        FieldError(str(error.get("field", "")), str(error.get("message", "")))
+        for error in problem.get("errors") or []
+        if isinstance(error, dict)
+    ]
+    return Refused(response.status_code, detail, errors)

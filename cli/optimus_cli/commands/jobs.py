@@ -1,0 +1,71 @@
+"""`optimus list`, `describe`, `explain`, `cancel`: look at jobs, and end them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import typer
+
+from optimus_cli import output, render
+from optimus_cli.client import DEFAULT_URL
+from optimus_cli.options import AsJson, JobReference, Url, connect
+from optimus_cli.resolve import find_job
+
+DEFAULT_LIMIT = 50
+SHOWN_EVENTS = 100
+StateName = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+
+
+def list_jobs(
+    state: Annotated[StateName | None, typer.Option(help="Only jobs in this state.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest first.")] = DEFAULT_LIMIT,
+    everything: Annotated[bool, typer.Option("--all", help="All jobs, however many.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the newest first."""
+    given = {"state": state, "project": project, "name": name}
+    filters = {key: value for key, value in given.items() if value is not None}
+    with connect(url) as client:
+        jobs = list(client.jobs(filters, limit=None if everything else limit))
+    if as_json:
+        output.print_json({"jobs": jobs})
+    else:
+        output.show(render.job_list(jobs, datetime.now(UTC)))
+
+
+def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show everything about a job: state, progress, its sizes over time, the latest events."""
+    with connect(url) as client:
+        found = find_job(client, job)
+        allocations = client.allocations(found["id"])
+        events = client.events(found["id"], limit=SHOWN_EVENTS)
+    if as_json:
+        output.print_json({**found, "allocations": allocations, "events": events})
+    else:
+        output.show(render.job_description(found, allocations, events, datetime.now(UTC)))
+
+
+def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Say why a job has the size that it has, and what Optimus believes about it."""
+    with connect(url) as client:
+        found = find_job(client, job)
+        explanation = client.explanation(found["id"])
+        decisions = client.decisions(found["id"], limit=render.SHOWN_DECISIONS)
+    if as_json:
+        output.print_json(explanation)
+    else:
+        output.show(render.explanation(found, decisions, datetime.now(UTC)))
+
+
+def cancel(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Cancel a job. Its tasks are stopped; its telemetry stays."""
+    with connect(url) as client:
+        cancelled = client.cancel(find_job(client, job)["id"])
+    if as_json:
+        output.print_json(cancelled)
+    else:
+        output.print_text(f"{cancelled['id']} is being cancelled")

@@ -1,0 +1,82 @@
+"""`optimus logs`: what a job's tasks printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from optimus_cli import output
+from optimus_cli.bodies import Log, is_final
+from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.options import AsJson, JobReference, Url, connect
+from optimus_cli.resolve import find_job
+
+FOLLOW_SECONDS = 1.0
+ANCHOR_CHARACTERS = 400
+"""The service gives the end of a log. What was seen already is found again by this many of its last characters."""
+
+
+def logs(
+    job: JobReference,
+    task: Annotated[str | None, typer.Option(help="Only this task (its name, or a unique part: worker-0).")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Print the end of what a job's tasks printed. With --follow --json: one line of JSON per piece."""
+    with connect(url) as client:
+        job_id = find_job(client, job)["id"]
+        if follow:
+            for piece in followed(client, job_id, task):
+                _print_piece(piece, as_json=as_json)
+            return
+        found = chosen(client.logs(job_id), task)
+    if as_json:
+        output.print_json({"logs": found})
+        return
+    for log in found:
+        _print_piece(log, as_json=False)
+
+
+def chosen(found: list[Log], task: str | None) -> list[Log]:
+    """The logs of tasks whose name has `task` in it; all for None."""
+    exact = [log for log in found if log["task"] == task]
+    return exact or [log for log in found if task is None or task in log["task"]]
+
+
+def followed(client: Client, job_id: str, task: str | None) -> Iterator[Log]:
+    """New pieces of text as they appear, until the job has ended."""
+    seen: dict[str, str] = {}
+    ended = False
+    while True:
+        for log in chosen(client.logs(job_id), task):
+            text = news(seen.get(log["task"], ""), log["text"])
+            seen[log["task"]] = log["text"]
+            if text:
+                yield Log(task=log["task"], text=text)
+        if ended:
+            return
+        # One more look after the end: the last lines may have come between the two questions.
+        ended = is_final(client.job(job_id))
+        if not ended:
+            time.sleep(FOLLOW_SECONDS)
+
+
+def news(before: str, now: str) -> str:
+    """What `now` has after the end of `before`; both are ends of one growing text. All of it when they do not meet."""
+    if now.startswith(before):
+        return now[len(before) :]
+    anchor = before[-ANCHOR_CHARACTERS:]
+    at = now.rfind(anchor)
+    return now if at < 0 else now[at + len(anchor) :]
+
+
+def _print_piece(log: Log, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json_line(log)
+        return
+    for line in log["text"].splitlines():
+        output.print_text(f"{log['task']} | {line}")

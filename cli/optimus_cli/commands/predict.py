@@ -1,0 +1,51 @@
+"""`optimus predict`: how long a job would take with other numbers of workers and servers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optimus_cli import output, render
+from optimus_cli.client import DEFAULT_URL
+from optimus_cli.errors import BadInput
+from optimus_cli.options import AsJson, JobReference, Url, connect
+from optimus_cli.resolve import find_job
+
+Range = Annotated[str, typer.Option(metavar="LOW-HIGH", help="Sizes to predict for, such as 1-8 or 4.")]
+
+
+def predict(
+    job: JobReference,
+    workers: Range = "1-8",
+    servers: Range = "1-4",
+    png: Annotated[Path | None, typer.Option(help="Also draw time left against workers into this file.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Predict speed and time left for other numbers of workers and servers."""
+    sizes = checked_range("--workers", workers), checked_range("--servers", servers)
+    with connect(url) as client:
+        found = find_job(client, job)
+        predictions = client.predictions(found["id"], *sizes)
+    if png is not None:
+        # matplotlib takes most of a second to import; only drawing needs it.
+        from optimus_cli import plots
+
+        plots.save(plots.remaining_time(found, predictions), png)
+        output.say(f"drew {png}")
+    if as_json:
+        output.print_json(predictions)
+    else:
+        output.show(render.prediction(found, predictions))
+
+
+def checked_range(flag: str, text: str) -> str:
+    """`4` or `1-8` as `low-high`. Raises `BadInput`; the service has the limit on how many."""
+    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise BadInput(f"{flag} {text}: expected a number above 0, or two like 1-8")
+    return f"{low}-{high}"

@@ -1,0 +1,59 @@
+"""`optimus serve`: run the service in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from optimus_cli.configuration import load_settings, service_is_missing
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback set OPTIMUS_TOKEN.")] = None,
+    port: Annotated[int | None, typer.Option(help="0: any free port.")] = None,
+    data_directory: Annotated[Path | None, typer.Option(help="Database (SQLite), job directories, logs.")] = None,
+    database_url: Annotated[str | None, typer.Option(help="Default: SQLite in the data directory.")] = None,
+    service_url: Annotated[str | None, typer.Option(help="How tasks reach the service.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Scheduling policy.")] = None,
+    round_seconds: Annotated[float | None, typer.Option(help="Period of scheduling rounds.")] = None,
+    debounce_seconds: Annotated[float | None, typer.Option(help="Events this close share one round.")] = None,
+    slots: Annotated[int | None, typer.Option(help="CPU slots of the local cluster.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes that the slots are spread over.")] = None,
+    memory_bytes: Annotated[int | None, typer.Option(help="Memory of the local cluster.")] = None,
+    python: Annotated[Path | None, typer.Option(help="Interpreter that runs tasks.")] = None,
+    drain_seconds: Annotated[float | None, typer.Option(help="Time that an unwanted task has to leave.")] = None,
+    max_task_failures: Annotated[int | None, typer.Option(help="Crashes without progress that fail a job.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option()] = None,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, typer.Option()] = None,
+) -> None:
+    """Run the service until SIGTERM or Ctrl-C. Every flag is also a variable: --round-seconds is OPTIMUS_ROUND_SECONDS.
+
+    Training tasks outlive it: started again on the same data directory, the service adopts them.
+    """
+    settings = load_settings(
+        {
+            "host": host,
+            "port": port,
+            "data_directory": data_directory,
+            "database_url": database_url,
+            "service_url": service_url,
+            "policy": policy,
+            "round_seconds": round_seconds,
+            "debounce_seconds": debounce_seconds,
+            "local_slots": slots,
+            "local_nodes": nodes,
+            "local_memory_bytes": memory_bytes,
+            "local_python": python,
+            "drain_seconds": drain_seconds,
+            "max_task_failures": max_task_failures,
+            "log_format": log_format,
+            "log_level": log_level,
+        }
+    )
+    try:
+        from optimus_service import server
+    except ImportError as error:
+        raise service_is_missing(error) from error
+    server.run(settings)

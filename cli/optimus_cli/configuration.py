@@ -1,0 +1,67 @@
+"""The service's settings from flags and `OPTIMUS_*` variables, with its complaints in terms of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from optimus_cli.errors import BadInput, MissingPart
+
+if TYPE_CHECKING:
+    from optimus_service.settings import Settings
+
+FLAGS = {
+    "host": "--host",
+    "port": "--port",
+    "data_directory": "--data-directory",
+    "database_url": "--database-url",
+    "service_url": "--service-url",
+    "policy": "--policy",
+    "round_seconds": "--round-seconds",
+    "debounce_seconds": "--debounce-seconds",
+    "local_slots": "--slots",
+    "local_nodes": "--nodes",
+    "local_memory_bytes": "--memory-bytes",
+    "local_python": "--python",
+    "drain_seconds": "--drain-seconds",
+    "max_task_failures": "--max-task-failures",
+    "log_format": "--log-format",
+    "log_level": "--log-level",
+}
+"""The flag of each setting that has one. Secrets have none: command lines can be seen by others."""
+
+
+def load_settings(flags: Mapping[str, Any]) -> Settings:
+    """Flags over variables over defaults. Raises `BadInput` with one line per setting that is wrong."""
+    settings_class, validation_error = _service_settings()
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return settings_class(**given)
+    except validation_error as error:
+        raise BadInput("\n".join(_complaint(item, given) for item in error.errors(include_url=False))) from error
+
+
+def _service_settings() -> tuple[Callable[..., Settings], type[Any]]:
+    try:
+        from pydantic import ValidationError
+
+        from optimus_service.settings import Settings
+    except ImportError as error:
+        raise service_is_missing(error) from error
+    return Settings, ValidationError
+
+
+def service_is_missing(error: ImportError) -> MissingPart:
+    return MissingPart(
+        f"This needs the service, which is not installed here ({error}): pip install 'optimus-scheduler[service]'"
+    )
+
+
+def _complaint(item: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should ")
+    if not item["loc"]:
+        return message
+    # Settings that come from variables are reported under the variable's name or the field's, by either spelling.
+    name = str(item["loc"][0]).lower().removeprefix("optimus_")
+    source = FLAGS[name] if name in given else f"OPTIMUS_{name.upper()}"
+    return f"{source} {item['input']}: {message}" if "input" in item else f"{source}: {message}"

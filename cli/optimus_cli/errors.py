@@ -1,0 +1,84 @@
+"""What can go wrong on the way, and the exit code of each.
+
+    CliError                 exit code 1: the operation failed
+    ├── Unreachable          nothing answers at the service's address
+    ├── Refused              the service answered with an error (exit code 2 where the input was at fault)
+    ├── NoSuchJob            no job has this id, name or prefix
+    ├── MissingPart          a part of Optimus that the command needs is not installed
+    ├── DemoFailed           the demo could not start, or one of its jobs did not succeed
+    └── BadInput             exit code 2: what the user gave cannot be used
+        └── AmbiguousJob     several jobs answer to the name or prefix
+
+Every one of them is shown as one message on stderr, without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+BAD_INPUT_STATUSES = frozenset(
+    {
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+    }
+)
+"""Answers that say that what was sent is wrong, as opposed to that it cannot be done."""
+
+
+class CliError(Exception):
+    """Base of all expected failures; the message is meant for the user."""
+
+    exit_code = 1
+
+
+class Unreachable(CliError):
+    """Nothing that speaks the API answers at the address."""
+
+
+class NoSuchJob(CliError):
+    """No job has this id, name or prefix."""
+
+
+class MissingPart(CliError):
+    """A part of Optimus that this command needs is not installed."""
+
+
+class DemoFailed(CliError):
+    """The demo could not start, or one of its jobs did not succeed."""
+
+
+class BadInput(CliError):
+    """What the user gave cannot be used."""
+
+    exit_code = 2
+
+
+class AmbiguousJob(BadInput):
+    """Several jobs answer to the name or prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that the service refused."""
+
+    field: str
+    """Path in the request body, such as `workers.max`."""
+    message: str
+
+
+class Refused(CliError):
+    """The service answered with a problem document (RFC 9457)."""
+
+    def __init__(self, status: int, detail: str, errors: Sequence[FieldError] = ()) -> None:
+        self.status = status
+        self.detail = detail
+        self.errors = tuple(errors)
+        super().__init__("\n".join([detail, *(f"  {error.field}: {error.message}" for error in self.errors)]))
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return 2 if self.status in BAD_INPUT_STATUSES else 1

@@ -1,0 +1,129 @@
+"""The live view: what `optimus watch` and the demo show while jobs run. Pure: a frame in, a renderable out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from optimus_cli import render, wording
+from optimus_cli.bodies import Cluster, Job, is_final
+
+BAR_WIDTH = 24
+"""Columns of a progress bar: with the job's name and time left it fits in a terminal of 80."""
+NAME_WIDTH = 22
+MAX_SLOT_MARKS = 32
+"""Above this many slots the gauge would not fit beside the rest, so only the numbers are shown."""
+SLOT_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is known at one moment."""
+
+    jobs: Sequence[Job]
+    cluster: Cluster | None
+    elapsed_seconds: float
+    notice: str | None = None
+    """Something to say above the jobs, such as that the service does not answer at present."""
+    expected: Sequence[str] = field(default=())
+    """Jobs that will arrive later, one sentence each."""
+
+
+def view(frame: Frame) -> RenderableType:
+    """The whole picture: cluster, then each job."""
+    parts: list[RenderableType] = [headline(frame), Text()]
+    if frame.notice is not None:
+        parts += [Text(frame.notice, style="yellow"), Text()]
+    parts += [job_block(job) for job in frame.jobs]
+    parts += [Text(f"  {sentence}", style="dim") for sentence in frame.expected]
+    if not frame.jobs and not frame.expected:
+        parts.append(Text("No jobs.", style="dim"))
+    return Group(*parts)
+
+
+def headline(frame: Frame) -> Text:
+    """Policy, slots in use, elapsed time."""
+    line = Text.assemble(("Optimus", "bold"))
+    if frame.cluster is not None:
+        used, capacity = frame.cluster["used"]["cpu"], frame.cluster["capacity"]["cpu"]
+        line.append(f"  policy {frame.cluster['policy']}")
+        line.append("  slots ")
+        line.append_text(slot_gauge(used, capacity))
+        line.append(f" {used:g}/{capacity:g} used")
+    line.append(f"  {wording.duration(frame.elapsed_seconds)}", style="dim")
+    return line
+
+
+def slot_gauge(used: float, capacity: float) -> Text:
+    """One mark per slot, filled for those in use (begun slots count)."""
+    n_slots = round(capacity)
+    if not 0 < n_slots <= MAX_SLOT_MARKS:
+        return Text()
+    filled = min(n_slots, int(used + 1 - SLOT_TOLERANCE))
+    return Text.assemble(("■" * filled, "cyan"), ("□" * (n_slots - filled), "dim"))
+
+
+def job_block(job: Job) -> RenderableType:
+    """Three lines: bar and time left; step, loss, size, speed; the last decision."""
+    top = Table.grid(padding=(0, 1))
+    top.add_column(width=NAME_WIDTH, no_wrap=True, overflow="ellipsis")
+    top.add_column(width=BAR_WIDTH)
+    top.add_column(width=5, justify="right")
+    top.add_column(width=9)
+    top.add_column()
+    top.add_row(
+        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state(job["state"]), _outlook(job)
+    )
+    return Group(top, Text(f"  {details(job)}"), _last_words(job), Text())
+
+
+def bar(job: Job) -> ProgressBar:
+    """Progress towards predicted convergence; empty while nothing is predicted."""
+    done = 1.0 if job["state"] == "succeeded" else min(max(job["progress"] or 0.0, 0.0), 1.0)
+    colour = {"failed": "red", "cancelled": "dim"}.get(job["state"], "cyan")
+    return ProgressBar(total=1.0, completed=done, width=BAR_WIDTH, complete_style=colour, finished_style="green")
+
+
+def _outlook(job: Job) -> Text:
+    if is_final(job):
+        return Text(render.time_left(job))
+    left = render.time_left(job)
+    return Text("learning", style="dim") if left == wording.UNKNOWN else Text(f"{left} left")
+
+
+def details(job: Job) -> str:
+    """Step of predicted total, loss, workers and servers, speed."""
+    remaining = job["remaining_steps"]
+    total = "" if remaining is None or is_final(job) else f" of {wording.count(job['step'] + remaining['mean'])}"
+    running = job["running"]
+    parts = [f"step {wording.count(job['step'])}{total}", f"loss {wording.number(job['loss'], wording.LOSS_DIGITS)}"]
+    if not is_final(job):
+        parts.append(f"workers {running['workers']} + servers {running['servers']}")
+        parts.append(f"{wording.number(job['steps_per_second'])} steps/s")
+    result = job["result"]
+    if result is not None:
+        parts += [f"{name} {wording.number(value)}" for name, value in sorted(result["metrics"].items())]
+    return "  ".join(parts)
+
+
+def _last_words(job: Job) -> Text:
+    """Why it failed, or the last decision about it."""
+    if job["failure"] is not None:
+        # The last line of a traceback is the one that says what happened.
+        return Text(f"  {job['failure'].strip().splitlines()[-1] if job['failure'].strip() else ''}", style="red")
+    if job["reason"] is None or is_final(job):
+        return Text(f"  sizes changed {job['rescales']} times", style="dim") if is_final(job) else Text()
+    return Text(f"  {job['reason']}: {job['message'] or ''}", style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def line(job: Job) -> str:
+    """One job in one line, for logs and pipes."""
+    return (
+        f"{job['name']}: {job['state']} {render.progress(job)}, {details(job)}, {render.time_left(job)}"
+        f"{'' if is_final(job) else ' left'}{'' if job['reason'] is None else ', ' + job['reason']}"
+    )

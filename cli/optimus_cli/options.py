@@ -1,0 +1,44 @@
+"""Options and arguments that commands share, and shell completion of job ids."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.errors import CliError
+
+TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token
+COMPLETION_TIMEOUT_SECONDS = 1.0
+"""A shell that waits for completion feels broken after a second."""
+MAX_COMPLETIONS = 200
+
+Url = Annotated[str, typer.Option("--url", envvar="OPTIMUS_URL", help="Where the service is.", show_default=True)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def connect(url: str) -> Client:
+    """A client with the user's token, which is only read from the environment: command lines can be seen by others."""
+    return Client(url, os.environ.get(TOKEN_VARIABLE))
+
+
+def complete_job(incomplete: str) -> list[tuple[str, str]]:
+    """(id, what it is) of the jobs that the word may become; nothing when the service cannot be asked."""
+    url = os.environ.get("OPTIMUS_URL", DEFAULT_URL)
+    try:
+        with Client(url, os.environ.get(TOKEN_VARIABLE), timeout_seconds=COMPLETION_TIMEOUT_SECONDS) as client:
+            jobs = list(client.jobs({}, limit=MAX_COMPLETIONS))
+    except CliError:
+        return []
+    return [(job["id"], job["state"]) for job in jobs if job["id"].startswith(incomplete)]
+
+
+JobReference = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job's id, or a unique name or beginning.", autocompletion=complete_job)
+]
+JobReferences = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB]...", help="Ids, names or beginnings.", autocompletion=complete_job),
+]

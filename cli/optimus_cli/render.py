@@ -1,0 +1,279 @@
+"""From answers of the API to what rich shows. Pure: no console, no clock, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from optimus_cli import wording
+from optimus_cli.bodies import AllocationPoint, Decision, Event, Job, Node, Predictions, SpeedPoint
+from optimus_cli.palette import STATE_STYLES
+
+SHOWN_EVENTS = 8
+SHOWN_DECISIONS = 10
+
+
+def state(name: str) -> Text:
+    """A job's state in its colour."""
+    return Text(name, style=STATE_STYLES.get(name, ""))
+
+
+def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    aligned = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
+    return table
+
+
+def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """A two-column list of names and values."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, escape(value) if isinstance(value, str) else value)
+    return table
+
+
+def job_list(jobs: Sequence[Job], now: datetime) -> RenderableType:
+    """One line per job."""
+    if not jobs:
+        return Text("No jobs. Submit one with `optimus submit`.", style="dim")
+    table = _table(
+        "id", "state", "progress", "step", "loss", "time left", "size", "age", right=["progress", "step", "loss"]
+    )
+    for job in jobs:
+        table.add_row(
+            escape(job["id"]),
+            state(job["state"]),
+            progress(job),
+            wording.count(job["step"]),
+            wording.number(job["loss"], wording.LOSS_DIGITS),
+            time_left(job),
+            wording.tasks(job["running"]),
+            wording.ago(job["created_at"], now),
+        )
+    return table
+
+
+def progress(job: Job) -> str:
+    return "100 %" if job["state"] == "succeeded" else wording.percent(job["progress"])
+
+
+def time_left(job: Job) -> str:
+    """Predicted time to convergence; for a job that has ended, what it took."""
+    if job["finished_at"] is not None:
+        return f"took {wording.duration(job['jct_seconds'])}"
+    return wording.duration_interval(job["remaining_seconds"])
+
+
+def job_description(
+    job: Job, allocations: Sequence[AllocationPoint], events: Sequence[Event], now: datetime
+) -> RenderableType:
+    """Everything about one job."""
+    parts: list[RenderableType] = [_facts(_job_facts(job, now))]
+    if allocations:
+        parts += [Text("\nSizes", style="bold"), allocation_table(allocations)]
+    if events:
+        parts += [Text("\nLatest events", style="bold"), event_table(events[-SHOWN_EVENTS:], now)]
+    return Group(*parts)
+
+
+def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
+    spec, profile = job["spec"], job["profile"]
+    facts: list[tuple[str, RenderableType]] = [
+        ("Job", job["id"]),
+        ("State", state(job["state"])),
+        ("Task", f"{spec.get('task', wording.UNKNOWN)}  ({spec.get('mode', wording.UNKNOWN)})"),
+        ("Project", job["project"]),
+        ("Converges when", convergence(spec.get("convergence") or {})),
+        ("Submitted", wording.ago(job["created_at"], now)),
+        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}, epoch {wording.number(job['epoch'])}"),
+        ("Loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
+        ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
+        ("Steps left", wording.count_interval(job["remaining_steps"])),
+        ("Time", time_left(job) if job["finished_at"] else f"{time_left(job)} left"),
+        ("Size", f"{wording.tasks(job['running'])} running, {wording.tasks(job['wanted'])} wanted"),
+        ("Rescales", str(job["rescales"])),
+    ]
+    if profile is not None:
+        facts.append(("Model", f"{wording.count(profile['n_parameters'])} parameters"))
+        facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
+    if job["reason"] is not None:
+        facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
+    if job["failure"] is not None:
+        facts.append(("Failure", Text(job["failure"], style="red")))
+    return facts + _result_facts(job)
+
+
+def _result_facts(job: Job) -> list[tuple[str, RenderableType]]:
+    result = job["result"]
+    if result is None:
+        return []
+    metrics = ", ".join(f"{name} {wording.number(value, 4)}" for name, value in sorted(result["metrics"].items()))
+    facts: list[tuple[str, RenderableType]] = [
+        ("Final loss", wording.number(result["final_loss"], wording.LOSS_DIGITS)),
+        ("Metrics", metrics or wording.UNKNOWN),
+    ]
+    return [*facts, ("Checkpoint", result["checkpoint"])] if result["checkpoint"] else facts
+
+
+def convergence(rule: dict[str, Any]) -> str:
+    """A convergence rule as a sentence."""
+    conditions = []
+    decrease = rule.get("loss_decrease")
+    if decrease is not None:
+        conditions.append(
+            f"the loss falls by less than {100 * decrease['below']:g} % per epoch"
+            f" ({decrease.get('patience_epochs', 3)} epochs in a row)"
+        )
+    if rule.get("target_loss") is not None:
+        conditions.append(f"the loss reaches {rule['target_loss']:g}")
+    conditions += [
+        f"{wording.count(rule[name])} {unit} are done"
+        for name, unit in (("max_epochs", "epochs"), ("max_steps", "steps"), ("max_seconds", "seconds"))
+        if rule.get(name) is not None
+    ]
+    return ", or ".join(conditions) or wording.UNKNOWN
+
+
+def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
+    """The job's memberships, oldest first."""
+    table = _table("after", "size", "at step", "cause", "stood still", "steps lost", right=["at step", "steps lost"])
+    for point in points:
+        pause = point["pause_seconds"]
+        table.add_row(
+            wording.duration(point["at_seconds"]),
+            f"{point['workers']}w+{point['servers']}p",
+            wording.count(point["step"]),
+            point["cause"],
+            wording.UNKNOWN if pause is None else f"{wording.number(pause)} s",
+            str(point["lost_steps"]),
+        )
+    return table
+
+
+def event_table(events: Sequence[Event], now: datetime) -> RenderableType:
+    table = _table("when", "event", "message")
+    for event in events:
+        table.add_row(wording.ago(event["at"], now), event["type"], escape(event["message"]))
+    return table
+
+
+def explanation(job: Job, decisions: Sequence[Decision], now: datetime) -> RenderableType:
+    """Why the job has the size it has: its last decision with what was believed, and the decisions before."""
+    if not decisions:
+        return Group(
+            _facts([("Job", job["id"]), ("State", state(job["state"]))]), Text("No round has decided about it yet.")
+        )
+    latest = decisions[0]
+    facts: list[tuple[str, RenderableType]] = [
+        ("Job", job["id"]),
+        ("State", state(job["state"])),
+        ("Decision", f"{latest['reason']}, {wording.ago(latest['at'], now)}"),
+        ("Because", latest["message"]),
+        ("Size", f"{wording.tasks(latest['previous'])} → {wording.tasks(latest['allocation'])}"),
+        ("Gain of its last task", wording.number(latest["gain"])),
+        ("Gain of one more", wording.number(latest["next_gain"])),
+    ]
+    parts: list[RenderableType] = [_facts(facts + _forecast_facts(latest["forecast"]))]
+    if len(decisions) > 1:
+        parts += [Text("\nDecisions before", style="bold"), decision_table(decisions[1:], now)]
+    return Group(*parts)
+
+
+def _forecast_facts(forecast: dict[str, Any]) -> list[tuple[str, RenderableType]]:
+    """What the round believed; a forecast may lack anything."""
+    confidence = forecast.get("confidence")
+    return [
+        ("Steps in total", wording.count_interval(forecast.get("total_steps"))),
+        ("Steps left", wording.count_interval(forecast.get("remaining_steps"))),
+        ("Time left", wording.duration_interval(forecast.get("remaining_seconds"))),
+        ("Predicted speed", f"{wording.number(forecast.get('steps_per_second'))} steps/s"),
+        ("Ends by", str(forecast.get("rule") or wording.UNKNOWN)),
+        ("Confidence", wording.percent(confidence)),
+        ("Loss curve", coefficients(forecast.get("loss_curve") or {})),
+        ("Speed model", coefficients(forecast.get("speed_model") or {})),
+    ]
+
+
+def coefficients(values: dict[str, float | None]) -> str:
+    return ", ".join(f"{name} = {wording.number(value, 4)}" for name, value in values.items()) or wording.UNKNOWN
+
+
+def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableType:
+    table = _table("when", "size", "reason", "message")
+    for decision in decisions:
+        table.add_row(
+            wording.ago(decision["at"], now),
+            f"{wording.tasks(decision['previous'])} → {wording.tasks(decision['allocation'])}",
+            decision["reason"],
+            escape(decision["message"]),
+        )
+    return table
+
+
+def node_list(nodes: Sequence[Node]) -> RenderableType:
+    if not nodes:
+        return Text("The cluster has no nodes.", style="dim")
+    table = _table("node", "CPU used", "memory used", "GPUs", "tasks", "", right=["CPU used", "tasks"])
+    for node in nodes:
+        used, capacity = node["used"], node["capacity"]
+        table.add_row(
+            escape(node["name"]),
+            wording.used_of(used, capacity),
+            f"{wording.size(used['memory_bytes'])} of {wording.size(capacity['memory_bytes'])}",
+            wording.gpus(capacity["gpus"]),
+            str(len(node["tasks"])),
+            "" if node["schedulable"] else Text("not schedulable", style="yellow"),
+        )
+    return table
+
+
+def prediction(job: Job, predictions: Predictions) -> RenderableType:
+    """How long the job would take with other sizes."""
+    facts = _facts(
+        [
+            ("Job", job["id"]),
+            ("Steps in total", wording.count_interval(predictions["total_steps"])),
+            ("Steps left", wording.count_interval(predictions["remaining_steps"])),
+            ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
+            ("Ends by", predictions["rule"] or wording.UNKNOWN),
+            ("Confidence", wording.percent(predictions["confidence"])),
+        ]
+    )
+    if not any(point["steps_per_second"] is not None for point in predictions["speeds"]):
+        return Group(facts, Text("\nIts speed is not known well enough yet to predict other sizes.", style="yellow"))
+    note = Text("Each cell: time left, with steps per second below; the present size is bold.", style="dim")
+    return Group(facts, Text(), speed_table(predictions["speeds"], job), note)
+
+
+def speed_table(speeds: Sequence[SpeedPoint], job: Job) -> Table:
+    """A row per number of workers, a column per number of servers."""
+    by_size = {(point["workers"], point["servers"]): point for point in speeds}
+    servers = sorted({point["servers"] for point in speeds})
+    table = _table("workers", *(f"p = {number}" for number in servers), right=["workers"])
+    present = (job["running"]["workers"], job["running"]["servers"])
+    for workers in sorted({point["workers"] for point in speeds}):
+        cells = [_speed_cell(by_size.get((workers, number)), present) for number in servers]
+        table.add_row(str(workers), *cells)
+    return table
+
+
+def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
+    if point is None or point["steps_per_second"] is None:
+        return Text(wording.UNKNOWN, style="dim")
+    remaining = point["remaining_seconds"]
+    left = wording.duration(None if remaining is None else remaining["mean"])
+    is_present = (point["workers"], point["servers"]) == present
+    return Text.assemble(
+        (left, "bold green" if is_present else ""), (f"\n{wording.number(point['steps_per_second'])}/s", "dim")
+    )

@@ -1,0 +1,136 @@
+"""Put a job's specification together from a file and flags, and trace a refused field back to where it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optimus_cli.errors import BadInput, FieldError, Refused
+from optimus_cli.jobfile import JobFile
+
+MAX_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A command-line flag that sets one field of the specification; `value` None means that it was not given."""
+
+    name: str
+    field: tuple[str, ...]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """What is sent to the service, and where each part of it came from."""
+
+    document: dict[str, Any]
+    file: JobFile | None
+    flags: Mapping[tuple[str, ...], str]
+    """The flags that were given, by the field they set."""
+
+    def explain(self, refusal: Refused) -> BadInput | Refused:
+        """The refusal in terms of the file's lines and the flags; unchanged when it names no field."""
+        if not refusal.errors or refusal.exit_code != BadInput.exit_code:
+            return refusal
+        return BadInput("\n".join(self._place(error) for error in refusal.errors))
+
+    def _place(self, error: FieldError) -> str:
+        field = tuple(part for part in re.split(r"[.\[\]]+", error.field) if part)
+        source = _longest_prefix(field, self.flags)
+        if source is not None:
+            return f"{self.flags[source]}: {error.message}"
+        if self.file is None:
+            return f"{error.field}: {error.message}"
+        position = self.file.position(field)
+        place = str(self.file.path) if position is None else f"{self.file.path}:{position.line}:{position.column}"
+        return f"{place}: {error.field}: {error.message}"
+
+
+def assemble(file: JobFile | None, flags: Iterable[Flag], directory: Path) -> Specification:
+    """Flags over the file's fields, relative directories made absolute, defaults of the command line filled in.
+
+    `directory` is where the command was called: tasks import from there when the task's module is found there.
+    """
+    given = [flag for flag in flags if flag.value is not None]
+    document: dict[str, Any] = {} if file is None else _copy(file.document)
+    for flag in given:
+        _set(document, flag)
+    if "task" not in document:
+        raise BadInput("Give a job file or --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp).")
+    if "name" not in document and isinstance(document["task"], str):
+        document["name"] = name_for(document["task"])
+    _settle_directory(document, file, directory)
+    return Specification(document, file, {flag.field: flag.name for flag in given})
+
+
+def name_for(task: str) -> str:
+    """A job name from the last word of the task's import path: `pkg.train:BigNet` gives `bignet`."""
+    last = re.split(r"[.:]", task)[-1].lower()
+    return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
+
+
+def parse_assignments(flag: str, assignments: Sequence[str], *, typed: bool) -> dict[str, Any] | None:
+    """`["lr=0.1", "deep=true"]` as a mapping; with `typed`, numbers and booleans are read as such. None when empty."""
+    if not assignments:
+        return None
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, separator, value = assignment.partition("=")
+        if not separator or not key:
+            raise BadInput(f"{flag} {assignment!r}: expected KEY=VALUE")
+        values[key] = _scalar(value) if typed else value
+    return values
+
+
+def _scalar(text: str) -> str | int | float | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"[-+]?\d+", text):
+        return int(text)
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
+        return float(text)
+    return text
+
+
+def _copy(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in document.items()}
+
+
+def _set(document: dict[str, Any], flag: Flag) -> None:
+    """Set one field; mappings given by a flag (--set, --env) are merged into the file's."""
+    *parents, last = flag.field
+    for parent in parents:
+        inner = document.get(parent)
+        if not isinstance(inner, dict):
+            inner = document[parent] = {}
+        document = inner
+    if isinstance(flag.value, dict) and isinstance(document.get(last), dict):
+        document[last] = {**document[last], **flag.value}
+    else:
+        document[last] = flag.value
+
+
+def _settle_directory(document: dict[str, Any], file: JobFile | None, directory: Path) -> None:
+    stated = document.get("working_directory")
+    if isinstance(stated, str):
+        base = directory if file is None or "working_directory" not in file.document else file.path.parent
+        document["working_directory"] = str((base / stated).resolve())
+    elif stated is None and isinstance(document["task"], str) and _holds_module(directory, document["task"]):
+        document["working_directory"] = str(directory.resolve())
+
+
+def _holds_module(directory: Path, task: str) -> bool:
+    """Whether the task's module would be imported from `directory`."""
+    module = directory.joinpath(*task.partition(":")[0].split("."))
+    return module.with_suffix(".py").is_file() or (module / "__init__.py").is_file()
+
+
+def _longest_prefix(field: tuple[str, ...], known: Mapping[tuple[str, ...], str]) -> tuple[str, ...] | None:
+    for length in range(len(field), 0, -1):
+        if field[:length] in known:
+            return field[:length]
+    return None

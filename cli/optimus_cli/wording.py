@@ -1,0 +1,113 @@
+"""Numbers, times and predictions as people read them. Everything that is not known is shown as a dash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from optimus_cli.bodies import Allocation, Interval, NodeResources
+
+UNKNOWN = "—"
+MINUTE_SECONDS = 60
+HOUR_SECONDS = 3600
+DAY_SECONDS = 86400
+LOSS_DIGITS = 4
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`value` with `digits` significant digits, without an exponent where it stays short: 0.0312, 14.2, 1310."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else digits - 1
+    return f"{value:.{max(0, decimals)}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """42 s, 3 min 05 s, 2 h 10 min, 4 d 3 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    whole = max(0, round(seconds))
+    if whole < MINUTE_SECONDS:
+        return f"{whole} s"
+    if whole < HOUR_SECONDS:
+        return f"{whole // MINUTE_SECONDS} min {whole % MINUTE_SECONDS:02d} s"
+    if whole < DAY_SECONDS:
+        return f"{whole // HOUR_SECONDS} h {whole % HOUR_SECONDS // MINUTE_SECONDS:02d} min"
+    return f"{whole // DAY_SECONDS} d {whole % DAY_SECONDS // HOUR_SECONDS} h"
+
+
+def duration_interval(interval: Interval | None) -> str:
+    """Time with its interval: `24 s (18 s to 33 s)`; an open end is shown as such."""
+    if interval is None or not math.isfinite(interval["mean"]):
+        return UNKNOWN
+    low, high = interval["low"], interval["high"]
+    if low is None and high is None:
+        return duration(interval["mean"])
+    return f"{duration(interval['mean'])} ({_end(low, duration)} to {_end(high, duration)})"
+
+
+def count_interval(interval: Interval | None) -> str:
+    """Steps with their interval: `1310 (1100 to 1600)`."""
+    if interval is None or not math.isfinite(interval["mean"]):
+        return UNKNOWN
+    low, high = interval["low"], interval["high"]
+    if low is None and high is None:
+        return count(interval["mean"])
+    return f"{count(interval['mean'])} ({_end(low, count)} to {_end(high, count)})"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thin groups: 12 345."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{round(value):,}".replace(",", " ")
+
+
+def _end(value: float | None, words: Callable[[float], str]) -> str:
+    """One end of an interval; None means that nothing bounds it."""
+    return "?" if value is None else words(value)
+
+
+def percent(fraction: float | None) -> str:
+    if fraction is None or not math.isfinite(fraction):
+        return UNKNOWN
+    # Not finished is never shown as 100 %.
+    return f"{math.floor(100 * min(max(fraction, 0.0), 1.0))} %"
+
+
+def tasks(allocation: Allocation) -> str:
+    """Workers and servers: `3w+2p`."""
+    return f"{allocation['workers']}w+{allocation['servers']}p"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in binary units: 512 MiB."""
+    value = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+
+
+def gpus(by_type: Mapping[str, int]) -> str:
+    return ", ".join(f"{number_of} × {kind}" for kind, number_of in sorted(by_type.items()) if number_of) or UNKNOWN
+
+
+def used_of(used: NodeResources, capacity: NodeResources) -> str:
+    """CPU slots in use: `6/8`."""
+    return f"{used['cpu']:g}/{capacity['cpu']:g}"
+
+
+def moment(text: str) -> datetime:
+    """A time of the API (ISO 8601; UTC unless it says otherwise)."""
+    parsed = datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+
+
+def ago(text: str | None, now: datetime) -> str:
+    """`3 min 05 s ago`."""
+    return UNKNOWN if text is None else f"{duration((now - moment(text)).total_seconds())} ago"
