@@ -1,0 +1,13 @@
+"""The database of the service: SQLite or PostgreSQL, with the same code and the same tests.
+
+::
+
+    api, loop ──▶ repository ──▶ jobs · wanted · memberships · samples · tasks · history · leases · retention
+                   one method        statements by subject, each inside the caller's transaction
+                   one transaction        │
+                                          ▼
+    records (values out and in)      tables, columns ──▶ engine ──▶ SQLite | PostgreSQL
+    errors  (what may go wrong)      counting (which samples count: pure)
+
+No other part of the service imports SQLAlchemy. The tables are made by the scripts in `migrations/`.
+"""

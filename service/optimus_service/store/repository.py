@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, TaskKey
 from optimus_service.store import history, jobs, leases, memberships, retention, samples, tasks, wanted
-from optimus_service.store.engine import mapped_errors, writing
+from optimus_service.store.driver_errors import mapped_errors
+from optimus_service.store.engine import writing
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
     AddedSamples,
@@ -253,11 +254,11 @@ class Repository:
 
     # --- telemetry ---------------------------------------------------------------------------------------------------
 
-    def add_samples(self, job_id: str, samples_: Sequence[Sample], now: float) -> AddedSamples:
+    def add_samples(self, job_id: str, posted: Sequence[Sample], now: float) -> AddedSamples:
         """Count the samples that are new and belong to the job's history; name the others.
 
         * `duplicate`: (membership_epoch, rank, sequence) was counted before, or stands earlier in this post.
-        * `unknown_membership`: the epoch is above the newest reported one + 1. (One ahead may arrive before its report.)
+        * `unknown_membership`: the epoch is above the newest reported one + 1 (one ahead may come before its report).
         * `old_membership`: the epoch has ended and the sample reaches beyond the step at which a later epoch began
           (these steps were rolled back), or the rank is not in that membership.
 
@@ -268,7 +269,7 @@ class Repository:
             JobNotFound: there is no such job.
         """
         with self._write() as session:
-            return samples.add(session, job_id, samples_, now)
+            return samples.add(session, job_id, posted, now)
 
     def samples_after(self, job_id: str, after_id: int = 0, limit: int = MAX_PAGE) -> list[SampleRecord]:
         """Samples of a job with an id above `after_id`, by id. Reading on from the last id misses none."""

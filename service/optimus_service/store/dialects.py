@@ -1,0 +1,20 @@
+"""INSERT … ON CONFLICT, which SQLite and PostgreSQL share but SQLAlchemy offers per dialect."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from optimus_service.store.tables import Base
+
+
+def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
+    """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update` for the session's database.
+
+    Both dialects' statements have the methods and arguments that we use; the type says PostgreSQL for either.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        return postgresql.insert(row)
+    return cast(postgresql.Insert, sqlite.insert(row))

@@ -1,0 +1,37 @@
+"""The one place where errors of database drivers become errors of the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import exc
+
+from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue
+
+
+@contextmanager
+def mapped_errors() -> Iterator[None]:
+    """Turn what the driver raises into errors of the store.
+
+    Raises:
+        DatabaseNotAvailable: no connection, a time limit, a full disk, a deadlock: trying again may help.
+        InvalidValue: a value beyond the range of its column.
+    """
+    try:
+        yield
+    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        raise DatabaseNotAvailable(_first_line(error)) from error
+    except (exc.DataError, OverflowError) as error:
+        raise InvalidValue(_first_line(error)) from error
+    except exc.DatabaseError as error:
+        if type(error.orig) is sqlite3.DatabaseError:  # the file is damaged, or no database at all
+            raise DatabaseNotAvailable(_first_line(error)) from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    """What the driver says, without the statement and its values (which may be secrets)."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]

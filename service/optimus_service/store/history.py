@@ -1,0 +1,148 @@
+"""Statements about what happened: events, rounds, decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, func, insert, select
+from sqlalchemy.orm import Session
+
+from optimus_scheduler.types import Allocation
+from optimus_service.store.pages import Key, decode_cursor, make_page
+from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
+from optimus_service.store.tables import DecisionRow, EventRow, JobRow, RoundRow
+
+Row = TypeVar("Row", EventRow, RoundRow, DecisionRow)
+Item = TypeVar("Item")
+
+
+def add_event(session: Session, job_id: str | None, event_type: str, message: str, data: Document, now: float) -> None:
+    """See `Repository.add_event`. The caller has locked the job's row."""
+    values = {"job_id": job_id, "at": now, "type": event_type, "message": message, "data": data}
+    session.execute(insert(EventRow).values(values))
+
+
+def events(session: Session, job_id: str | None, cursor: str | None, limit: int) -> Page[EventRecord]:
+    """See `Repository.events`."""
+    statement = select(EventRow)
+    if job_id is not None:
+        statement = statement.where(EventRow.job_id == job_id)
+    return _page(session, "events", statement, EventRow, cursor, limit, _event)
+
+
+def add_round(session: Session, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
+    """See `Repository.add_round`."""
+    round_id = session.execute(insert(RoundRow).values(_round_values(record)).returning(RoundRow.id)).scalar_one()
+    if decisions:
+        session.execute(insert(DecisionRow), [_decision_values(round_id, decision) for decision in decisions])
+    return round_id
+
+
+def rounds(session: Session, cursor: str | None, limit: int) -> Page[RoundRecord]:
+    """See `Repository.rounds`."""
+    return _page(session, "rounds", select(RoundRow), RoundRow, cursor, limit, _round)
+
+
+def decisions(session: Session, job_id: str, cursor: str | None, limit: int) -> Page[DecisionRecord]:
+    """See `Repository.decisions`."""
+    statement = select(DecisionRow).where(DecisionRow.job_id == job_id)
+    return _page(session, "decisions", statement, DecisionRow, cursor, limit, _decision)
+
+
+def latest_decisions(session: Session, job_ids: Collection[str]) -> dict[str, DecisionRecord]:
+    """See `Repository.latest_decisions`. One look into the index per job, whatever the length of its history."""
+    newest = select(func.max(DecisionRow.id)).where(DecisionRow.job_id == JobRow.id).scalar_subquery()
+    ids = select(newest).where(JobRow.id.in_(job_ids))
+    rows = session.scalars(select(DecisionRow).where(DecisionRow.id.in_(ids)))
+    return {row.job_id: _decision(row) for row in rows}
+
+
+def _page(
+    session: Session,
+    listing: str,
+    statement: Select[Row],
+    row_type: type[Row],
+    cursor: str | None,
+    limit: int,
+    item: Callable[[Row], Item],
+) -> Page[Item]:
+    """A page by falling id."""
+    if cursor is not None:
+        (last,) = decode_cursor(listing, cursor, (int,))
+        statement = statement.where(row_type.id < last)
+    rows = session.scalars(statement.order_by(row_type.id.desc()).limit(limit + 1)).all()
+
+    def key(row: Row) -> Key:
+        return (row.id,)
+
+    return make_page(listing, rows, limit, key, item)
+
+
+def _event(row: EventRow) -> EventRecord:
+    return EventRecord(id=row.id, job_id=row.job_id, at=row.at, type=row.type, message=row.message, data=row.data)
+
+
+def _round_values(record: RoundRecord) -> dict[str, Any]:
+    return {
+        "at": record.at,
+        "trigger": record.trigger,
+        "seconds": record.seconds,
+        "phase_seconds": dict(record.phase_seconds),
+        "n_jobs": record.n_jobs,
+        "n_actions": record.n_actions,
+        "error": record.error,
+    }
+
+
+def _round(row: RoundRow) -> RoundRecord:
+    return RoundRecord(
+        id=row.id,
+        at=row.at,
+        trigger=row.trigger,
+        seconds=row.seconds,
+        phase_seconds=row.phase_seconds,
+        n_jobs=row.n_jobs,
+        n_actions=row.n_actions,
+        error=row.error,
+    )
+
+
+def _decision_values(round_id: int, record: DecisionRecord) -> dict[str, Any]:
+    return {
+        "round_id": round_id,
+        "job_id": record.job_id,
+        "at": record.at,
+        "workers": record.allocation.workers,
+        "servers": record.allocation.servers,
+        "gpu_type": record.allocation.gpu_type,
+        "previous_workers": record.previous.workers,
+        "previous_servers": record.previous.servers,
+        "previous_gpu_type": record.previous.gpu_type,
+        "reason": record.reason,
+        "message": record.message,
+        "gain": _number_or_none(record.gain),
+        "next_gain": _number_or_none(record.next_gain),
+        "forecast": record.forecast,
+    }
+
+
+def _number_or_none(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def _decision(row: DecisionRow) -> DecisionRecord:
+    return DecisionRecord(
+        id=row.id,
+        round_id=row.round_id,
+        job_id=row.job_id,
+        at=row.at,
+        allocation=Allocation(row.workers, row.servers, row.gpu_type),
+        previous=Allocation(row.previous_workers, row.previous_servers, row.previous_gpu_type),
+        reason=row.reason,
+        message=row.message,
+        gain=row.gain,
+        next_gain=row.next_gain,
+        forecast=row.forecast,
+    )

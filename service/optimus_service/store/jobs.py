@@ -1,0 +1,197 @@
+"""Statements about jobs: submission, listing, lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+
+from optimus_scheduler import lifecycle
+from optimus_scheduler.lifecycle import EmitEvent, JobStatus, MarkFinished, MarkStarted, StoreResult
+from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState
+from optimus_service.store import history
+from optimus_service.store.columns import join_float
+from optimus_service.store.dialects import insert_for
+from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
+from optimus_service.store.pages import decode_cursor, make_page
+from optimus_service.store.records import Document, JobRecord, Page
+from optimus_service.store.tables import JobRow
+
+ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
+
+
+def create(
+    session: Session,
+    job_id: str,
+    spec: Document,
+    token_nonce: str,
+    idempotency_key: str | None,
+    request_hash: str,
+    now: float,
+) -> tuple[JobRecord, bool]:
+    """See `Repository.create_job`. The database decides who is first when equal keys race."""
+    values = {
+        "id": job_id,
+        "name": spec["name"],
+        "project": spec["project"],
+        "spec": spec,
+        "state": JobState.QUEUED.value,
+        "directive": Directive.RUN.value,
+        "created_at": now,
+        "idempotency_key": idempotency_key,
+        "request_hash": request_hash,
+        "token_nonce": token_nonce,
+        "version": 1,
+    }
+    statement = insert_for(session, JobRow).values(values).on_conflict_do_nothing().returning(JobRow.id)
+    if session.execute(statement).first() is None:
+        return _stored(session, job_id, idempotency_key, request_hash), False
+    history.add_event(session, job_id, "JobSubmitted", "The job was submitted.", {}, now)
+    return get(session, job_id), True
+
+
+def _stored(session: Session, job_id: str, idempotency_key: str | None, request_hash: str) -> JobRecord:
+    """The job that stands in the way of a new one."""
+    row = None
+    if idempotency_key is not None:
+        row = session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
+    if row is None:
+        raise JobIdTaken(job_id)
+    if row.request_hash != request_hash:
+        raise IdempotencyConflict(row.idempotency_key or "", row.id)
+    return record(row)
+
+
+def get(session: Session, job_id: str) -> JobRecord:
+    """See `Repository.get_job`."""
+    row = session.get(JobRow, job_id)
+    if row is None:
+        raise JobNotFound(job_id)
+    return record(row)
+
+
+def locked(session: Session, job_id: str) -> JobRow:
+    """The job's row, kept from other writers until the transaction ends. Rows that refer to it can be added meanwhile.
+
+    Raises:
+        JobNotFound: there is none.
+    """
+    row = session.get(JobRow, job_id, with_for_update={"key_share": True})
+    if row is None:
+        raise JobNotFound(job_id)
+    return row
+
+
+def page(
+    session: Session,
+    states: Collection[JobState] | None,
+    project: str | None,
+    name_contains: str | None,
+    cursor: str | None,
+    limit: int,
+) -> Page[JobRecord]:
+    """See `Repository.list_jobs`."""
+    statement = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
+    if states is not None:
+        statement = statement.where(JobRow.state.in_([state.value for state in states]))
+    if project is not None:
+        statement = statement.where(JobRow.project == project)
+    if name_contains is not None:
+        statement = statement.where(JobRow.name.icontains(name_contains.replace("\0", "\ufffd"), autoescape=True))
+    if cursor is not None:
+        place = decode_cursor("jobs", cursor, (float, str))
+        statement = statement.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(*place))
+    rows = session.scalars(statement).all()
+    return make_page("jobs", rows, limit, lambda row: (float(row.created_at), row.id), record)
+
+
+def active(session: Session) -> list[JobRecord]:
+    """See `Repository.active_jobs`."""
+    statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES)).order_by(JobRow.created_at, JobRow.id)
+    return [record(row) for row in session.scalars(statement)]
+
+
+def count_by_state(session: Session) -> dict[JobState, int]:
+    """See `Repository.count_jobs_by_state`."""
+    counts = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
+    return {state: counts.get(state.value, 0) for state in JobState}
+
+
+def advance(session: Session, job_id: str, event: lifecycle.Event, now: float) -> JobRecord:
+    """See `Repository.advance_job`."""
+    row = locked(session, job_id)
+    before = JobStatus(JobState(row.state), Directive(row.directive), row.failure)
+    after, effects = lifecycle.advance(before, event)
+    row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
+    for effect in effects:
+        _carry_out(session, row, effect, now)
+    ended = after.state.is_final and not before.state.is_final
+    if ended:
+        _want_nothing(row, now)
+    if ended or after.directive is not before.directive:
+        row.generation += 1
+    session.flush()
+    return record(row)
+
+
+def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: float) -> None:
+    match effect:
+        case EmitEvent(type=event_type, message=message):
+            history.add_event(session, row.id, event_type, message, {}, now)
+        case MarkStarted():
+            row.started_at = now if row.started_at is None else row.started_at
+        case MarkFinished():
+            row.finished_at = now
+        case StoreResult(result=result):
+            row.result = _result_document(result)
+            row.step = max(row.step, result.step)
+
+
+def _result_document(result: lifecycle.ResultReported) -> Document:
+    return {
+        "outcome": result.outcome.value,
+        "step": result.step,
+        "final_loss": result.final_loss,
+        "metrics": dict(result.metrics),
+        "error": result.error,
+    }
+
+
+def _want_nothing(row: JobRow, now: float) -> None:
+    """A job that ended wants no tasks and has none: those still there are being stopped."""
+    row.wanted_workers, row.wanted_servers, row.wanted_gpu_type = NOTHING.workers, NOTHING.servers, NOTHING.gpu_type
+    row.running_workers, row.running_servers, row.running_gpu_type = NOTHING.workers, NOTHING.servers, NOTHING.gpu_type
+    row.wanted_tasks = []
+    row.wanted_at = now
+
+
+def record(row: JobRow) -> JobRecord:
+    """The row as a value."""
+    return JobRecord(
+        id=row.id,
+        name=row.name,
+        project=row.project,
+        spec=row.spec,
+        state=JobState(row.state),
+        directive=Directive(row.directive),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        generation=row.generation,
+        wanted=Allocation(row.wanted_workers, row.wanted_servers, row.wanted_gpu_type),
+        wanted_at=row.wanted_at,
+        membership_epoch=row.membership_epoch,
+        running=Allocation(row.running_workers, row.running_servers, row.running_gpu_type),
+        step=row.step,
+        first_step=row.first_step,
+        epoch=row.epoch,
+        loss=join_float(row.loss, row.loss_kind),
+        profile=row.profile,
+        result=row.result,
+        failure=row.failure,
+        token_nonce=row.token_nonce,
+        coordinator_address=row.coordinator_address,
+        rescales=row.rescales,
+        version=row.version,
+    )

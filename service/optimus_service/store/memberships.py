@@ -1,0 +1,112 @@
+"""Statements about the memberships that coordinators formed."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from optimus_scheduler.types import JobState
+from optimus_service.store import history
+from optimus_service.store.dialects import insert_for
+from optimus_service.store.jobs import ACTIVE_STATES, locked
+from optimus_service.store.records import MembershipRecord
+from optimus_service.store.tables import JobRow, MembershipRow, SampleRow
+
+
+def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
+    """See `Repository.report_membership`."""
+    assert report_.job_id == job_id, f"a membership of {report_.job_id} was reported for {job_id}"
+    row = locked(session, job_id)
+    if not _insert(session, report_):
+        return False
+    row.rescales += report_.cause == "rescale"
+    if report_.epoch > row.membership_epoch:
+        _make_current(session, row, report_)
+    words = f"{len(report_.workers)} workers and {len(report_.servers)} servers ({report_.cause})"
+    message = f"Membership epoch {report_.epoch} began at step {report_.step} with {words}."
+    data = {
+        "epoch": report_.epoch,
+        "generation": report_.generation,
+        "step": report_.step,
+        "workers": len(report_.workers),
+        "servers": len(report_.servers),
+        "cause": report_.cause,
+        "pause_seconds": report_.pause_seconds,
+        "lost_steps": report_.lost_steps,
+        "message": report_.message,
+    }
+    history.add_event(session, job_id, "MembershipChanged", message, data, report_.at)
+    return True
+
+
+def _insert(session: Session, report_: MembershipRecord) -> bool:
+    values = {
+        "job_id": report_.job_id,
+        "epoch": report_.epoch,
+        "generation": report_.generation,
+        "at": report_.at,
+        "step": report_.step,
+        "workers": list(report_.workers),
+        "servers": list(report_.servers),
+        "n_workers": len(report_.workers),
+        "cause": report_.cause,
+        "pause_seconds": report_.pause_seconds,
+        "lost_steps": report_.lost_steps,
+        "message": report_.message,
+    }
+    statement = insert_for(session, MembershipRow).values(values).on_conflict_do_nothing()
+    return session.execute(statement.returning(MembershipRow.epoch)).first() is not None
+
+
+def _make_current(session: Session, row: JobRow, report_: MembershipRecord) -> None:
+    row.membership_epoch = report_.epoch
+    if not JobState(row.state).is_final:
+        row.running_workers, row.running_servers = len(report_.workers), len(report_.servers)
+        row.running_gpu_type = row.wanted_gpu_type if report_.workers else None
+    # Samples of the new epoch may have come before its report: they are beyond the rollback, if there was one.
+    reached = _newest_step(session, report_) if report_.lost_steps else row.step
+    row.step = max(report_.step, reached)
+
+
+def _newest_step(session: Session, report_: MembershipRecord) -> int:
+    """The highest step among the samples of the reported epoch and later ones; 0 without any."""
+    statement = select(func.max(SampleRow.step)).where(
+        SampleRow.job_id == report_.job_id, SampleRow.membership_epoch >= report_.epoch
+    )
+    return session.scalar(statement) or 0
+
+
+def of_job(session: Session, job_id: str) -> list[MembershipRecord]:
+    """See `Repository.memberships`."""
+    statement = select(MembershipRow).where(MembershipRow.job_id == job_id).order_by(MembershipRow.epoch)
+    return [_record(row) for row in session.scalars(statement)]
+
+
+def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
+    """See `Repository.memberships_of_active_jobs`."""
+    statement = (
+        select(MembershipRow)
+        .join(JobRow, JobRow.id == MembershipRow.job_id)
+        .where(JobRow.state.in_(ACTIVE_STATES))
+        .order_by(MembershipRow.job_id, MembershipRow.epoch)
+    )
+    records: dict[str, list[MembershipRecord]] = {}
+    for row in session.scalars(statement):
+        records.setdefault(row.job_id, []).append(_record(row))
+    return records
+
+
+def _record(row: MembershipRow) -> MembershipRecord:
+    return MembershipRecord(
+        job_id=row.job_id,
+        epoch=row.epoch,
+        generation=row.generation,
+        at=row.at,
+        step=row.step,
+        workers=tuple(row.workers),
+        servers=tuple(row.servers),
+        cause=row.cause,
+        pause_seconds=row.pause_seconds,
+        lost_steps=row.lost_steps,
+        message=row.message,
+    )

@@ -1,0 +1,248 @@
+"""The tables. Every index serves a query named beside it; the migrations in `migrations/versions` make the same.
+
+::
+
+    jobs ──┬─▶ memberships     one per membership epoch that was formed
+           ├─▶ samples         telemetry, one per worker and record
+           ├─▶ tasks           processes (pods) that were started
+           ├─▶ events          what happened (also to no job: the cluster)
+           └─▶ decisions ◀── rounds
+    leases                     who runs the scheduling rounds
+
+Times are POSIX seconds (double precision, exact for the floats of the records).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import Double, ForeignKey, Index, MetaData, String, UniqueConstraint, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from optimus_service.store.columns import Id, Json, Number, Words
+
+
+class Base(DeclarativeBase):
+    """Constraint names follow one convention, so that migrations can name them on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {int: Number, float: Double(), str: Words()}
+
+
+def _job_id() -> Mapped[str]:
+    return mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+
+
+class JobRow(Base):
+    """One job. `version` also guards against lost updates: every change checks it and counts it up."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    project: Mapped[str]
+    spec: Mapped[dict[str, Any]] = mapped_column(Json)
+    state: Mapped[str] = mapped_column(String(16))
+    directive: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None] = mapped_column(index=True)  # prune
+    idempotency_key: Mapped[str | None] = mapped_column(unique=True)
+    request_hash: Mapped[str]
+    token_nonce: Mapped[str]
+    coordinator_address: Mapped[str | None]
+
+    generation: Mapped[int] = mapped_column(default=0)
+    wanted_workers: Mapped[int] = mapped_column(default=0)
+    wanted_servers: Mapped[int] = mapped_column(default=0)
+    wanted_gpu_type: Mapped[str | None]
+    wanted_at: Mapped[float | None]
+    wanted_tasks: Mapped[list[list[Any]]] = mapped_column(Json, default=list, deferred=True)
+    """[role, rank, incarnation, node] each; loaded only where it is asked for, large jobs have thousands."""
+
+    membership_epoch: Mapped[int] = mapped_column(default=0)
+    running_workers: Mapped[int] = mapped_column(default=0)
+    running_servers: Mapped[int] = mapped_column(default=0)
+    running_gpu_type: Mapped[str | None]
+    rescales: Mapped[int] = mapped_column(default=0)
+
+    step: Mapped[int] = mapped_column(default=0)
+    first_step: Mapped[int | None]
+    epoch: Mapped[float | None]
+    loss: Mapped[float | None]
+    loss_kind: Mapped[str | None] = mapped_column(String(8))
+    """See `columns.split_float`."""
+
+    profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    result: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    failure: Mapped[str | None]
+    version: Mapped[int] = mapped_column()
+
+    __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)
+    __table_args__ = (
+        Index(None, "created_at", "id"),  # list_jobs
+        Index(None, "state", "created_at", "id"),  # list_jobs by state, active_jobs, count_jobs_by_state
+        Index(None, "project", "created_at", "id"),  # list_jobs by project
+    )
+
+
+class MembershipRow(Base):
+    """A membership epoch that a coordinator formed."""
+
+    __tablename__ = "memberships"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True)
+    generation: Mapped[int]
+    at: Mapped[float]
+    step: Mapped[int]
+    workers: Mapped[list[str]] = mapped_column(Json)
+    servers: Mapped[list[str]] = mapped_column(Json)
+    n_workers: Mapped[int]
+    """Beside the names, for the telemetry rules: they need no names."""
+    cause: Mapped[str]
+    pause_seconds: Mapped[float | None]
+    lost_steps: Mapped[int]
+    message: Mapped[str | None]
+
+
+class SampleRow(Base):
+    """One telemetry record. Ids are never used twice: readers go on from the last one they saw."""
+
+    __tablename__ = "samples"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    job_id: Mapped[str] = _job_id()
+    membership_epoch: Mapped[int]
+    rank: Mapped[int]
+    sequence: Mapped[int]
+    workers: Mapped[int]
+    servers: Mapped[int]
+    at: Mapped[float]
+    received_at: Mapped[float]
+    step: Mapped[int]
+    n_steps: Mapped[int]
+    data_epoch: Mapped[float]
+    loss: Mapped[float | None]
+    loss_kind: Mapped[str] = mapped_column(String(8))
+    n_examples: Mapped[int]
+    seconds: Mapped[float]
+    data_seconds: Mapped[float]
+    compute_seconds: Mapped[float]
+    push_seconds: Mapped[float]
+    wait_seconds: Mapped[float]
+    pull_seconds: Mapped[float]
+    sent_bytes: Mapped[int]
+    received_bytes: Mapped[int]
+    staleness: Mapped[float | None]
+
+    __table_args__ = (
+        UniqueConstraint("job_id", "membership_epoch", "rank", "sequence"),  # add_samples; max step of an epoch
+        Index(None, "job_id", "id"),  # samples_after
+        {"sqlite_autoincrement": True},
+    )
+
+
+class TaskRow(Base):
+    """A task that the service started."""
+
+    __tablename__ = "tasks"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    role: Mapped[str] = mapped_column(String(16), primary_key=True)
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    incarnation: Mapped[int] = mapped_column(primary_key=True)
+    node: Mapped[str]
+    created_at: Mapped[float]
+    unwanted_since: Mapped[float | None]
+    exited_at: Mapped[float | None]
+    exit_code: Mapped[int | None]
+
+    __table_args__ = (
+        Index(  # tasks(active_only), newest_tasks: a few live ones among all that ever were
+            "ix_tasks_alive",
+            "job_id",
+            sqlite_where=text("exited_at IS NULL"),
+            postgresql_where=text("exited_at IS NULL"),
+        ),
+    )
+
+
+class EventRow(Base):
+    """Something that happened to a job, or (no job) to the cluster."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    at: Mapped[float]
+    type: Mapped[str]
+    message: Mapped[str]
+    data: Mapped[dict[str, Any]] = mapped_column(Json)
+
+    __table_args__ = (
+        Index(None, "job_id", "id"),  # events of a job
+        {"sqlite_autoincrement": True},
+    )
+
+
+class RoundRow(Base):
+    """One scheduling round."""
+
+    __tablename__ = "rounds"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    at: Mapped[float] = mapped_column(index=True)  # prune
+    trigger: Mapped[str]
+    seconds: Mapped[float]
+    phase_seconds: Mapped[dict[str, float]] = mapped_column(Json)
+    n_jobs: Mapped[int]
+    n_actions: Mapped[int]
+    error: Mapped[str | None]
+
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+
+class DecisionRow(Base):
+    """What a round decided for one job."""
+
+    __tablename__ = "decisions"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id", ondelete="CASCADE"), index=True)  # prune
+    job_id: Mapped[str] = _job_id()
+    at: Mapped[float]
+    workers: Mapped[int]
+    servers: Mapped[int]
+    gpu_type: Mapped[str | None]
+    previous_workers: Mapped[int]
+    previous_servers: Mapped[int]
+    previous_gpu_type: Mapped[str | None]
+    reason: Mapped[str]
+    message: Mapped[str]
+    gain: Mapped[float | None]
+    next_gain: Mapped[float | None]
+    forecast: Mapped[dict[str, Any]] = mapped_column(Json)
+
+    __table_args__ = (
+        Index(None, "job_id", "id"),  # decisions, latest_decisions
+        {"sqlite_autoincrement": True},
+    )
+
+
+class LeaseRow(Base):
+    """Who may do what only one process at a time may do."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    token: Mapped[int]
+    expires_at: Mapped[float]

@@ -1,0 +1,101 @@
+"""Statements about tasks that the service started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Select, Table, and_, bindparam, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from optimus_scheduler.types import Role, TaskKey
+from optimus_service.store.dialects import insert_for
+from optimus_service.store.errors import JobNotFound
+from optimus_service.store.jobs import ACTIVE_STATES
+from optimus_service.store.records import TaskRecord
+from optimus_service.store.tables import JobRow, TaskRow
+
+_KEY = (TaskRow.job_id, TaskRow.role, TaskRow.rank, TaskRow.incarnation)
+
+
+def select_tasks(session: Session, active_only: bool, job_id: str | None) -> list[TaskRecord]:
+    """See `Repository.tasks`."""
+    statement = select(TaskRow)
+    if active_only:
+        statement = statement.where(TaskRow.exited_at.is_(None))
+    if job_id is not None:
+        statement = statement.where(TaskRow.job_id == job_id)
+    return _records(session, statement)
+
+
+def newest(session: Session) -> list[TaskRecord]:
+    """See `Repository.newest_tasks`."""
+    later = aliased(TaskRow)
+    replaced = select(later).where(
+        later.job_id == TaskRow.job_id,
+        later.role == TaskRow.role,
+        later.rank == TaskRow.rank,
+        later.incarnation > TaskRow.incarnation,
+    )
+    of_active_job = TaskRow.job_id.in_(select(JobRow.id).where(JobRow.state.in_(ACTIVE_STATES)))
+    return _records(
+        session, select(TaskRow).where(or_(TaskRow.exited_at.is_(None), and_(of_active_job, ~replaced.exists())))
+    )
+
+
+def _records(session: Session, statement: Select[TaskRow]) -> list[TaskRecord]:
+    # Sorted here, like `TaskKey`: PostgreSQL orders text by the rules of a language.
+    return sorted((_record(row) for row in session.scalars(statement)), key=lambda task: task.key)
+
+
+def put(session: Session, key: TaskKey, node: str, now: float) -> None:
+    """See `Repository.put_task`."""
+    if session.get(JobRow, key.job_id) is None:
+        raise JobNotFound(key.job_id)
+    values = _key_values(key) | {"node": node, "created_at": now}
+    session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
+
+
+def mark_unwanted(session: Session, keys: Iterable[TaskKey], now: float) -> None:
+    """See `Repository.mark_unwanted`."""
+    _update(session, keys, {"unwanted_since": now}, only_where_null=True)
+
+
+def mark_wanted(session: Session, keys: Iterable[TaskKey]) -> None:
+    """See `Repository.mark_wanted`."""
+    _update(session, keys, {"unwanted_since": None})
+
+
+def mark_exited(session: Session, key: TaskKey, exit_code: int | None, now: float) -> None:
+    """See `Repository.mark_exited`."""
+    _update(session, [key], {"exited_at": now, "exit_code": exit_code}, only_where_null=True)
+
+
+def _update(
+    session: Session, keys: Iterable[TaskKey], values: Mapping[str, Any], *, only_where_null: bool = False
+) -> None:
+    """Set columns of these tasks; with `only_where_null` unless the first of them is set already."""
+    table = TaskRow.__table__
+    assert isinstance(table, Table)
+    statement = update(table).where(*(column == bindparam(f"key_{column.key}") for column in _KEY)).values(values)
+    if only_where_null:
+        statement = statement.where(table.c[next(iter(values))].is_(None))
+    # In one order, so that two writers of the same rows wait for each other instead of locking each other out.
+    parameters = [{f"key_{name}": value for name, value in _key_values(key).items()} for key in sorted(keys)]
+    if parameters:
+        session.connection().execute(statement, parameters)
+
+
+def _key_values(key: TaskKey) -> dict[str, Any]:
+    return {"job_id": key.job_id, "role": key.role.value, "rank": key.rank, "incarnation": key.incarnation}
+
+
+def _record(row: TaskRow) -> TaskRecord:
+    return TaskRecord(
+        key=TaskKey(row.job_id, Role(row.role), row.rank, row.incarnation),
+        node=row.node,
+        created_at=row.created_at,
+        unwanted_since=row.unwanted_since,
+        exited_at=row.exited_at,
+        exit_code=row.exit_code,
+    )

@@ -1,0 +1,86 @@
+"""Statements about what jobs should have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, undefer
+
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Role, TaskKey
+from optimus_service.store.errors import JobNotFound
+from optimus_service.store.jobs import ACTIVE_STATES, locked
+from optimus_service.store.records import WantedRecord
+from optimus_service.store.tables import JobRow
+
+_RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CANCEL: 2}
+"""A directive gives way to those of its own rank and above: what ends a job is not undone by an older plan."""
+
+
+def put(
+    session: Session, job_id: str, allocation: Allocation, directive: Directive, tasks: Sequence[PlacedTask], now: float
+) -> int:
+    """See `Repository.set_wanted`."""
+    row = locked(session, job_id)
+    if JobState(row.state).is_final:
+        return row.generation
+    present = Directive(row.directive)
+    if _RANK[directive] < _RANK[present]:
+        directive = present
+    stored_tasks = [_store_task(job_id, task) for task in sorted(tasks, key=lambda task: task.key)]
+    changed_allocation = _allocation(row) != allocation
+    if changed_allocation or directive is not present or row.wanted_tasks != stored_tasks:
+        row.wanted_workers, row.wanted_servers, row.wanted_gpu_type = (
+            allocation.workers,
+            allocation.servers,
+            allocation.gpu_type,
+        )
+        row.wanted_at = now if changed_allocation else row.wanted_at
+        row.wanted_tasks = stored_tasks
+        row.directive = directive.value
+        row.generation += 1
+    return row.generation
+
+
+def get(session: Session, job_id: str) -> WantedRecord:
+    """See `Repository.get_wanted`."""
+    row = session.get(JobRow, job_id, options=[undefer(JobRow.wanted_tasks)])
+    if row is None:
+        raise JobNotFound(job_id)
+    return _record(row)
+
+
+def of_active_jobs(session: Session) -> dict[str, WantedRecord]:
+    """See `Repository.wanted_of_active_jobs`."""
+    statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES)).options(undefer(JobRow.wanted_tasks))
+    return {row.id: _record(row) for row in session.scalars(statement)}
+
+
+def generations(session: Session) -> dict[str, int]:
+    """See `Repository.generations`."""
+    statement = select(JobRow.id, JobRow.generation).where(JobRow.state.in_(ACTIVE_STATES))
+    return dict(session.execute(statement).all())
+
+
+def _allocation(row: JobRow) -> Allocation:
+    return Allocation(row.wanted_workers, row.wanted_servers, row.wanted_gpu_type)
+
+
+def _record(row: JobRow) -> WantedRecord:
+    return WantedRecord(
+        generation=row.generation,
+        directive=Directive(row.directive),
+        allocation=_allocation(row),
+        tasks=tuple(_load_task(row.id, stored) for stored in row.wanted_tasks),
+    )
+
+
+def _store_task(job_id: str, task: PlacedTask) -> list[Any]:
+    assert task.key.job_id == job_id, f"task {task.key.name} does not belong to job {job_id}"
+    return [task.key.role.value, task.key.rank, task.key.incarnation, task.node]
+
+
+def _load_task(job_id: str, stored: list[Any]) -> PlacedTask:
+    role, rank, incarnation, node = stored
+    return PlacedTask(TaskKey(job_id, Role(role), rank, incarnation), node)
