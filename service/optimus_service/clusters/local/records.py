@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimus_scheduler.types import Role, TaskKey
-from optimus_service.clusters.local.kernel import Process, parse_stat
+from optimus_service.kernel import Process, parse_stat
 
 
 @dataclass(frozen=True, slots=True)

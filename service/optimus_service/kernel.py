@@ -35,6 +35,13 @@ def parse_stat(line: str) -> tuple[Process, str] | None:
     return Process(pid=int(before.split()[0]), start_ticks=int(fields[19])), fields[0]
 
 
+def current() -> Process:
+    """This process."""
+    parsed = parse_stat(Path("/proc/self/stat").read_text())
+    assert parsed is not None, "the kernel writes complete lines"
+    return parsed[0]
+
+
 def is_running(process: Process) -> bool:
     """Whether exactly this process runs: not another one that was given its id, and no zombie."""
     try:

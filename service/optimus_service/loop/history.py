@@ -1,0 +1,214 @@
+"""What the samples of one job say, in bounded memory: its loss by step and its speed by size.
+
+Fed incrementally with samples in the order of their ids. Feeding all of them again (after a restart of the service)
+gives the same: nothing here depends on when a sample was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from optimus_scheduler.types import Mode, SpeedSample
+from optimus_service.store.records import MembershipRecord, Sample, SampleRecord
+
+MAX_LOSS_POINTS = 400
+"""A fit gets no better from more points of the same curve, only slower."""
+WINDOW_SECONDS = 5.0
+"""Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""
+_LEAST_SECONDS = 1.0
+"""A window that is still open counts from here on."""
+MAX_WINDOWS_PER_SIZE = 8
+"""Older windows of the same size are forgotten: machines and neighbours change."""
+_FIRST_RECORD = 0
+"""The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The mean over some neighbouring steps, weighted by examples."""
+
+    weight: float = 0.0
+    weighted_step: float = 0.0
+    finite_weight: float = 0.0
+    weighted_loss: float = 0.0
+    not_finite: float = math.nan
+    """The last loss that was NaN or infinite."""
+
+    def add(self, step: float, loss: float, weight: float) -> None:
+        self.weight += weight
+        self.weighted_step += weight * step
+        if math.isfinite(loss):
+            self.finite_weight += weight
+            self.weighted_loss += weight * loss
+        else:
+            self.not_finite = loss
+
+    def merge(self, other: _Bucket) -> None:
+        self.weight += other.weight
+        self.weighted_step += other.weighted_step
+        self.finite_weight += other.finite_weight
+        self.weighted_loss += other.weighted_loss
+        if not math.isnan(other.not_finite):
+            self.not_finite = other.not_finite
+
+    @property
+    def step(self) -> float:
+        return self.weighted_step / self.weight
+
+    @property
+    def loss(self) -> float:
+        """Mean of the finite losses; NaN or an infinity only if there is nothing else."""
+        return self.weighted_loss / self.finite_weight if self.finite_weight > 0 else self.not_finite
+
+
+class LossHistory:
+    """Loss by step: exact while it is short, means over 2, 4, 8, ... neighbouring steps when it grows."""
+
+    def __init__(self, max_points: int = MAX_LOSS_POINTS) -> None:
+        self._max_points = max_points
+        self._stride = 1
+        self._buckets: dict[int, _Bucket] = {}
+
+    def add(self, step: int, loss: float, n_examples: int) -> None:
+        """Several ranks may report the same step: the mean is weighted by their examples."""
+        self._buckets.setdefault(step // self._stride, _Bucket()).add(step, loss, max(n_examples, 1))
+        while len(self._buckets) > self._max_points:
+            self._coarsen()
+
+    def roll_back(self, step: int) -> None:
+        """Steps beyond `step` did not happen. Coarse buckets across the border stay: they are right in part."""
+        self._buckets = {index: bucket for index, bucket in self._buckets.items() if index * self._stride <= step}
+
+    def points(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Steps, increasing, and the loss at each."""
+        ordered = [self._buckets[index] for index in sorted(self._buckets)]
+        return tuple(bucket.step for bucket in ordered), tuple(bucket.loss for bucket in ordered)
+
+    def _coarsen(self) -> None:
+        self._stride *= 2
+        merged: dict[int, _Bucket] = {}
+        for index in sorted(self._buckets):
+            merged.setdefault(index // 2, _Bucket()).merge(self._buckets[index])
+        self._buckets = merged
+
+
+@dataclass(slots=True)
+class _Window:
+    """Steps and training seconds of one rank."""
+
+    n_steps: int = 0
+    seconds: float = 0.0
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.n_steps / self.seconds
+
+
+@dataclass(slots=True)
+class _EpochWindows:
+    """The windows of one membership epoch that are being filled."""
+
+    workers: int
+    servers: int
+    at: float = 0.0
+    by_rank: dict[int, _Window] = field(default_factory=dict)
+
+    def add(self, sample: Sample) -> None:
+        window = self.by_rank.setdefault(sample.rank, _Window())
+        window.n_steps += sample.n_steps
+        window.seconds += sample.seconds
+        self.at = max(self.at, sample.at)
+
+    def speed(self, mode: Mode, least_seconds: float) -> SpeedSample | None:
+        """None until the ranks that count have `least_seconds` each.
+
+        In sync mode all ranks make the same steps together, so rank 0 tells the job's speed. In async mode each makes
+        steps of its own, and they add up.
+        """
+        ranks = [0] if mode is Mode.SYNC else range(self.workers)
+        windows = [self.by_rank.get(rank) for rank in ranks]
+        filled = [window for window in windows if window is not None and window.seconds >= least_seconds]
+        if len(filled) < len(windows):
+            return None
+        speed = sum(window.steps_per_second for window in filled)
+        n_steps = sum(window.n_steps for window in filled)
+        return SpeedSample(self.workers, self.servers, speed, n_steps=n_steps, at=self.at)
+
+
+class SpeedHistory:
+    """Measured speeds by size. How much an old one still counts is the scheduler's choice: each says when it was."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._open: dict[int, _EpochWindows] = {}
+        self._closed: dict[tuple[int, int], deque[SpeedSample]] = {}
+
+    def add(self, sample: Sample) -> None:
+        if sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
+            return
+        epoch = sample.membership_epoch
+        windows = self._open.setdefault(epoch, _EpochWindows(sample.workers, sample.servers))
+        windows.add(sample)
+        speed = windows.speed(self._mode, WINDOW_SECONDS)
+        if speed is not None:
+            self._close(epoch, speed)
+        # A late sample of the epoch before is welcome; beyond that, what is open will never be filled.
+        for old in [number for number in self._open if number < epoch - 1]:
+            self._close(old, self._open[old].speed(self._mode, _LEAST_SECONDS))
+
+    def samples(self) -> tuple[SpeedSample, ...]:
+        """By size, oldest first."""
+        sizes: dict[tuple[int, int], list[SpeedSample]] = {size: list(found) for size, found in self._closed.items()}
+        for epoch in sorted(self._open):
+            speed = self._open[epoch].speed(self._mode, _LEAST_SECONDS)
+            if speed is not None:
+                sizes.setdefault((speed.workers, speed.servers), []).append(speed)
+        return tuple(sample for size in sorted(sizes) for sample in sizes[size])
+
+    def _close(self, epoch: int, speed: SpeedSample | None) -> None:
+        del self._open[epoch]
+        if speed is not None:
+            size = (speed.workers, speed.servers)
+            self._closed.setdefault(size, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
+
+
+class JobHistory:
+    """Everything a round needs of one job's samples."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.losses = LossHistory()
+        self.speeds = SpeedHistory(mode)
+        self.last_id = 0
+        """Of the newest sample seen: ask the store for those after it."""
+        self.progressed_at: float | None = None
+        """When a sample last took the job further than it had ever been."""
+        self._furthest_step = -1
+        self._begins: dict[int, int] = {}
+        """Membership epoch → the step at which it began."""
+
+    def learn_memberships(self, memberships: Iterable[MembershipRecord]) -> None:
+        """To be called before the samples are added: a membership that began further back undoes steps."""
+        for membership in memberships:
+            if membership.epoch not in self._begins:
+                self._begins[membership.epoch] = membership.step
+                if membership.lost_steps:
+                    self.losses.roll_back(membership.step)
+
+    def add(self, samples: Iterable[SampleRecord]) -> None:
+        """Count samples, in the order of their ids; those before `last_id` were counted already."""
+        for sample in samples:
+            if sample.id <= self.last_id:
+                continue
+            self.last_id = sample.id
+            if sample.step > self._furthest_step:
+                self._furthest_step, self.progressed_at = sample.step, sample.received_at
+            self.speeds.add(sample)
+            if sample.step <= self._end_of(sample.membership_epoch):
+                self.losses.add(sample.step, sample.loss, sample.n_examples)
+
+    def _end_of(self, epoch: int) -> float:
+        """The last step of this epoch that counts: a later one repeated what came after."""
+        return min((step for later, step in self._begins.items() if later > epoch), default=math.inf)

@@ -1,0 +1,59 @@
+"""What a task is started with (docs/protocol.md, section 1)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimus_scheduler.types import PlacedTask, Resources, Role
+from optimus_service.api.schemas import JobSpecBody
+from optimus_service.clusters.base import TaskLaunch
+from optimus_service.job_tokens import JobTokens
+from optimus_service.loop.specification import resources_of
+from optimus_service.store.records import JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What all launches of one service have in common."""
+
+    service_url: str
+    """How tasks reach the service."""
+    jobs_directory: Path
+    """Each job has a directory of its own in it."""
+    tokens: JobTokens
+
+    def launch(self, task: PlacedTask, job: JobRecord, coordinator_address: str) -> TaskLaunch:
+        """Everything that the cluster needs to start `task`. Makes the job's directory."""
+        spec = JobSpecBody.model_validate(job.spec)
+        directory = (self.jobs_directory / job.id).resolve()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ours = {
+            "OPTIMUS_SERVICE_URL": self.service_url,
+            "OPTIMUS_JOB_ID": job.id,
+            "OPTIMUS_JOB_TOKEN": self.tokens.issue(job.id, job.token_nonce),
+            "OPTIMUS_TASK_NAME": task.key.name,
+            "OPTIMUS_TASK_RANK": str(task.key.rank),
+            "OPTIMUS_COORDINATOR_ADDRESS": coordinator_address,
+            "OPTIMUS_JOB_DIRECTORY": str(directory),
+            "OPTIMUS_JOB_SPEC": json.dumps(job.spec),
+        }
+        return TaskLaunch(
+            key=task.key,
+            node=task.node,
+            resources=_resources(task.key.role, spec),
+            environment={**spec.environment, **ours},
+            working_directory=spec.working_directory or str(directory),
+        )
+
+
+def _resources(role: Role, spec: JobSpecBody) -> Resources:
+    """A coordinator is not allocated: it takes next to nothing."""
+    match role:
+        case Role.WORKER:
+            return resources_of(spec.workers.resources)
+        case Role.SERVER:
+            return resources_of(spec.servers.resources)
+        case Role.COORDINATOR:
+            return Resources()

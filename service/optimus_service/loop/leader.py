@@ -1,0 +1,87 @@
+"""Who runs the scheduling rounds: the holder of a lease in the database.
+
+A lease that is not renewed is over after a while, and somebody else takes it with a higher token. What the former
+leader then still tries to write is refused because of its older token (`StaleLeader`): it is fenced.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from optimus_service import kernel
+from optimus_service.store.repository import LEADER_LEASE, Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that may hold the lease, named so that others on its machine can see whether it still lives."""
+
+    host: str
+    """Host name, boot and process namespace: process ids mean something only to those with the same."""
+    process: kernel.Process
+
+    @classmethod
+    def this_process(cls) -> Self:
+        namespace = os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").is_symlink() else ""
+        return cls(f"{socket.gethostname()}/{kernel.boot_id()}/{namespace}", kernel.current())
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}/{self.process.pid}/{self.process.start_ticks}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """The holder of this name; None if it is no such name."""
+        host, *numbers = name.rsplit("/", 2)
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            return None
+        return cls(host, kernel.Process(int(numbers[0]), int(numbers[1])))
+
+    def sees_dead(self, other: Holder) -> bool:
+        """Whether `other` ran on this machine and does not any more."""
+        return other.host == self.host and not kernel.is_running(other.process)
+
+
+class Leadership:
+    """This process's claim to lead. Used by one thread."""
+
+    def __init__(
+        self, repository: Repository, lease_seconds: float, clock: Callable[[], float], holder: Holder | None = None
+    ) -> None:
+        self._repository = repository
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._holder = holder or Holder.this_process()
+
+    def claim(self) -> int | None:
+        """Take or renew the lease: the fencing token while this process leads, None while somebody else does.
+
+        Raises:
+            DatabaseNotAvailable: nobody can tell who leads now.
+        """
+        token = self._acquire()
+        if token is None and self._release_if_dead():
+            token = self._acquire()
+        return token
+
+    def resign(self) -> None:
+        """Let somebody else lead at once, instead of when the lease is over."""
+        self._repository.release_lease(LEADER_LEASE, self._holder.name)
+
+    def _acquire(self) -> int | None:
+        lease = self._repository.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds, self._clock())
+        return lease.token if lease is not None else None
+
+    def _release_if_dead(self) -> bool:
+        """A leader that was killed on this machine cannot resign, but everybody here can see that it is gone."""
+        lease = self._repository.current_lease(LEADER_LEASE)
+        other = Holder.parse(lease.holder) if lease is not None else None
+        if lease is None or other is None or not self._holder.sees_dead(other):
+            return False
+        self._repository.release_lease(LEADER_LEASE, lease.holder)
+        return True
