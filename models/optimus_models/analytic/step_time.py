@@ -12,7 +12,7 @@ from optimus_models.analytic.devices import Device
 BACKWARD_PASSES = 2.0
 """The backward pass computes two products for each one of the forward pass: for the inputs and for the weights."""
 DEFAULT_PERCENT_OF_PEAK = 0.5
-"""What real kernels reach of a data sheet's figure where nothing has been measured (Paleo: platform percent of peak)."""
+"""What kernels reach of the data sheet where nothing is measured (in Paleo "platform percent of peak")."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def test_a_measured_step_calibrates_the_device() -> None:
 
 
 def test_weak_scaling_keeps_the_compute_time() -> None:
-    guess = ColdStart(RESNET_50, DEVICES["V100"], GIGABIT, Scheme.RING)
+    guess = ColdStart(RESNET_50, DEVICES["V100"], 100 * GIGABIT, Scheme.RING)
     strong = [guess.step_seconds(w, batch_size=256) for w in (1, 8)]
     weak = [guess.step_seconds(w, batch_size=256, scaling="weak") for w in (1, 8)]
     assert strong[1] < strong[0] < weak[1]
