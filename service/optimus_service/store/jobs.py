@@ -53,14 +53,20 @@ def create(
 
 def _stored(session: Session, job_id: str, idempotency_key: str | None, request_hash: str) -> JobRecord:
     """The job that stands in the way of a new one."""
-    row = None
+    found = None
     if idempotency_key is not None:
-        row = session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
-    if row is None:
+        found = find_submission(session, idempotency_key, request_hash)
+    if found is None:
         raise JobIdTaken(job_id)
-    if row.request_hash != request_hash:
-        raise IdempotencyConflict(row.idempotency_key or "", row.id)
-    return record(row)
+    return found
+
+
+def find_submission(session: Session, idempotency_key: str, request_hash: str) -> JobRecord | None:
+    """See `Repository.find_submission`."""
+    row = session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
+    if row is not None and row.request_hash != request_hash:
+        raise IdempotencyConflict(idempotency_key, row.id)
+    return None if row is None else record(row)
 
 
 def get(session: Session, job_id: str) -> JobRecord:

@@ -36,6 +36,12 @@ def acquire(session: Session, name: str, holder: str, ttl_seconds: float, now: f
     return None if token is None else LeaseRecord(holder=holder, token=token, expires_at=now + ttl_seconds)
 
 
+def current(session: Session, name: str) -> LeaseRecord | None:
+    """See `Repository.current_lease`."""
+    row = session.get(LeaseRow, name)
+    return None if row is None else LeaseRecord(holder=row.holder, token=row.token, expires_at=row.expires_at)
+
+
 def release(session: Session, name: str, holder: str) -> None:
     """See `Repository.release_lease`. The row stays: its token must go on growing."""
     owned = (LeaseRow.name == name, LeaseRow.holder == holder)

@@ -12,6 +12,8 @@ from optimus_service.store.records import Page
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
+_LARGEST = 2**63 - 1
+"""What an integer column holds."""
 Key = tuple[float | int | str, ...]
 """The values by which a listing is ordered; unique in it."""
 
@@ -32,7 +34,8 @@ def decode_cursor(listing: str, cursor: str, types: tuple[type, ...]) -> Key:
         name, *key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidCursor("this is not a cursor; use next_cursor of the page before") from error
-    if name != listing or [type(part) for part in key] != list(types):
+    fits = all(not isinstance(part, int) or abs(part) <= _LARGEST for part in key)
+    if name != listing or [type(part) for part in key] != list(types) or not fits:
         raise InvalidCursor(f"this cursor belongs to another listing than {listing}")
     return tuple(key)
 

@@ -106,6 +106,15 @@ class Repository:
         with self._write() as session:
             return jobs.create(session, job_id, spec, token_nonce, idempotency_key, request_hash, now)
 
+    def find_submission(self, idempotency_key: str, request_hash: str) -> JobRecord | None:
+        """The job that a request with this key made; None if there was no such request.
+
+        Raises:
+            IdempotencyConflict: the key was used with another `request_hash`.
+        """
+        with self._read() as session:
+            return jobs.find_submission(session, idempotency_key, request_hash)
+
     def get_job(self, job_id: str) -> JobRecord:
         """One job, in any state.
 
@@ -276,6 +285,11 @@ class Repository:
         with self._read() as session:
             return samples.after(session, job_id, after_id, limit)
 
+    def newest_samples(self, job_id: str, limit: int) -> list[SampleRecord]:
+        """The last samples of a job that were counted, newest first."""
+        with self._read() as session:
+            return samples.newest(session, job_id, limit)
+
     # --- tasks -------------------------------------------------------------------------------------------------------
 
     def tasks(self, active_only: bool = True, job_id: str | None = None) -> list[TaskRecord]:
@@ -386,6 +400,11 @@ class Repository:
         """
         with self._write() as session:
             return leases.acquire(session, name, holder, ttl_seconds, now)
+
+    def current_lease(self, name: str) -> LeaseRecord | None:
+        """Who had the lease last, whether or not it is over; None if nobody ever had it."""
+        with self._read() as session:
+            return leases.current(session, name)
 
     def release_lease(self, name: str, holder: str) -> None:
         """Give the lease up, so that another one need not wait until it is over. Nothing if `holder` has it not."""

@@ -79,6 +79,12 @@ def after(session: Session, job_id: str, after_id: int, limit: int) -> list[Samp
     return [_record(row) for row in session.scalars(statement.order_by(SampleRow.id).limit(limit))]
 
 
+def newest(session: Session, job_id: str, limit: int) -> list[SampleRecord]:
+    """See `Repository.newest_samples`."""
+    statement = select(SampleRow).where(SampleRow.job_id == job_id).order_by(SampleRow.id.desc()).limit(limit)
+    return [_record(row) for row in session.scalars(statement)]
+
+
 def _record(row: SampleRow) -> SampleRecord:
     loss = join_float(row.loss, row.loss_kind)
     assert loss is not None, "every sample has a loss"

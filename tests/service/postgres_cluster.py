@@ -1,0 +1,151 @@
+"""A PostgreSQL server for the tests alone, made from the installed binaries.
+
+It lives in a directory of its own, listens on a unix socket there and nowhere else, and dies with the tests. Servers
+that run on the machine already are not touched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+_START_SECONDS = 60
+"""A start takes a second; a machine under load gets more."""
+_ROLE = "optimus"
+# Nothing here must survive a crash, so nothing waits for the disk.
+_SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+}
+
+
+class PostgresMissing(Exception):
+    """PostgreSQL's server binaries are not installed."""
+
+
+def find_binaries() -> Path:
+    """The directory with `initdb` and `postgres`: the newest of Debian's, or the one on PATH.
+
+    Raises:
+        PostgresMissing: neither exists.
+    """
+    debian = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if debian:
+        return max(debian, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)])
+    on_path = shutil.which("initdb")
+    if on_path is None:
+        raise PostgresMissing("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    return Path(on_path).resolve().parent
+
+
+class PostgresCluster:
+    """One running server; `create_database` gives each test its own database in it."""
+
+    def __init__(self) -> None:
+        """Make the cluster and wait until it answers.
+
+        Raises:
+            PostgresMissing: there are no binaries.
+            RuntimeError: the server did not start; the message has the end of its log.
+        """
+        self._binaries = find_binaries()
+        self._account = _unprivileged_account()
+        self._directory = Path(tempfile.mkdtemp(prefix="optimus-pg-"))
+        self._log = self._directory / "log"
+        self._numbers = itertools.count()
+        try:
+            self._initialise()
+            self._process = self._start()
+            self._wait_until_ready()
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+
+    def url(self, database: str) -> str:
+        """The SQLAlchemy URL of a database of this cluster."""
+        return f"postgresql://{_ROLE}@/{database}?host={self._directory}"
+
+    def create_database(self, template: str = "template1") -> str:
+        """A new database, made as a copy of `template`; its name."""
+        name = f"test_{next(self._numbers)}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is still connected to it."""
+        self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def close(self) -> None:
+        """Stop the server at once and delete everything."""
+        self._process.send_signal(signal.SIGQUIT)  # an immediate shutdown, which still frees the shared memory
+        self._process.wait(_START_SECONDS)
+        shutil.rmtree(self._directory)
+
+    def _initialise(self) -> None:
+        if self._account is not None:
+            os.chown(self._directory, self._account.pw_uid, self._account.pw_gid)
+        options = ["--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C", f"--username={_ROLE}"]
+        command = [str(self._binaries / "initdb"), f"--pgdata={self._directory / 'data'}", *options]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **self._identity())
+        if done.returncode != 0:
+            raise RuntimeError(f"initdb failed: {done.stderr}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [str(self._binaries / "postgres"), "-D", str(self._directory / "data"), "-k", str(self._directory)]
+        for name, value in _SETTINGS.items():
+            command += ["-c", f"{name}={value}"]
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", "QUIT", *command]  # a killed test run leaves no server behind
+        with self._log.open("wb") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._identity())
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                psycopg.connect(host=str(self._directory), user=_ROLE, dbname="postgres").close()
+            except psycopg.OperationalError as error:
+                if self._has_exited_within(0.05) or time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not start: {self._log.read_text()[-2000:]}") from error
+            else:
+                return
+
+    def _has_exited_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(host=str(self._directory), user=_ROLE, dbname="postgres", autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def _identity(self) -> dict[str, Any]:
+        """PostgreSQL refuses to run as root: whom to run it as, for `subprocess`."""
+        if self._account is None:
+            return {}
+        return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+
+def _unprivileged_account() -> pwd.struct_passwd | None:
+    """None when the tests do not run as root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return pwd.getpwnam("postgres" if "postgres" in names else "nobody")

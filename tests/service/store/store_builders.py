@@ -1,0 +1,73 @@
+"""Builders for what the store takes, with defaults for what a test does not care about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from optimus_scheduler.types import NOTHING, Allocation, PlacedTask, Role, TaskKey
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord, Sample
+
+MakeJob = Callable[..., JobRecord]
+"""What the fixture `make_job` gives."""
+
+
+def a_sample(**changes: Any) -> Sample:
+    """A sample of step 1 by worker 0 of membership epoch 1."""
+    values: dict[str, Any] = {
+        "membership_epoch": 1,
+        "rank": 0,
+        "sequence": 0,
+        "workers": 2,
+        "servers": 1,
+        "at": 10.0,
+        "step": 1,
+        "data_epoch": 0.5,
+        "loss": 2.5,
+        "n_examples": 32,
+        "seconds": 0.25,
+    }
+    return Sample(**(values | changes))
+
+
+def a_membership(job_id: str = "job-1", epoch: int = 1, **changes: Any) -> MembershipRecord:
+    """A membership of two workers and one server that began at step 0."""
+    values: dict[str, Any] = {
+        "generation": 1,
+        "at": 5.0,
+        "step": 0,
+        "workers": (f"{job_id}-worker-0-0", f"{job_id}-worker-1-0"),
+        "servers": (f"{job_id}-server-0-0",),
+        "cause": "start" if epoch == 1 else "rescale",
+    }
+    return MembershipRecord(job_id=job_id, epoch=epoch, **(values | changes))
+
+
+def a_round(**changes: Any) -> RoundRecord:
+    """A round without decisions."""
+    values: dict[str, Any] = {
+        "at": 1.0,
+        "trigger": "period",
+        "seconds": 0.1,
+        "phase_seconds": {"forecast": 0.05},
+        "n_jobs": 1,
+        "n_actions": 0,
+    }
+    return RoundRecord(**(values | changes))
+
+
+def a_decision(job_id: str = "job-1", **changes: Any) -> DecisionRecord:
+    """A first grant."""
+    values: dict[str, Any] = {
+        "at": 1.0,
+        "allocation": Allocation(1, 1),
+        "previous": NOTHING,
+        "reason": "GrantedMore",
+        "message": "It was given its first tasks.",
+    }
+    return DecisionRecord(job_id=job_id, **(values | changes))
+
+
+def placed(job_id: str, role: Role, rank: int, incarnation: int = 0, node: str = "local-0") -> PlacedTask:
+    """A wanted task."""
+    return PlacedTask(TaskKey(job_id, role, rank, incarnation), node)

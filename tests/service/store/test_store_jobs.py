@@ -1,0 +1,259 @@
+"""Submission, listing and lifecycle of jobs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+
+import pytest
+from tests.service.store.store_builders import MakeJob, placed
+
+from optimus_scheduler.lifecycle import (
+    AllTasksGone,
+    CancelRequested,
+    ConvergenceReached,
+    InvalidTransition,
+    MembershipFormed,
+    Outcome,
+    Paused,
+    ResultReported,
+    TooManyFailures,
+)
+from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState, Role
+from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobNotFound
+from optimus_service.store.repository import MAX_PAGE, Repository
+
+SPEC = {"name": "digits", "project": "vision", "task": "m:f", "task_args": {"rate": 0.1}, "seed": 2**63 - 1}
+
+
+def test_a_submitted_job_is_queued_and_comes_back_as_it_was(repository: Repository) -> None:
+    job, created = repository.create_job("digits-1", SPEC, "nonce", None, "hash", 12.25)
+    assert created
+    assert job == repository.get_job("digits-1")
+    assert (job.state, job.directive, job.spec, job.created_at) == (JobState.QUEUED, Directive.RUN, SPEC, 12.25)
+    assert (job.name, job.project, job.token_nonce) == ("digits", "vision", "nonce")
+    assert (job.wanted, job.running, job.generation, job.membership_epoch) == (NOTHING, NOTHING, 0, 0)
+    (event,) = repository.events("digits-1").items
+    assert (event.type, event.at) == ("JobSubmitted", 12.25)
+
+
+def test_an_equal_request_with_the_same_key_gives_the_stored_job(repository: Repository) -> None:
+    first, created = repository.create_job("digits-1", SPEC, "nonce", "key", "hash", 1.0)
+    again, created_again = repository.create_job("digits-2", SPEC, "other", "key", "hash", 2.0)
+    assert (created, created_again) == (True, False)
+    assert again == first
+    assert len(repository.list_jobs().items) == 1
+    assert len(repository.events().items) == 1
+
+
+def test_another_request_with_the_same_key_is_a_conflict(repository: Repository) -> None:
+    repository.create_job("digits-1", SPEC, "nonce", "key", "hash", 1.0)
+    with pytest.raises(IdempotencyConflict) as conflict:
+        repository.create_job("digits-2", SPEC, "nonce", "key", "other", 2.0)
+    assert conflict.value.job_id == "digits-1"
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_a_job_id_is_given_once(repository: Repository, key: str | None) -> None:
+    repository.create_job("digits-1", SPEC, "nonce", None, "hash", 1.0)
+    with pytest.raises(JobIdTaken):
+        repository.create_job("digits-1", SPEC, "nonce", key, "hash", 2.0)
+
+
+def test_a_job_that_nobody_submitted_is_not_found(repository: Repository) -> None:
+    for call in (
+        lambda: repository.get_job("ghost"),
+        lambda: repository.get_wanted("gh\0st"),
+        lambda: repository.put_profile("ghost", {}),
+        lambda: repository.set_coordinator_address("ghost", "127.0.0.1:1"),
+        lambda: repository.advance_job("ghost", Paused(), 1.0),
+        lambda: repository.set_wanted("ghost", NOTHING, Directive.RUN, (), 1.0),
+        lambda: repository.add_samples("ghost", [], 1.0),
+        lambda: repository.put_task(placed("ghost", Role.WORKER, 0).key, "local-0", 1.0),
+        lambda: repository.add_event("ghost", "Something", "happened", {}, 1.0),
+    ):
+        with pytest.raises(JobNotFound):
+            call()
+
+
+def test_text_and_documents_survive_what_databases_refuse(repository: Repository) -> None:
+    spec = SPEC | {"environment": {"A": "nul \0, snow ☃, quote ' \""}, "odd": [math.inf, -math.inf]}
+    job, _ = repository.create_job("digits-1", spec, "nonce", None, "hash", 1.0)
+    assert job.spec == spec
+    repository.put_profile("digits-1", {"figure": math.nan})
+    profile = repository.get_job("digits-1").profile
+    assert profile is not None
+    assert math.isnan(profile["figure"])
+    repository.advance_job("digits-1", TooManyFailures("exit \0 code"), 2.0)
+    assert repository.get_job("digits-1").failure == "exit \ufffd code"
+
+
+def test_the_version_counts_changes(repository: Repository, make_job: MakeJob) -> None:
+    before = make_job().version
+    repository.set_coordinator_address("job-1", "127.0.0.1:4000")
+    after = repository.get_job("job-1")
+    assert (after.coordinator_address, after.version) == ("127.0.0.1:4000", before + 1)
+    repository.set_coordinator_address("job-1", "127.0.0.1:4000")
+    assert repository.get_job("job-1").version == before + 1
+
+
+# --- listing ---------------------------------------------------------------------------------------------------------
+
+
+def _walk(repository: Repository, limit: int, **filters: object) -> list[str]:
+    ids: list[str] = []
+    cursor = None
+    while True:
+        page = repository.list_jobs(cursor=cursor, limit=limit, **filters)  # type: ignore[arg-type]
+        assert len(page.items) <= limit
+        ids += [job.id for job in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            return ids
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+def test_pages_give_every_job_once_newest_first(repository: Repository, make_job: MakeJob, limit: int) -> None:
+    for number in range(5):
+        make_job(f"job-{number}", at=float(number // 2))  # some were submitted at the same instant
+    assert _walk(repository, limit) == ["job-4", "job-3", "job-2", "job-1", "job-0"]
+
+
+def test_a_page_is_not_disturbed_by_a_new_job(repository: Repository, make_job: MakeJob) -> None:
+    for number in range(4):
+        make_job(f"job-{number}", at=float(number))
+    page = repository.list_jobs(limit=2)
+    make_job("job-9", at=9.0)
+    rest = repository.list_jobs(limit=2, cursor=page.next_cursor)
+    assert [job.id for job in (*page.items, *rest.items)] == ["job-3", "job-2", "job-1", "job-0"]
+
+
+def test_filters_combine(repository: Repository, make_job: MakeJob) -> None:
+    make_job("a", name="digits-cnn", project="vision", at=1.0)
+    make_job("b", name="digits-mlp", project="vision", at=2.0)
+    make_job("c", name="digits-mlp", project="speech", at=3.0)
+    make_job("d", name="a_b", project="speech", at=4.0)
+    repository.advance_job("b", CancelRequested(), 5.0)
+    assert _walk(repository, 1, project="vision") == ["b", "a"]
+    assert _walk(repository, 1, name_contains="MLP") == ["c", "b"]
+    assert _walk(repository, 1, states={JobState.QUEUED}, name_contains="digits") == ["c", "a"]
+    assert _walk(repository, 1, states={JobState.CANCELLED, JobState.FAILED}) == ["b"]
+    assert _walk(repository, 1, states=set()) == []
+    assert _walk(repository, 1, name_contains="_") == ["d"]  # a wildcard of LIKE is a plain character here
+    assert _walk(repository, 1, name_contains="%") == []
+    assert _walk(repository, 1, name_contains="\0") == []
+
+
+def _cursor(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "?",
+        "ä",
+        "bm90IGpzb24",
+        _cursor(5),
+        _cursor(["jobs", 1.5]),
+        _cursor(["events", 1]),
+        _cursor(["jobs", "a", 1.5]),
+    ],
+)
+def test_a_foreign_cursor_is_refused(repository: Repository, cursor: str) -> None:
+    with pytest.raises(InvalidCursor):
+        repository.list_jobs(cursor=cursor)
+
+
+@pytest.mark.parametrize("cursor", [_cursor(["jobs", 1.5, "a"]), _cursor(["events", 2**70]), _cursor(["events", True])])
+def test_a_cursor_of_another_listing_is_refused(repository: Repository, cursor: str) -> None:
+    with pytest.raises(InvalidCursor):
+        repository.events(cursor=cursor)
+
+
+@pytest.mark.parametrize("limit", [0, -1, MAX_PAGE + 1])
+def test_the_size_of_a_page_is_bounded(repository: Repository, limit: int) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        repository.list_jobs(limit=limit)
+
+
+def test_active_jobs_and_counts(repository: Repository, make_job: MakeJob) -> None:
+    for number in range(3):
+        make_job(f"job-{number}", at=float(number))
+    repository.advance_job("job-0", MembershipFormed(1), 5.0)
+    repository.advance_job("job-1", CancelRequested(), 5.0)
+    assert [job.id for job in repository.active_jobs()] == ["job-0", "job-2"]
+    counts = repository.count_jobs_by_state()
+    assert set(counts) == set(JobState)
+    assert {state: count for state, count in counts.items() if count} == {
+        JobState.QUEUED: 1,
+        JobState.RUNNING: 1,
+        JobState.CANCELLED: 1,
+    }
+
+
+# --- lifecycle -------------------------------------------------------------------------------------------------------
+
+
+def test_a_life_from_start_to_result(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    assert repository.advance_job("job-1", MembershipFormed(1), 10.0).started_at == 10.0
+    paused = repository.advance_job("job-1", Paused(), 20.0)
+    assert (paused.state, paused.started_at) == (JobState.PAUSED, 10.0)
+    assert repository.advance_job("job-1", MembershipFormed(2), 30.0).started_at == 10.0
+    done = repository.advance_job(
+        "job-1", ResultReported(Outcome.SUCCEEDED, 400, math.inf, {"test_accuracy": 0.97}), 40.0
+    )
+    assert done == repository.get_job("job-1")
+    assert (done.state, done.finished_at, done.step, done.failure) == (JobState.SUCCEEDED, 40.0, 400, None)
+    assert done.result == {
+        "outcome": "succeeded",
+        "step": 400,
+        "final_loss": math.inf,
+        "metrics": {"test_accuracy": 0.97},
+        "error": None,
+    }
+    types = [event.type for event in repository.events("job-1").items]
+    assert types == ["JobSucceeded", "JobResumed", "JobPaused", "JobStarted", "JobSubmitted"]
+
+
+def test_a_repeated_result_changes_nothing(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    result = ResultReported(Outcome.FAILED, 3, error="ValueError: no")
+    done = repository.advance_job("job-1", result, 10.0)
+    assert (done.state, done.failure) == (JobState.FAILED, "ValueError: no")
+    assert repository.advance_job("job-1", result, 20.0) == done
+
+
+def test_a_job_that_ended_wants_and_has_nothing(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    tasks = [placed("job-1", Role.WORKER, 0)]
+    generation = repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, tasks, 1.0)
+    done = repository.advance_job("job-1", ResultReported(Outcome.SUCCEEDED, 3), 2.0)
+    assert (done.wanted, done.running, done.generation) == (NOTHING, NOTHING, generation + 1)
+    assert repository.get_wanted("job-1").tasks == ()
+    assert repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, tasks, 3.0) == generation + 1
+    assert repository.get_job("job-1") == done
+
+
+def test_a_refused_transition_changes_nothing(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    done = repository.advance_job("job-1", CancelRequested(), 10.0)
+    with pytest.raises(InvalidTransition):
+        repository.advance_job("job-1", CancelRequested(), 20.0)
+    assert repository.get_job("job-1") == done
+    assert [event.type for event in repository.events("job-1").items].count("JobCancelled") == 1
+
+
+def test_a_changed_directive_is_a_new_generation(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    running = repository.advance_job("job-1", MembershipFormed(1), 1.0)
+    converged = repository.advance_job("job-1", ConvergenceReached("loss_decrease"), 2.0)
+    assert (converged.state, converged.directive) == (JobState.RUNNING, Directive.FINISH)
+    assert converged.generation == running.generation + 1
+    assert repository.advance_job("job-1", ConvergenceReached("max_steps"), 3.0) == converged
+    cancelling = repository.advance_job("job-1", CancelRequested(has_tasks=True), 4.0)
+    assert (cancelling.directive, cancelling.generation) == (Directive.CANCEL, converged.generation + 1)
+    assert repository.advance_job("job-1", AllTasksGone(), 5.0).state is JobState.CANCELLED

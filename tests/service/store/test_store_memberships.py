@@ -1,0 +1,67 @@
+"""Reported memberships and what they change in the job."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.store.store_builders import MakeJob, a_membership, a_sample
+
+from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.types import NOTHING, Allocation
+from optimus_service.store.errors import JobNotFound
+from optimus_service.store.repository import Repository
+
+
+def test_a_report_is_kept_once(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    report = a_membership(pause_seconds=0.5, message="first")
+    assert repository.report_membership("job-1", report)
+    before = repository.get_job("job-1")
+    assert not repository.report_membership("job-1", report)
+    assert repository.get_job("job-1") == before
+    assert repository.memberships("job-1") == [report]
+    event, _ = repository.events("job-1").items
+    assert (event.type, event.at) == ("MembershipChanged", report.at)
+    assert (event.data["workers"], event.data["servers"], event.data["cause"]) == (2, 1, "start")
+
+
+def test_the_job_shows_the_newest_membership(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.report_membership("job-1", a_membership(epoch=3, step=40, workers=("w",), cause="worker_lost"))
+    repository.report_membership("job-1", a_membership(epoch=2, step=20, cause="rescale"))  # late
+    job = repository.get_job("job-1")
+    assert (job.membership_epoch, job.running, job.step, job.rescales) == (3, Allocation(1, 1), 40, 1)
+    assert [membership.epoch for membership in repository.memberships("job-1")] == [1, 2, 3]
+    assert repository.memberships_of_active_jobs() == {"job-1": repository.memberships("job-1")}
+
+
+def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.add_samples("job-1", [a_sample(step=100)], 1.0)
+    repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
+    assert repository.get_job("job-1").step == 90
+
+
+def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.add_samples("job-1", [a_sample(step=100)], 1.0)
+    repository.add_samples("job-1", [a_sample(membership_epoch=2, step=95)], 2.0)  # overtook the report
+    assert repository.get_job("job-1").step == 100
+    repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
+    assert repository.get_job("job-1").step == 95
+
+
+def test_a_late_report_of_an_ended_job_is_kept_but_nothing_runs(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.advance_job("job-1", CancelRequested(), 1.0)
+    assert repository.report_membership("job-1", a_membership())
+    assert repository.get_job("job-1").running == NOTHING
+    assert repository.memberships_of_active_jobs() == {}
+
+
+def test_only_known_jobs_have_memberships(repository: Repository) -> None:
+    with pytest.raises(JobNotFound):
+        repository.report_membership("ghost", a_membership("ghost"))
+    assert repository.memberships("ghost") == []
