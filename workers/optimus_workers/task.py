@@ -74,7 +74,7 @@ class TrainingTask:
     optimizer: OptimizerSpec
     global_batch_size: int
     """Examples in one step (sync), in one worker's mini-batch (async)."""
-    collate: Callable[[list[Any]], Any] = default_collate
+    collate: Callable[[Any], Any] = default_collate
     """Makes a batch of a list of examples."""
     micro_batches: int = 12
     """Slots V of the global batch; more workers than this are of no use. 12 divides evenly by 1, 2, 3, 4, 6 and 12."""
@@ -126,8 +126,13 @@ class TrainingTask:
         return model
 
     def batch(self, indices: Sequence[int]) -> Any:
-        """The collated batch of these examples."""
-        return self.collate([self.dataset[int(index)] for index in indices])
+        """The collated batch of these examples.
+
+        Like torch's own loader, it asks a dataset that has `__getitems__` for all of them at once.
+        """
+        wanted = [int(index) for index in indices]
+        fetch_many = getattr(self.dataset, "__getitems__", None)
+        return self.collate(fetch_many(wanted) if fetch_many else [self.dataset[index] for index in wanted])
 
     def learning_rate(self, step: int) -> float:
         """The absolute learning rate of step `step` (counted from 0)."""
