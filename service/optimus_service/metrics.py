@@ -53,7 +53,8 @@ class ClusterFigures:
 
     jobs_by_state: Mapping[JobState, int]
     active_jobs: tuple[JobFigures, ...]
-    """Oldest first."""
+    """The oldest `MAX_JOBS` of them."""
+    n_active_jobs: int
 
 
 _JOB_GAUGES: tuple[tuple[str, str, Callable[[JobFigures], float | None]], ...] = (
@@ -91,8 +92,8 @@ class JobsCollector(Collector):
             states.add_metric([state.value], figures.jobs_by_state.get(state, 0))
         yield states
         for name, text, value_of in _JOB_GAUGES:
-            yield _job_gauge(name, text, figures.active_jobs[:MAX_JOBS], value_of)
-        left_out = max(len(figures.active_jobs) - MAX_JOBS, 0)
+            yield _job_gauge(name, text, figures.active_jobs, value_of)
+        left_out = figures.n_active_jobs - len(figures.active_jobs)
         yield _gauge("optimus_jobs_without_series", "Active jobs beyond the bound on labels", left_out)
 
 

@@ -7,18 +7,26 @@ that is not finite is null.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 MAX_TASKS = 1024
 """Workers (or servers) that one job may ask for."""
 MAX_SAMPLES_PER_POST = 1000
 MAX_BODY_BYTES = 1_048_576
+MAX_COUNT = 2**53
+"""Largest step, byte count and the like: beyond it a JSON reader with doubles would round."""
+MAX_POSIX_SECONDS = 1e11
+"""Latest moment that is accepted, in the year 5138: within what dates can say."""
+MAX_SPEC_BYTES = 100_000
+"""A job's specification as JSON: tasks get it in one environment variable, which Linux limits to 128 KiB."""
 
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|k|M|G|T|Ki|Mi|Gi|Ti)B?\s*$")
+_SIZE = re.compile(r"^\s*(\d{1,16}(?:\.\d{1,16})?)\s*(|k|M|G|T|Ki|Mi|Gi|Ti)B?\s*$")
 _UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -27,6 +35,12 @@ class Body(BaseModel):
     """Base of all bodies: unknown fields are errors, values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+PosixSeconds = Annotated[float, Field(ge=0, le=MAX_POSIX_SECONDS, allow_inf_nan=False)]
+Duration = Annotated[float, Field(ge=0, le=MAX_POSIX_SECONDS, allow_inf_nan=False)]
+TaskName = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -93,6 +107,16 @@ class ConvergenceBody(Body):
 NameField = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
+def _task_argument(value: object) -> str | int | float | bool:
+    """One check instead of a union's four, so that one message says what is allowed."""
+    if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("must be a string, a finite number or a boolean")
+    return value
+
+
+TaskArgument = Annotated[str | int | float | bool, PlainValidator(_task_argument, str | int | float | bool)]
+
+
 class JobSpecBody(Body):
     """A training job as its owner describes it (`POST /v1/jobs`, `optimus submit FILE`)."""
 
@@ -102,9 +126,11 @@ class JobSpecBody(Body):
         max_length=300,
         pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$",
         examples=["optimus_workers.zoo.digits:cnn"],
-        description="import path of a function that returns a TrainingTask",
+        description="package.module:name, the import path of a function that returns a TrainingTask",
     )
-    task_args: dict[str, str | int | float | bool] = Field(default_factory=dict, max_length=50)
+    task_args: dict[str, TaskArgument] = Field(
+        default_factory=dict, max_length=50, description="keyword arguments of that function"
+    )
     working_directory: str | None = Field(
         default=None, max_length=4096, description="absolute path that tasks run in and import from"
     )
@@ -130,10 +156,10 @@ class JobSpecBody(Body):
     @classmethod
     def _environment_names(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
-            if not re.fullmatch(r"[A-Za-z_]\w*", name):
-                raise ValueError(f"{name!r} is not a variable name")
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                raise ValueError(f"{name[:100]!r} is not a variable name")
             if name.startswith("OPTIMUS_"):
-                raise ValueError(f"{name!r}: names that start with OPTIMUS_ are reserved")
+                raise ValueError(f"{name[:100]!r}: names that start with OPTIMUS_ are reserved")
         return value
 
     @field_validator("working_directory")
@@ -142,6 +168,13 @@ class JobSpecBody(Body):
         if value is not None and not value.startswith("/"):
             raise ValueError("must be an absolute path")
         return value
+
+    @model_validator(mode="after")
+    def _fits_in_a_variable(self) -> Self:
+        size = len(json.dumps(self.model_dump(mode="json")))
+        if size > MAX_SPEC_BYTES:
+            raise ValueError(f"the whole specification may have {MAX_SPEC_BYTES} bytes as JSON, this one has {size}")
+        return self
 
 
 JobStateName = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -164,18 +197,18 @@ class IntervalBody(Body):
 class JobProfileBody(Body):
     """What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`)."""
 
-    n_parameters: int = Field(ge=0)
-    n_examples: int = Field(ge=0, description="training examples in one epoch")
-    global_batch_size: int = Field(ge=1)
-    steps_per_epoch: float = Field(gt=0, allow_inf_nan=False)
+    n_parameters: Count
+    n_examples: Count = Field(description="training examples in one epoch")
+    global_batch_size: int = Field(ge=1, le=MAX_COUNT)
+    steps_per_epoch: float = Field(gt=0, le=MAX_COUNT, allow_inf_nan=False)
 
 
 class JobResultBody(Body):
     """How the job ended (`POST /v1/jobs/{id}/result`)."""
 
     outcome: Literal["succeeded", "failed"]
-    step: int = Field(ge=0)
-    final_loss: float | None = None
+    step: Count
+    final_loss: float | None = Field(default=None, description="may be NaN or infinite, and is null in answers then")
     metrics: dict[str, float | None] = Field(default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}])
     checkpoint: str | None = Field(default=None, max_length=4096)
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
@@ -285,6 +318,22 @@ class PredictionPointBody(Body):
     total_steps: IntervalBody | None
 
 
+class ExplanationBody(Body):
+    """Why a job has what it has (`GET /v1/jobs/{id}/explanation`), from its latest decision."""
+
+    job_id: str
+    state: JobStateName
+    at: datetime | None = Field(description="when it was decided; null before the first round")
+    reason: str | None = Field(description="reason code", examples=["BetterUsedElsewhere"])
+    message: str = Field(description="one sentence for the job's owner")
+    what_would_change_it: str = Field(description="what would have to happen for the job to get more")
+    allocation: AllocationBody
+    previous: AllocationBody
+    gain: float | None = Field(description="marginal gain of the last task that it was granted")
+    next_gain: float | None = Field(description="marginal gain that its next task would have had")
+    confidence: float | None = Field(description="of the forecast behind the decision, 0 to 1")
+
+
 class AllocationPointBody(Body):
     """The job's membership from this moment on."""
 
@@ -309,26 +358,28 @@ class AllocationListBody(Body):
 class SampleBody(Body):
     """One telemetry record: `n_steps` consecutive steps of one worker that end with step `step`."""
 
-    membership_epoch: int = Field(ge=1)
+    membership_epoch: int = Field(ge=1, le=MAX_COUNT)
     rank: int = Field(ge=0, lt=MAX_TASKS)
-    sequence: int = Field(ge=0, description="counts the records of this rank in this membership epoch")
+    sequence: Count = Field(description="counts the records of this rank in this membership epoch")
     workers: int = Field(ge=1, le=MAX_TASKS)
     servers: int = Field(ge=1, le=MAX_TASKS)
-    at: float = Field(ge=0, allow_inf_nan=False, description="POSIX seconds at the end of the last step")
-    step: int = Field(ge=0, description="steps of the job completed at the end of this record")
+    at: PosixSeconds = Field(description="POSIX seconds at the end of the last step")
+    step: Count = Field(description="steps of the job completed at the end of this record")
     n_steps: int = Field(default=1, ge=1, le=10**6)
-    data_epoch: float = Field(ge=0, allow_inf_nan=False, description="passes over the data so far")
+    data_epoch: float = Field(ge=0, le=MAX_COUNT, allow_inf_nan=False, description="passes over the data so far")
     loss: float = Field(description="mean over the examples of these steps; may be NaN or infinite")
-    n_examples: int = Field(ge=0)
-    seconds: float = Field(ge=0, allow_inf_nan=False, description="wall time of these steps")
-    data_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
-    compute_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
-    push_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
-    wait_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
-    pull_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)
-    sent_bytes: int = Field(default=0, ge=0)
-    received_bytes: int = Field(default=0, ge=0)
-    staleness: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="mean, async mode")
+    n_examples: Count
+    seconds: Duration = Field(description="wall time of these steps")
+    data_seconds: Duration = 0
+    compute_seconds: Duration = 0
+    push_seconds: Duration = 0
+    wait_seconds: Duration = 0
+    pull_seconds: Duration = 0
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
+    staleness: float | None = Field(
+        default=None, ge=0, le=MAX_COUNT, allow_inf_nan=False, description="mean, in steps; async mode"
+    )
 
     @model_validator(mode="after")
     def _rank_exists(self) -> Self:
@@ -368,15 +419,15 @@ class WantedBody(Body):
 class MembershipReportBody(Body):
     """A membership epoch that a coordinator has formed (`POST /v1/jobs/{id}/membership`); again is harmless."""
 
-    epoch: int = Field(ge=1)
-    generation: int = Field(ge=0, description="the wanted generation that it answers")
-    at: float = Field(ge=0, allow_inf_nan=False)
-    step: int = Field(ge=0, description="steps completed when it began")
-    workers: list[str] = Field(max_length=MAX_TASKS, description="task names by rank")
-    servers: list[str] = Field(max_length=MAX_TASKS)
+    epoch: int = Field(ge=1, le=MAX_COUNT)
+    generation: Count = Field(description="the wanted generation that it answers")
+    at: PosixSeconds
+    step: Count = Field(description="steps completed when it began")
+    workers: list[TaskName] = Field(max_length=MAX_TASKS, description="task names by rank")
+    servers: list[TaskName] = Field(max_length=MAX_TASKS)
     cause: Literal["start", "rescale", "worker_lost", "server_lost", "coordinator_restart", "resume", "pause"]
-    pause_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="training stood still")
-    lost_steps: int = Field(default=0, ge=0, description="steps rolled back")
+    pause_seconds: Duration | None = Field(default=None, description="training stood still")
+    lost_steps: Count = Field(default=0, description="steps rolled back")
     message: str | None = Field(default=None, max_length=2000)
 
 
@@ -435,6 +486,13 @@ class LogBody(Body):
 
 class LogListBody(Body):
     logs: list[LogBody]
+
+
+class HealthBody(Body):
+    """`/healthz` and `/readyz` when all is well; otherwise there is a problem document that says what is wrong."""
+
+    status: Literal["alive", "ready"]
+    version: str
 
 
 class ProblemErrorBody(Body):

@@ -9,10 +9,12 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens
 from optimus_service.metrics import Metrics
+from optimus_service.predictions import HistoryCache
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 
@@ -48,5 +50,15 @@ def _services_of(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 
+def _task_checks_of(request: Request) -> TaskChecks:
+    return cast(TaskChecks, request.app.state.task_checks)
+
+
+def _histories_of(request: Request) -> HistoryCache:
+    return cast(HistoryCache, request.app.state.histories)
+
+
 ServicesDep = Annotated[Services, Depends(_services_of)]
-"""Parameter type that gives an endpoint its services."""
+TaskChecksDep = Annotated[TaskChecks, Depends(_task_checks_of)]
+HistoriesDep = Annotated[HistoryCache, Depends(_histories_of)]
+"""Parameter types that give an endpoint what it works with."""

@@ -1,0 +1,57 @@
+"""Puts the API together: endpoints, checks around them, and the long-poll hub's life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from optimus_service.api import cluster, from_tasks, health, job_details, jobs, problems
+from optimus_service.api.auth import AccessMiddleware
+from optimus_service.api.observe import ObserveMiddleware
+from optimus_service.api.openapi import openapi_document
+from optimus_service.api.services import Services
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.figures import figures_reader
+from optimus_service.predictions import HistoryCache
+
+
+def create_app(services: Services) -> FastAPI:
+    """The API as an ASGI application.
+
+    Its lifespan runs the hub. A server that shuts down has to call `services.hub.close()` first: it waits for open
+    requests before the lifespan ends, and long polls end only when the hub is closed.
+    """
+    app = FastAPI(title="Optimus", version=services.version, lifespan=_lifespan, redoc_url=None, redirect_slashes=False)
+    app.state.services = services
+    app.state.task_checks = TaskChecks(services.cluster.check_task)
+    app.state.histories = HistoryCache(services.repository)
+    for module in (jobs, job_details, from_tasks, cluster, health):
+        app.include_router(module.router)
+    problems.install(app)
+    services.metrics.show_jobs(figures_reader(services.repository, services.clock))
+    # The middleware added last is the outermost: refused requests are logged and measured as well.
+    app.add_middleware(
+        AccessMiddleware,
+        settings=services.settings,
+        job_tokens=services.job_tokens,
+        get_job=services.repository.get_job,
+    )
+    app.add_middleware(ObserveMiddleware, metrics=services.metrics)
+    app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    running = asyncio.create_task(services.hub.run())
+    try:
+        yield
+    finally:
+        services.hub.close()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

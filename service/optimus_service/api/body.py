@@ -1,0 +1,161 @@
+"""Reads request bodies with care, and refuses what an endpoint does not know.
+
+A body is read only as far as the limit, must be JSON in UTF-8, and its strings must be such that every database can
+hold them. All of this happens before an endpoint, and before pydantic, sees anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, get_type_hints
+
+from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+from optimus_service.api.problems import Problem, invalid
+from optimus_service.api.schemas import MAX_BODY_BYTES, Body, ProblemErrorBody
+from optimus_service.api.validation import MAX_ERRORS, dotted, field_errors
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class BoundedRequest(Request):
+    """A request that never holds more than `MAX_BODY_BYTES` of body, and parses it strictly."""
+
+    async def body(self) -> bytes:
+        """The body.
+
+        Raises:
+            Problem: it is larger than allowed (413).
+        """
+        if not hasattr(self, "_body"):
+            self._body = await self._read()
+        return self._body
+
+    async def json(self) -> Any:
+        """The parsed body.
+
+        Raises:
+            Problem: it is not JSON (400), or has strings that cannot be stored (422).
+        """
+        return parse_json(await self.body())
+
+    async def _read(self) -> bytes:
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared[:20]) > MAX_BODY_BYTES:
+            raise _too_large()
+        chunks, size = [], 0
+        async for chunk in self.stream():
+            size += len(chunk)
+            if size > MAX_BODY_BYTES:
+                raise _too_large()
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses unknown query parameters and bodies that are not JSON, and words errors for its body."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler with the checks in front."""
+        handle = super().get_route_handler()
+        known_queries = frozenset(_query_names(self.dependant))
+        body_model = _body_model(self.endpoint)
+
+        async def strict(request: Request) -> Response:
+            _refuse_unknown_queries(request, known_queries)
+            if body_model is not None:
+                _refuse_other_media(request)
+            try:
+                return await handle(BoundedRequest(request.scope, request.receive))
+            except RequestValidationError as error:
+                raise invalid(field_errors(error.errors(), body_model)) from error
+
+        return strict
+
+
+def parse_json(data: bytes) -> Any:
+    """What `data` says. NaN and Infinity are let through: the model knows where they are legal.
+
+    Raises:
+        Problem: not UTF-8, not JSON, nested too deeply or with numbers too long (400); unstorable strings (422).
+    """
+    try:
+        value = json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _not_json(f"byte {error.start} is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise _not_json(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except RecursionError as error:
+        raise _not_json("it is nested too deeply") from error
+    except ValueError as error:  # the limit on digits that Python puts on integers
+        raise _not_json("it has a number with too many digits") from error
+    if b"\\u" in data:  # such strings can only be written with escapes
+        errors = [error for error, _ in zip(_unstorable_strings(value), range(MAX_ERRORS), strict=False)]
+        if errors:
+            raise invalid(errors)
+    return value
+
+
+def _unstorable_strings(value: Any) -> Iterator[ProblemErrorBody]:
+    """Strings that UTF-8 or PostgreSQL cannot hold. A stack instead of recursion: the value may be deep."""
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, dict):
+            stack += (((*path, name), part) for name, part in item.items())
+            stack += ((path, name) for name in item)
+        elif isinstance(item, list):
+            stack += (((*path, index), part) for index, part in enumerate(item))
+        elif isinstance(item, str) and (why := _why_unstorable(item)):
+            yield ProblemErrorBody(field=dotted(path), message=why)
+
+
+def _why_unstorable(text: str) -> str | None:
+    if "\0" in text:
+        return "must not contain the character NUL (\\u0000)"
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return "must not contain half of a surrogate pair (\\ud800 to \\udfff)"
+    return None
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for part in dependant.dependencies:
+        yield from _query_names(part)
+
+
+def _body_model(endpoint: Callable[..., Any]) -> type[Body] | None:
+    hints = get_type_hints(endpoint)
+    hints.pop("return", None)
+    return next((hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, Body)), None)
+
+
+def _refuse_unknown_queries(request: Request, known: frozenset[str]) -> None:
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        allowed = f"allowed here: {', '.join(sorted(known))}" if known else "none are allowed here"
+        message = f"unknown query parameter; {allowed}"
+        raise invalid([ProblemErrorBody(field=dotted([name]), message=message) for name in unknown[:MAX_ERRORS]])
+
+
+def _refuse_other_media(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem(415, f"send Content-Type: application/json, not {media_type[:100] or 'nothing'}")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise Problem(415, "send the body without Content-Encoding")
+
+
+def _too_large() -> Problem:
+    limit = ProblemErrorBody(field="body", message=f"may have at most {MAX_BODY_BYTES} bytes")
+    return Problem(413, f"the body may have at most {MAX_BODY_BYTES} bytes", errors=[limit])
+
+
+def _not_json(why: str) -> Problem:
+    return Problem(
+        400, f"the body is not JSON: {why}", kind="invalid-json", errors=[ProblemErrorBody(field="body", message=why)]
+    )

@@ -1,0 +1,100 @@
+"""The cluster and what the scheduler did with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fastapi import APIRouter
+
+from optimus_scheduler.types import Node, Resources, Role, Task, TaskPhase
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.jobs import CursorQuery, LimitQuery
+from optimus_service.api.present import moment, round_body
+from optimus_service.api.schemas import (
+    ClusterBody,
+    JobSpecBody,
+    NodeBody,
+    NodeListBody,
+    NodeResourcesBody,
+    RoundListBody,
+)
+from optimus_service.api.services import Services, ServicesDep
+from optimus_service.loop.specification import resources_of
+from optimus_service.store.errors import JobNotFound
+
+router = APIRouter(route_class=StrictRoute, tags=["cluster"])
+
+
+@router.get("/v1/nodes")
+def list_nodes(services: ServicesDep) -> NodeListBody:
+    """The nodes, what they have, and which tasks use how much of it."""
+    tasks = _live_tasks(services)
+    needs = _needs(services, tasks)
+    return NodeListBody(nodes=[_node_body(node, tasks, needs) for node in services.cluster.nodes()])
+
+
+@router.get("/v1/cluster")
+def show_cluster(services: ServicesDep) -> ClusterBody:
+    """The cluster in one look."""
+    tasks = _live_tasks(services)
+    last_round = next(iter(services.repository.rounds(limit=1).items), None)
+    return ClusterBody(
+        capacity=_resources_body(_sum(node.capacity for node in services.cluster.nodes())),
+        used=_resources_body(_used(tasks, _needs(services, tasks))),
+        jobs={state.value: count for state, count in services.repository.count_jobs_by_state().items()},
+        last_round_at=None if last_round is None else moment(last_round.at),
+        policy=services.settings.policy,
+        version=services.version,
+    )
+
+
+@router.get("/v1/rounds")
+def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50) -> RoundListBody:
+    """Scheduling rounds, newest first: when, why, how long, what they did."""
+    page = services.repository.rounds(cursor, limit)
+    return RoundListBody(rounds=[round_body(each) for each in page.items], next_cursor=page.next_cursor)
+
+
+# --- who uses what ---------------------------------------------------------------------------------------------------
+
+_Needs = Mapping[tuple[str, Role], Resources]
+"""What one task of a job in a role takes. Coordinators, and tasks of jobs that nobody knows, take nothing."""
+
+
+def _live_tasks(services: Services) -> tuple[Task, ...]:
+    return tuple(task for task in services.cluster.tasks() if task.phase is not TaskPhase.EXITED)
+
+
+def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
+    needs: dict[tuple[str, Role], Resources] = {}
+    for job_id in sorted({task.key.job_id for task in tasks}):
+        try:
+            spec = JobSpecBody.model_validate(services.repository.get_job(job_id).spec)
+        except JobNotFound:
+            continue
+        needs[job_id, Role.WORKER] = resources_of(spec.workers.resources)
+        needs[job_id, Role.SERVER] = resources_of(spec.servers.resources)
+    return needs
+
+
+def _used(tasks: Iterable[Task], needs: _Needs) -> Resources:
+    return _sum(needs.get((task.key.job_id, task.key.role), Resources()) for task in tasks)
+
+
+def _sum(amounts: Iterable[Resources]) -> Resources:
+    return sum(amounts, Resources())
+
+
+def _node_body(node: Node, tasks: Iterable[Task], needs: _Needs) -> NodeBody:
+    here = [task for task in tasks if task.node == node.name]
+    return NodeBody(
+        name=node.name,
+        schedulable=node.schedulable,
+        capacity=_resources_body(node.capacity),
+        used=_resources_body(_used(here, needs)),
+        tasks=[task.key.name for task in here],
+    )
+
+
+def _resources_body(resources: Resources) -> NodeResourcesBody:
+    return NodeResourcesBody(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))

@@ -1,0 +1,123 @@
+"""Examples of bodies for the OpenAPI page. A test sends each of them to the service, so they are true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Examples = dict[str, Any]
+
+_WORKER = "digits-cnn-x7k2p-worker-{}-0"
+_SERVER = "digits-cnn-x7k2p-server-{}-0"
+
+JOB_SPECS: Examples = {
+    "smallest": {
+        "summary": "A name and a task are enough",
+        "value": {"name": "digits-mlp", "task": "optimus_workers.zoo.digits:mlp"},
+    },
+    "typical": {
+        "summary": "Its own convergence rule, sizes and resources",
+        "value": {
+            "name": "digits-cnn",
+            "project": "vision",
+            "task": "optimus_workers.zoo.digits:cnn",
+            "mode": "sync",
+            "global_batch_size": 128,
+            "convergence": {"loss_decrease": {"below": 0.01, "patience_epochs": 3}, "max_epochs": 60},
+            "workers": {"min": 1, "max": 4, "resources": {"cpu": 1, "memory_bytes": "512Mi"}},
+            "servers": {"min": 1, "max": 2, "resources": {"cpu": 1, "memory_bytes": "256Mi"}},
+            "seed": 7,
+        },
+    },
+}
+
+TELEMETRY: Examples = {
+    "two records": {
+        "summary": "Ten steps of one worker, and one whose loss is not a number",
+        "value": {
+            "samples": [
+                {
+                    "membership_epoch": 1,
+                    "rank": 0,
+                    "sequence": 0,
+                    "workers": 2,
+                    "servers": 1,
+                    "at": 1760000000.5,
+                    "step": 10,
+                    "n_steps": 10,
+                    "data_epoch": 0.9,
+                    "loss": 2.31,
+                    "n_examples": 1280,
+                    "seconds": 0.52,
+                    "compute_seconds": 0.4,
+                },
+                {
+                    "membership_epoch": 1,
+                    "rank": 1,
+                    "sequence": 0,
+                    "workers": 2,
+                    "servers": 1,
+                    "at": 1760000001.0,
+                    "step": 11,
+                    "data_epoch": 1.0,
+                    "loss": "NaN",
+                    "n_examples": 128,
+                    "seconds": 0.05,
+                },
+            ]
+        },
+    }
+}
+
+MEMBERSHIPS: Examples = {
+    "start": {
+        "summary": "The first membership",
+        "value": {
+            "epoch": 1,
+            "generation": 1,
+            "at": 1760000000.0,
+            "step": 0,
+            "workers": [_WORKER.format(0), _WORKER.format(1)],
+            "servers": [_SERVER.format(0)],
+            "cause": "start",
+        },
+    },
+    "rescale": {
+        "summary": "One more worker; training stood still for 120 ms",
+        "value": {
+            "epoch": 2,
+            "generation": 2,
+            "at": 1760000060.0,
+            "step": 840,
+            "workers": [_WORKER.format(0), _WORKER.format(1), _WORKER.format(2)],
+            "servers": [_SERVER.format(0)],
+            "cause": "rescale",
+            "pause_seconds": 0.12,
+        },
+    },
+}
+
+PROFILES: Examples = {
+    "digits": {
+        "summary": "A small network on handwritten digits",
+        "value": {"n_parameters": 38282, "n_examples": 1437, "global_batch_size": 128, "steps_per_epoch": 11.2},
+    }
+}
+
+RESULTS: Examples = {
+    "succeeded": {
+        "summary": "Converged",
+        "value": {"outcome": "succeeded", "step": 2100, "final_loss": 0.04, "metrics": {"test_accuracy": 0.975}},
+    },
+    "failed": {
+        "summary": "The job's own code raised",
+        "value": {"outcome": "failed", "step": 12, "error": "ValueError: no images in /data"},
+    },
+}
+
+SUBMITTED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A repetition: the job that the first request made"},
+    201: {
+        "description": "The job was accepted",
+        "headers": {"Location": {"description": "where the job is", "schema": {"type": "string"}}},
+    },
+}

@@ -1,0 +1,109 @@
+"""What a job's own tasks call, with the job's token (docs/protocol.md, section 2). All may be repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Query
+from starlette.concurrency import run_in_threadpool
+
+from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
+from optimus_service.api import examples
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.present import wanted_body
+from optimus_service.api.problems import documented
+from optimus_service.api.schemas import (
+    IgnoredSampleBody,
+    JobProfileBody,
+    JobResultBody,
+    MembershipReportBody,
+    TelemetryAnswerBody,
+    TelemetryBody,
+    WantedBody,
+)
+from optimus_service.api.services import Services, ServicesDep
+from optimus_service.store.records import MembershipRecord, Sample
+
+MAX_WAIT_SECONDS = 60.0
+"""Longest long poll: below the idle timeouts of common proxies."""
+
+router = APIRouter(route_class=StrictRoute, tags=["calls of a job's tasks"])
+
+
+@router.get("/v1/jobs/{job_id}/membership")
+async def wait_for_membership(
+    job_id: str,
+    services: ServicesDep,
+    after: Annotated[int, Query(ge=-1, le=2**53, description="the generation that the caller knows")] = -1,
+    timeout_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 25.0,
+) -> WantedBody:
+    """What the job should have, once its generation is above `after`; unchanged at the timeout (a long poll)."""
+    wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
+    if wanted.generation <= after:
+        # Neither a thread nor a database connection is held while waiting.
+        await services.hub.wait(job_id, after, timeout_seconds)
+        wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
+    return wanted_body(wanted)
+
+
+@router.post("/v1/jobs/{job_id}/membership", status_code=204, responses=documented(409))
+def report_membership(
+    job_id: str,
+    report: Annotated[MembershipReportBody, Body(openapi_examples=examples.MEMBERSHIPS)],
+    services: ServicesDep,
+) -> None:
+    """Report a membership epoch that was formed. 409: the job has ended."""
+    record = MembershipRecord(
+        job_id=job_id, **report.model_dump() | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
+    )
+    is_new = services.repository.report_membership(job_id, record)
+    _advance(services, job_id, report)
+    if is_new and report.pause_seconds is not None:
+        services.metrics.observe_pause(report.cause, report.pause_seconds)
+
+
+def _advance(services: Services, job_id: str, report: MembershipReportBody) -> None:
+    """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
+    if services.repository.get_job(job_id).membership_epoch == report.epoch:
+        event = Paused() if report.cause == "pause" else MembershipFormed(report.epoch)
+        services.repository.advance_job(job_id, event, services.clock())
+
+
+@router.put("/v1/jobs/{job_id}/profile", status_code=204)
+def put_profile(
+    job_id: str, profile: Annotated[JobProfileBody, Body(openapi_examples=examples.PROFILES)], services: ServicesDep
+) -> None:
+    """Tell what only the job's code knows: parameters, examples, steps per epoch."""
+    services.repository.put_profile(job_id, profile.model_dump(mode="json"))
+
+
+@router.post("/v1/jobs/{job_id}/telemetry")
+def add_telemetry(
+    job_id: str, telemetry: Annotated[TelemetryBody, Body(openapi_examples=examples.TELEMETRY)], services: ServicesDep
+) -> TelemetryAnswerBody:
+    """Report steps and losses. Samples that are not counted are named with the reason; that is no error."""
+    samples = [Sample(**sample.model_dump()) for sample in telemetry.samples]
+    added = services.repository.add_samples(job_id, samples, services.clock())
+    services.metrics.count_samples("accepted", added.accepted)
+    for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
+        services.metrics.count_samples(why, n_samples)
+    ignored = [IgnoredSampleBody(index=each.index, why=each.why) for each in added.ignored]
+    return TelemetryAnswerBody(accepted=added.accepted, ignored=ignored)
+
+
+@router.post("/v1/jobs/{job_id}/result", status_code=204, responses=documented(409))
+def report_result(
+    job_id: str, result: Annotated[JobResultBody, Body(openapi_examples=examples.RESULTS)], services: ServicesDep
+) -> None:
+    """Report how the job ended. 409: it has ended in another way already."""
+    event = ResultReported(
+        outcome=Outcome(result.outcome),
+        step=result.step,
+        final_loss=result.final_loss,
+        metrics=result.metrics,
+        error=result.error,
+    )
+    job = services.repository.advance_job(job_id, event, services.clock())
+    services.hub.notify(job_id, job.generation)
+    services.trigger_round("result")

@@ -1,0 +1,128 @@
+"""What is known of one job beyond its present state: events, decisions, predictions, memberships, logs."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.jobs import CursorQuery, LimitQuery
+from optimus_service.api.present import allocation_point_body, decision_body, event_body, explanation_body
+from optimus_service.api.problems import documented, invalid_field
+from optimus_service.api.schemas import (
+    MAX_TASKS,
+    AllocationListBody,
+    DecisionListBody,
+    EventListBody,
+    ExplanationBody,
+    LogBody,
+    LogListBody,
+    PredictionsBody,
+)
+from optimus_service.api.services import HistoriesDep, ServicesDep
+from optimus_service.predictions import MAX_DECISIONS, MAX_SIZES, predictions_body
+from optimus_service.store.records import TaskRecord
+
+MAX_TAIL_BYTES = 262_144
+MAX_LOGS = 50
+"""Tasks whose logs one answer holds: the newest. With the default tail that is 3 MB at most."""
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+
+SizesQuery = Query(max_length=9, description="a number or a range like 1-8", examples=["1-8"])
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+@router.get("/v1/jobs/{job_id}/events", responses=documented(404))
+def list_events(
+    job_id: str, services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50
+) -> EventListBody:
+    """What happened to the job, newest first."""
+    services.repository.get_job(job_id)
+    page = services.repository.events(job_id, cursor, limit)
+    return EventListBody(events=[event_body(event) for event in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/jobs/{job_id}/decisions", responses=documented(404))
+def list_decisions(
+    job_id: str, services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50
+) -> DecisionListBody:
+    """What each round decided for the job and why, newest first."""
+    services.repository.get_job(job_id)
+    page = services.repository.decisions(job_id, cursor, limit)
+    return DecisionListBody(decisions=[decision_body(each) for each in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/jobs/{job_id}/explanation", responses=documented(404))
+def explain_job(job_id: str, services: ServicesDep) -> ExplanationBody:
+    """Why the job has the tasks that it has, and what would have to happen for it to get more."""
+    job = services.repository.get_job(job_id)
+    return explanation_body(job, services.repository.latest_decision(job_id))
+
+
+@router.get("/v1/jobs/{job_id}/predictions", responses=documented(404))
+def predict_job(
+    job_id: str,
+    services: ServicesDep,
+    histories: HistoriesDep,
+    workers: Annotated[str, SizesQuery] = "1-8",
+    servers: Annotated[str, SizesQuery] = "1-8",
+) -> PredictionsBody:
+    """What Optimus believes of the job now: its loss curve, when it will be done, its speed at other sizes."""
+    sizes = sizes_in("workers", workers), sizes_in("servers", servers)
+    if len(sizes[0]) * len(sizes[1]) > MAX_SIZES:
+        raise invalid_field("workers", f"workers × servers may be {MAX_SIZES} sizes at most")
+    record = services.repository.get_job(job_id)
+    job = histories.job(record, services.repository.memberships(job_id))
+    decisions = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
+    return predictions_body(record, job, decisions, *sizes, now=services.clock())
+
+
+@router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))
+def list_allocations(job_id: str, services: ServicesDep) -> AllocationListBody:
+    """The job's memberships, oldest first: how many workers and servers it had from when on."""
+    job = services.repository.get_job(job_id)
+    points = [allocation_point_body(each, job) for each in services.repository.memberships(job_id)]
+    return AllocationListBody(allocations=points)
+
+
+@router.get("/v1/jobs/{job_id}/logs", responses=documented(404))
+def read_logs(
+    job_id: str,
+    services: ServicesDep,
+    task: Annotated[
+        str | None, Query(max_length=253, description="name of one task; default: all, the newest 50")
+    ] = None,
+    tail_bytes: Annotated[int, Query(ge=1, le=MAX_TAIL_BYTES, description="from the end of each log")] = 65_536,
+) -> LogListBody:
+    """The end of what the job's tasks printed, newest task first."""
+    services.repository.get_job(job_id)
+    found = services.repository.tasks(active_only=False, job_id=job_id)
+    if task is not None:
+        found = [each for each in found if each.key.name == task]
+        if not found:
+            raise invalid_field("task", "the job has no task of this name")
+    newest = sorted(found, key=_newest_first)[:MAX_LOGS]
+    logs = [LogBody(task=each.key.name, text=services.cluster.log_tail(each.key, tail_bytes)) for each in newest]
+    return LogListBody(logs=logs)
+
+
+def sizes_in(field: str, text: str) -> range:
+    """The numbers of tasks that `4` or `1-8` stands for.
+
+    Raises:
+        Problem: it is no such text, or out of bounds (422).
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise invalid_field(field, "must be a number or a range like 1-8")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not 1 <= first <= last <= MAX_TASKS:
+        raise invalid_field(field, f"must lie within 1-{MAX_TASKS}, the smaller number first")
+    return range(first, last + 1)
+
+
+def _newest_first(task: TaskRecord) -> tuple[float, str]:
+    return -task.created_at, task.key.name

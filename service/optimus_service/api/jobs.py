@@ -1,0 +1,105 @@
+"""Jobs as their owners see them: submit, list, look at, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Query, Response
+
+from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.types import JobState
+from optimus_service.api import examples, submission
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.present import job_body
+from optimus_service.api.problems import documented
+from optimus_service.api.schemas import JobBody, JobListBody, JobSpecBody, JobStateName
+from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.store.records import JobRecord
+from optimus_service.views import measured_speed
+
+MAX_LIMIT = 200
+"""Items of one page: an answer stays below a megabyte or so."""
+SPEED_SAMPLES = 200
+"""How many of a job's newest samples its measured speed is taken from: half a minute of a large job."""
+
+CursorQuery = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before")]
+LimitQuery = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="makes the request safe to repeat: the same key never makes a second job",
+    ),
+]
+_Filter = Query(max_length=63)
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+@router.post("/v1/jobs", status_code=201, responses={**examples.SUBMITTED, **documented(409)})
+def submit_job(
+    spec: Annotated[JobSpecBody, Body(openapi_examples=examples.JOB_SPECS)],
+    services: ServicesDep,
+    task_checks: TaskChecksDep,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> JobBody:
+    """Submit a job. A scheduling round follows at once.
+
+    Refused with 422 when its code cannot be loaded or the cluster could never hold its minimum. Repeated with the same
+    `Idempotency-Key` and body: 200 and the job of the first time; with another body: 409.
+    """
+    job, is_new = submission.submit(services, task_checks, spec, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if is_new:
+        services.trigger_round("submit")
+    else:
+        response.status_code = 200
+    return _shown(services, [job])[0]
+
+
+@router.get("/v1/jobs")
+def list_jobs(
+    services: ServicesDep,
+    state: Annotated[list[JobStateName] | None, Query(description="any of these states; may be repeated")] = None,
+    project: Annotated[str | None, _Filter] = None,
+    name: Annotated[str | None, Query(max_length=63, description="part of the name, in any case")] = None,
+    cursor: CursorQuery = None,
+    limit: LimitQuery = 50,
+) -> JobListBody:
+    """Jobs, newest first."""
+    states = None if state is None else {JobState(each) for each in state}
+    page = services.repository.list_jobs(states, project, name, cursor, limit)
+    return JobListBody(jobs=_shown(services, page.items), next_cursor=page.next_cursor)
+
+
+@router.get("/v1/jobs/{job_id}", responses=documented(404))
+def get_job(job_id: str, services: ServicesDep) -> JobBody:
+    """One job: its state, how far it is, what it has."""
+    return _shown(services, [services.repository.get_job(job_id)])[0]
+
+
+@router.post("/v1/jobs/{job_id}/cancel", responses=documented(404, 409))
+def cancel_job(job_id: str, services: ServicesDep) -> JobBody:
+    """Cancel a job. Its tasks are stopped; it is `cancelled` once they are gone. 409 when it has ended already."""
+    has_tasks = bool(services.repository.tasks(job_id=job_id))
+    job = services.repository.advance_job(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
+    services.hub.notify(job_id, job.generation)
+    services.trigger_round("cancel")
+    return _shown(services, [job])[0]
+
+
+def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[JobBody]:
+    """Bodies with the latest decisions and speeds; one query for all decisions, one for each running job's speed."""
+    decisions = services.repository.latest_decisions([job.id for job in jobs])
+    return [job_body(job, decisions.get(job.id), speed_of(services, job)) for job in jobs]
+
+
+def speed_of(services: Services, job: JobRecord) -> float | None:
+    """Measured steps per second; None for a job that does not run."""
+    if job.state is not JobState.RUNNING:
+        return None
+    return measured_speed(services.repository.newest_samples(job.id, SPEED_SAMPLES), services.clock())

@@ -1,0 +1,82 @@
+"""Around every request: an id, a line in the log, a figure in the metrics."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from typing import Any
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from optimus_service.metrics import Metrics
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Ids that are taken over from the client: short, and harmless in a log line."""
+_QUIET_PATHS = re.compile(r"/(healthz|readyz|metrics|v1/jobs/[^/]+/(telemetry|membership))")
+"""Called every few seconds by machines: when they go well, they are worth a line for debugging only."""
+_OTHER_ROUTE = "(none)"
+"""Stands for all paths that no route has, so that the metric's labels stay few."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_LONGEST_PATH = 300
+
+_log = structlog.get_logger("optimus.access")
+
+
+class ObserveMiddleware:
+    """Gives requests ids (`X-Request-ID`, in and out), and logs and measures them."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on and watch it. An exception counts as 500 and goes on to the outside."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 500
+        started = time.monotonic()
+
+        async def watched_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        try:
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                await self._app(scope, receive, watched_send)
+        finally:
+            self._record(scope, status, time.monotonic() - started)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        route = getattr(scope.get("route"), "path", _OTHER_ROUTE)
+        self._metrics.observe_request(method, route, status, seconds)
+        _log_request(scope, method, status, seconds)
+
+
+def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None:
+    path = scope["path"]
+    quiet = status < 400 and _QUIET_PATHS.fullmatch(path) is not None
+    write = _log.debug if quiet else _log.info if status < 500 else _log.error
+    figures: dict[str, Any] = {
+        "method": method,
+        "path": path[:_LONGEST_PATH],
+        "status": status,
+        "seconds": round(seconds, 4),
+        "client": (scope.get("client") or ("unknown",))[0],
+        "request_id": scope["state"]["request_id"],
+    }
+    write("request", **figures)
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)

@@ -1,0 +1,183 @@
+"""Stored records as bodies of the API. Pure; every number that is not finite becomes null on the way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+from optimus_scheduler.types import Allocation, PlacedTask
+from optimus_service.api.schemas import (
+    AllocationBody,
+    AllocationPointBody,
+    DecisionBody,
+    EventBody,
+    ExplanationBody,
+    IntervalBody,
+    JobBody,
+    JobProfileBody,
+    JobResultBody,
+    JobSpecBody,
+    PredictionPointBody,
+    RoundBody,
+    WantedBody,
+    WantedTaskBody,
+)
+from optimus_service.store.records import (
+    DecisionRecord,
+    Document,
+    EventRecord,
+    JobRecord,
+    MembershipRecord,
+    RoundRecord,
+    WantedRecord,
+)
+from optimus_service.views import explain, finite, finite_document, interval, outlook
+
+
+def job_body(job: JobRecord, decision: DecisionRecord | None, steps_per_second: float | None) -> JobBody:
+    """A job with what its latest decision says of it."""
+    ahead = outlook(job, decision)
+    explanation = explain(job, decision)
+    return JobBody(
+        id=job.id,
+        name=job.name,
+        project=job.project,
+        state=job.state.value,
+        directive=job.directive.value,
+        spec=JobSpecBody.model_validate(job.spec),
+        created_at=moment(job.created_at),
+        started_at=moment_or_none(job.started_at),
+        finished_at=moment_or_none(job.finished_at),
+        jct_seconds=None if job.finished_at is None else job.finished_at - job.created_at,
+        first_step=job.first_step,
+        step=job.step,
+        epoch=finite(job.epoch),
+        loss=finite(job.loss),
+        steps_per_second=finite(steps_per_second),
+        wanted=allocation_body(job.wanted),
+        running=allocation_body(job.running),
+        membership_epoch=job.membership_epoch,
+        progress=ahead.progress,
+        remaining_steps=ahead.remaining_steps,
+        remaining_seconds=ahead.remaining_seconds,
+        reason=explanation.reason,
+        message=explanation.message,
+        profile=None if job.profile is None else JobProfileBody.model_validate(job.profile),
+        result=None if job.result is None else _result_body(job.result),
+        failure=job.failure,
+        rescales=job.rescales,
+    )
+
+
+def explanation_body(job: JobRecord, decision: DecisionRecord | None) -> ExplanationBody:
+    """Why the job has what it has."""
+    explanation = explain(job, decision)
+    return ExplanationBody(
+        job_id=job.id,
+        state=job.state.value,
+        at=None if decision is None else moment(decision.at),
+        reason=explanation.reason,
+        message=explanation.message,
+        what_would_change_it=explanation.what_would_change_it,
+        allocation=allocation_body(explanation.allocation),
+        previous=allocation_body(explanation.previous),
+        gain=None if decision is None else finite(decision.gain),
+        next_gain=None if decision is None else finite(decision.next_gain),
+        confidence=None if decision is None else finite(decision.forecast.get("confidence")),
+    )
+
+
+def allocation_body(allocation: Allocation) -> AllocationBody:
+    """An allocation."""
+    return AllocationBody(workers=allocation.workers, servers=allocation.servers, gpu_type=allocation.gpu_type)
+
+
+def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> AllocationPointBody:
+    """One membership of the job's history."""
+    return AllocationPointBody(
+        at=moment(membership.at),
+        at_seconds=membership.at - job.created_at,
+        membership_epoch=membership.epoch,
+        step=membership.step,
+        workers=len(membership.workers),
+        servers=len(membership.servers),
+        cause=membership.cause,
+        pause_seconds=finite(membership.pause_seconds),
+        lost_steps=membership.lost_steps,
+    )
+
+
+def event_body(event: EventRecord) -> EventBody:
+    """Something that happened."""
+    return EventBody(
+        id=event.id, at=moment(event.at), type=event.type, message=event.message, data=finite_document(event.data)
+    )
+
+
+def decision_body(decision: DecisionRecord) -> DecisionBody:
+    """What a round decided for one job."""
+    return DecisionBody(
+        round_id=decision.round_id,
+        at=moment(decision.at),
+        allocation=allocation_body(decision.allocation),
+        previous=allocation_body(decision.previous),
+        reason=decision.reason,
+        message=decision.message,
+        gain=finite(decision.gain),
+        next_gain=finite(decision.next_gain),
+        forecast=finite_document(decision.forecast),
+    )
+
+
+def prediction_point_body(decision: DecisionRecord) -> PredictionPointBody:
+    """What a round believed of the job's end, and the step the job was at: total minus what was left then."""
+    total = interval(decision.forecast.get("total_steps"))
+    left = interval(decision.forecast.get("remaining_steps"))
+    return PredictionPointBody(at=moment(decision.at), step=_step_then(total, left), total_steps=total)
+
+
+def _step_then(total: IntervalBody | None, left: IntervalBody | None) -> int:
+    return 0 if total is None or left is None else max(round(total.mean - left.mean), 0)
+
+
+def round_body(record: RoundRecord) -> RoundBody:
+    """One scheduling round."""
+    return RoundBody(
+        id=record.id,
+        at=moment(record.at),
+        trigger=record.trigger,
+        seconds=record.seconds,
+        phase_seconds=finite_document(record.phase_seconds),
+        n_jobs=record.n_jobs,
+        n_actions=record.n_actions,
+        error=record.error,
+    )
+
+
+def wanted_body(wanted: WantedRecord) -> WantedBody:
+    """What a job's coordinator should have."""
+    return WantedBody(
+        generation=wanted.generation,
+        directive=wanted.directive.value,
+        tasks=[_wanted_task_body(task) for task in wanted.tasks],
+    )
+
+
+def _wanted_task_body(task: PlacedTask) -> WantedTaskBody:
+    role = cast(Literal["worker", "server"], task.key.role.value)
+    return WantedTaskBody(name=task.key.name, role=role, rank=task.key.rank)
+
+
+def _result_body(result: Document) -> JobResultBody:
+    known: dict[str, Any] = {name: result[name] for name in JobResultBody.model_fields if name in result}
+    return JobResultBody.model_validate(finite_document(known))
+
+
+def moment(seconds: float) -> datetime:
+    """POSIX seconds as a date and time in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def moment_or_none(seconds: float | None) -> datetime | None:
+    """The same for a moment that may not have come."""
+    return None if seconds is None else moment(seconds)

@@ -1,0 +1,176 @@
+"""Errors as RFC 9457 problem documents (`application/problem+json`), whoever raised them.
+
+Problem                     what our own code raises: status, kind, detail, the fields at fault
+HTTPException (Starlette)   404, 405 of the router
+RequestValidationError      422 of FastAPI, reworded in `validation`
+StoreError and the like     mapped by `problem_of`
+anything else               500, with the request id and nothing of the inside
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from optimus_scheduler.lifecycle import InvalidTransition
+from optimus_service.api.schemas import ProblemBody, ProblemErrorBody
+from optimus_service.api.validation import field_errors
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.hub import TooManyWaiters
+from optimus_service.store import errors as store_errors
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = 2
+"""A database or cluster that restarts is usually back soon, and asking is cheap."""
+_TYPE_PREFIX = "urn:optimus:problem:"
+
+TITLES = {
+    "invalid-json": "The body is not JSON",
+    "invalid-request": "The request is not valid",
+    "unauthorized": "A token is needed",
+    "forbidden": "Not allowed",
+    "not-found": "There is no such thing",
+    "method-not-allowed": "This method is not supported here",
+    "conflict": "The job's state does not allow this",
+    "idempotency-conflict": "The idempotency key was used for something else",
+    "too-large": "The body is too large",
+    "unsupported-media-type": "The body must be JSON",
+    "unavailable": "Not available right now",
+    "internal": "Something went wrong inside the service",
+}
+"""Every kind of problem with its title. The kind is the last part of `type`."""
+
+_KIND_OF_STATUS = {
+    400: "invalid-request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    409: "conflict",
+    413: "too-large",
+    415: "unsupported-media-type",
+    422: "invalid-request",
+    503: "unavailable",
+}
+
+
+class Problem(HTTPException):
+    """An error answer. `field` and `message` pairs in `errors` name what is wrong with the request."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        kind: str | None = None,
+        errors: Sequence[ProblemErrorBody] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.kind = kind or _KIND_OF_STATUS[status]
+        self.errors = tuple(errors)
+
+
+def invalid(errors: Sequence[ProblemErrorBody]) -> Problem:
+    """A request that is well-formed and not acceptable (422)."""
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Problem(422, f"{first.field}: {first.message}{more}", errors=errors)
+
+
+def invalid_field(field: str, message: str) -> Problem:
+    """The same with one field at fault."""
+    return invalid([ProblemErrorBody(field=field, message=message)])
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to answer when an endpoint raised `error`. Unknown errors give 500 without saying what they are."""
+    match error:
+        case Problem():
+            return error
+        case RequestValidationError():
+            return invalid(field_errors(error.errors()))
+        case HTTPException():
+            return _of_http(error)
+        case store_errors.JobNotFound():
+            return Problem(404, str(error))
+        case store_errors.InvalidCursor():
+            return invalid_field("cursor", "must be the next_cursor of an earlier answer of this list")
+        case store_errors.InvalidValue():
+            return Problem(422, str(error))
+        case store_errors.IdempotencyConflict():
+            where = ProblemErrorBody(field="Idempotency-Key", message=f"was used for job {error.job_id}")
+            return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
+        case InvalidTransition():
+            return Problem(409, f"the job is {error.status.state} already")
+        case store_errors.DatabaseNotAvailable() | ClusterUnavailable() | TooManyWaiters():
+            return unavailable(_unavailable_detail(error))
+        case _:
+            return Problem(500, "the service's log says more under this request id", kind="internal")
+
+
+def unavailable(detail: str, errors: Sequence[ProblemErrorBody] = ()) -> Problem:
+    """A part of the service is away for now (503): trying again is right."""
+    return Problem(503, detail, errors=errors, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def respond(request: Request, problem: Problem) -> Response:
+    """The problem document as a response to `request`."""
+    body = ProblemBody(
+        type=_TYPE_PREFIX + problem.kind,
+        title=TITLES[problem.kind],
+        status=problem.status_code,
+        detail=problem.detail,
+        errors=list(problem.errors),
+        request_id=getattr(request.state, "request_id", None),
+    )
+    # ASCII: field names come from the client and may hold half a surrogate pair, which UTF-8 cannot say.
+    content = json.dumps(body.model_dump(), ensure_ascii=True)
+    return Response(content, problem.status_code, dict(problem.headers or {}), MEDIA_TYPE)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return respond(request, problem_of(error))
+
+
+def install(app: FastAPI) -> None:
+    """Let `app` answer every error with a problem document."""
+    handled: tuple[type[Exception], ...] = (
+        HTTPException,
+        RequestValidationError,
+        InvalidTransition,
+        ClusterUnavailable,
+        TooManyWaiters,
+        store_errors.StoreError,
+        Exception,
+    )
+    for kind in handled:
+        app.add_exception_handler(kind, _handle)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries for the error answers of an endpoint."""
+    reference = {"$ref": "#/components/schemas/ProblemBody"}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": reference}}}
+        for status in statuses
+    }
+
+
+def _of_http(error: HTTPException) -> Problem:
+    kind = _KIND_OF_STATUS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
+    return Problem(error.status_code, str(error.detail), kind=kind, headers=error.headers)
+
+
+def _unavailable_detail(error: Exception) -> str:
+    if isinstance(error, ClusterUnavailable):
+        return "the cluster cannot be asked right now"
+    if isinstance(error, TooManyWaiters):
+        return "too many long polls are held already"
+    return "the database cannot be reached right now"

@@ -1,0 +1,79 @@
+"""What happens to a submitted job before it is stored: can tasks load its code, could the cluster ever hold it?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+
+from optimus_scheduler.types import Node
+from optimus_service.api.problems import invalid, invalid_field
+from optimus_service.api.schemas import JobSpecBody
+from optimus_service.api.services import Services
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.feasibility import objections
+from optimus_service.job_tokens import new_nonce
+from optimus_service.store.errors import JobIdTaken
+from optimus_service.store.records import JobRecord
+
+_ID_ALPHABET = "bcdfghjkmnpqrstvwxz2456789"
+"""No vowels (no words), no look-alikes (0 and o, 1 and l, 3 and 8 in some fonts)."""
+_ID_SUFFIX_LENGTH = 5
+_LONGEST_ID_NAME = 34
+"""With suffix 40 characters: task names made from ids stay valid Kubernetes names and labels (63)."""
+_ID_ATTEMPTS = 10
+"""With 26^5 suffixes, ten in a row are taken only when a name has millions of jobs."""
+
+
+def submit(
+    services: Services, task_checks: TaskChecks, spec: JobSpecBody, idempotency_key: str | None
+) -> tuple[JobRecord, bool]:
+    """Check and store a job.
+
+    Returns:
+        The job, and whether this call made it (False: a repetition of a request that made it).
+
+    Raises:
+        Problem: it asks for more than the cluster has, or its task cannot be loaded (422).
+        IdempotencyConflict: the key was used for another request.
+    """
+    document = spec.model_dump(mode="json")
+    request_hash = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    if idempotency_key is not None:
+        # A repetition gets the answer of the first time, even if the job would not be accepted any more.
+        made_before = services.repository.find_submission(idempotency_key, request_hash)
+        if made_before is not None:
+            return made_before, False
+    _check(services, task_checks, spec)
+    for _ in range(_ID_ATTEMPTS):
+        try:
+            return services.repository.create_job(
+                new_job_id(spec.name), document, new_nonce(), idempotency_key, request_hash, services.clock()
+            )
+        except JobIdTaken:
+            continue
+    raise JobIdTaken(spec.name)
+
+
+def new_job_id(name: str) -> str:
+    """A name that nobody has, most likely: the job's own with a random end."""
+    suffix = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_SUFFIX_LENGTH))
+    return f"{name[:_LONGEST_ID_NAME].rstrip('-')}-{suffix}"
+
+
+def _check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> None:
+    errors = objections(spec, _known_nodes(services))
+    if errors:
+        raise invalid(errors)
+    why_not = task_checks.why_not_loadable(spec.task, spec.working_directory)
+    if why_not is not None:
+        raise invalid_field("task", why_not)
+
+
+def _known_nodes(services: Services) -> tuple[Node, ...]:
+    """The nodes; none when the cluster cannot be asked, since a job may well wait until it can."""
+    try:
+        return services.cluster.nodes()
+    except ClusterUnavailable:
+        return ()
