@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -28,13 +28,13 @@ class Client:
     """Calls the service at `url`. Every method raises `Unreachable` or `Refused` when it cannot answer."""
 
     def __init__(self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.url = _checked_url(url)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.url = url.rstrip("/")
         try:
             # trust_env off: a proxy from the environment must not get the token of a service on this machine.
             self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False)
-        except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise BadInput(f"{url!r} is not a usable address or the token is not plain ASCII: {error}") from error
+        except UnicodeEncodeError as error:
+            raise BadInput("OPTIMUS_TOKEN has characters that are not ASCII") from error
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +126,7 @@ class Client:
             response = self._http.request(method, path, **arguments)
         except httpx.TimeoutException as error:
             raise Unreachable(f"The service at {self.url} did not answer in time.") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             raise Unreachable(
                 f"No service answers at {self.url} ({error}).\n"
                 "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
@@ -137,6 +137,17 @@ class Client:
             return response.json()
         except ValueError as error:
             raise Unreachable(f"What answers at {self.url} is not an Optimus service: {path} is not JSON.") from error
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise BadInput(f"{url!r} is not an address like {DEFAULT_URL}")
+    return url.rstrip("/")
 
 
 def _job_path(job_id: str, *rest: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,10 @@ MAX_FILE_BYTES = 1_048_576
 MAX_POSITIONS = 10_000
 """Aliases can make a small YAML file unfold into an enormous document; a job has a few dozen fields."""
 
-Path_ = tuple[str, ...]
+STRING_TAG = "tag:yaml.org,2002:str"
+FLOAT_TAG = "tag:yaml.org,2002:float"
+
+FieldPath = tuple[str, ...]
 """Where a value is in the document: the keys (and list indices, as text) that lead to it."""
 
 
@@ -47,9 +51,9 @@ class JobFile:
 
     path: Path
     document: dict[str, Any]
-    positions: Mapping[Path_, Position]
+    positions: Mapping[FieldPath, Position]
 
-    def position(self, field: Path_) -> Position | None:
+    def position(self, field: FieldPath) -> Position | None:
         """Where `field` stands; for a field that is missing, where the mapping around it stands."""
         while field:
             if field in self.positions:
@@ -67,23 +71,25 @@ class _Loader(yaml.SafeLoader):
     }
 
 
+# YAML 1.1, which PyYAML reads, takes 1e-3 for text. Everybody who writes a learning rate means a number.
+_Loader.add_implicit_resolver(
+    FLOAT_TAG, re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
+
+
 def read_job_file(path: Path) -> JobFile:
     """Read and parse `path`. Raises `BadJobFile` with the place of the first thing that is wrong."""
     text = _read(path)
     if path.suffix.lower() == ".json":
-        _check_json(path, text)
+        document = _load_json(path, text)
         # A JSON document is YAML as well, except for tabs between tokens (inside strings JSON forbids them).
-        text = text.replace("\t", " ")
-    node = _compose(path, text)
-    if not isinstance(node, yaml.MappingNode):
+        node = _compose(path, text.replace("\t", " "))
+    else:
+        node = _compose(path, text)
+        document = _construct(path, node)
+    if not isinstance(node, yaml.MappingNode) or not isinstance(document, dict):
         raise BadJobFile(path, Position(1, 1), "expected a mapping of fields (name: ..., task: ...)")
-    loader = _Loader("")
-    try:
-        document = loader.construct_document(node)
-    except (yaml.constructor.ConstructorError, RecursionError) as error:
-        raise BadJobFile(path, _error_position(error), _error_text(error)) from error
-    positions = dict(_positions(path, node))
-    return JobFile(path, document, positions)
+    return JobFile(path, document, dict(_positions(path, node)))
 
 
 def _read(path: Path) -> str:
@@ -102,10 +108,9 @@ def _read(path: Path) -> str:
         raise BadJobFile(path, Position(line, column), "not UTF-8 text") from error
 
 
-def _check_json(path: Path, text: str) -> None:
-    """JSON's own rules, which are stricter than YAML's."""
+def _load_json(path: Path, text: str) -> Any:
     try:
-        json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise BadJobFile(path, Position(error.lineno, error.colno), error.msg) from error
     except RecursionError as error:
@@ -113,9 +118,22 @@ def _check_json(path: Path, text: str) -> None:
 
 
 def _compose(path: Path, text: str) -> yaml.Node | None:
+    """The tree of YAML nodes, which know their places; None for an empty file."""
     try:
-        # A generator-based parse would be lazy; composing builds the whole tree of nodes with their marks.
         return yaml.compose(text, Loader=_Loader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - text.rfind("\n", 0, error.position)
+        raise BadJobFile(path, Position(line, column), f"{error.reason} (#x{error.character:04x})") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadJobFile(path, _error_position(error), _error_text(error)) from error
+
+
+def _construct(path: Path, node: yaml.Node | None) -> Any:
+    if node is None:
+        return None
+    try:
+        return _Loader("").construct_document(node)
     except (yaml.YAMLError, RecursionError) as error:
         raise BadJobFile(path, _error_position(error), _error_text(error)) from error
 
@@ -132,9 +150,9 @@ def _error_text(error: Exception) -> str:
     return ", ".join(part for part in parts if part) or str(error)
 
 
-def _positions(path: Path, root: yaml.Node) -> Iterator[tuple[Path_, Position]]:
+def _positions(path: Path, root: yaml.Node) -> Iterator[tuple[FieldPath, Position]]:
     """Every field with its position; refuses what JSON cannot say (with its place in the file)."""
-    pending: list[tuple[Path_, yaml.Node]] = [((), root)]
+    pending: list[tuple[FieldPath, yaml.Node]] = [((), root)]
     count = 0
     while pending:
         prefix, node = pending.pop()
@@ -142,7 +160,7 @@ def _positions(path: Path, root: yaml.Node) -> Iterator[tuple[Path_, Position]]:
             count += 1
             if count > MAX_POSITIONS:
                 raise BadJobFile(path, None, f"more than {MAX_POSITIONS} fields")
-            _check_number(path, value_node)
+            _check_value(path, value_node)
             # A scalar is pointed at itself; a mapping by its name, because it begins on the next line.
             shown = value_node if isinstance(value_node, yaml.ScalarNode) else name_node
             yield (*prefix, key), _position(shown)
@@ -161,7 +179,7 @@ def _children(path: Path, node: yaml.Node) -> Iterator[tuple[str, yaml.Node, yam
 
 
 def _key(path: Path, node: yaml.Node, seen: set[str]) -> str:
-    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str":
+    if not isinstance(node, yaml.ScalarNode) or node.tag != STRING_TAG:
         raise BadJobFile(path, _position(node), "field names must be text; put quotes around this one")
     if node.value in seen:
         raise BadJobFile(path, _position(node), f"{node.value!r} is given twice")
@@ -169,12 +187,19 @@ def _key(path: Path, node: yaml.Node, seen: set[str]) -> str:
     return str(node.value)
 
 
-def _check_number(path: Path, node: yaml.Node) -> None:
-    is_float = isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:float"
-    if is_float and not math.isfinite(_Loader("").construct_yaml_float(node)):
-        raise BadJobFile(path, _position(node), f"{node.value} is not a finite number")
+def _check_value(path: Path, node: yaml.Node) -> None:
+    """Refuse what YAML, or Python's JSON, can say and JSON cannot."""
     if node.tag in ("tag:yaml.org,2002:binary", "tag:yaml.org,2002:set"):
         raise BadJobFile(path, _position(node), "only text, numbers, true/false, lists and mappings are possible here")
+    if isinstance(node, yaml.ScalarNode) and _is_infinite(node):
+        raise BadJobFile(path, _position(node), f"{node.value} is not a finite number")
+
+
+def _is_infinite(node: yaml.ScalarNode) -> bool:
+    if node.tag == FLOAT_TAG:
+        return not math.isfinite(_Loader("").construct_yaml_float(node))
+    # Python's JSON reads these words as numbers when they stand without quotes.
+    return node.style is None and node.value in ("NaN", "Infinity", "-Infinity")
 
 
 def _position(node: yaml.Node) -> Position:

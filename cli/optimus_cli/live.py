@@ -13,9 +13,9 @@ from rich.text import Text
 from optimus_cli import render, wording
 from optimus_cli.bodies import Cluster, Job, is_final
 
-BAR_WIDTH = 24
-"""Columns of a progress bar: with the job's name and time left it fits in a terminal of 80."""
-NAME_WIDTH = 22
+BAR_WIDTH = 20
+NAME_WIDTH = 18
+"""With these, the time left with its interval fits in a terminal of 80 columns."""
 MAX_SLOT_MARKS = 32
 """Above this many slots the gauge would not fit beside the rest, so only the numbers are shown."""
 SLOT_TOLERANCE = 0.05

@@ -40,23 +40,38 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_interval(interval: Interval | None) -> str:
-    """Time with its interval: `24 s (18 s to 33 s)`; an open end is shown as such."""
+    """Time with its interval, all in the unit that suits the mean: `24 s (18–33)`, `5.4 min (2.1–?)`.
+
+    An end that nothing bounds is a question mark.
+    """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
+    unit_seconds, unit = _unit(interval["mean"])
+
+    def words(seconds: float) -> str:
+        return f"{seconds / unit_seconds:.{0 if unit == 's' else 1}f}"
+
+    text = f"{words(interval['mean'])} {unit}"
     low, high = interval["low"], interval["high"]
-    if low is None and high is None:
-        return duration(interval["mean"])
-    return f"{duration(interval['mean'])} ({_end(low, duration)} to {_end(high, duration)})"
+    return text if low is None and high is None else f"{text} ({_end(low, words)}–{_end(high, words)})"
+
+
+def _unit(seconds: float) -> tuple[int, str]:
+    """The largest unit of which there are two or more."""
+    for unit_seconds, unit in ((DAY_SECONDS, "d"), (HOUR_SECONDS, "h"), (MINUTE_SECONDS, "min")):
+        if seconds >= 2 * unit_seconds:
+            return unit_seconds, unit
+    return 1, "s"
 
 
 def count_interval(interval: Interval | None) -> str:
-    """Steps with their interval: `1310 (1100 to 1600)`."""
+    """Steps with their interval: `1 310 (1 100–1 600)`."""
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
     low, high = interval["low"], interval["high"]
     if low is None and high is None:
         return count(interval["mean"])
-    return f"{count(interval['mean'])} ({_end(low, count)} to {_end(high, count)})"
+    return f"{count(interval['mean'])} ({_end(low, count)}–{_end(high, count)})"
 
 
 def count(value: float | None) -> str:
@@ -68,7 +83,7 @@ def count(value: float | None) -> str:
 
 def _end(value: float | None, words: Callable[[float], str]) -> str:
     """One end of an interval; None means that nothing bounds it."""
-    return "?" if value is None else words(value)
+    return "?" if value is None or not math.isfinite(value) else words(value)
 
 
 def percent(fraction: float | None) -> str:

@@ -28,28 +28,28 @@ def upgrade(database_url: DatabaseUrl = None, data_directory: DataDirectory = No
     settings = load_settings({"database_url": database_url, "data_directory": data_directory})
     if settings.database_url is None:
         settings.data_directory.mkdir(parents=True, exist_ok=True)
-    revisions = _revisions()
-    _mapped(lambda: revisions.upgrade(settings.url))
-    _report(_mapped(lambda: revisions.current_revision(settings.url)), revisions.head_revision(), as_json=as_json)
+    engine = _store_engine()
+    _mapped(lambda: engine.upgrade(settings.url))
+    _report(_mapped(lambda: engine.current_revision(settings.url)), engine.head_revision(), as_json=as_json)
 
 
 @app.command()
 def current(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
     """Print the revision that the database has, and the newest one. Exit code 1 if they differ."""
     settings = load_settings({"database_url": database_url, "data_directory": data_directory})
-    revisions = _revisions()
+    engine = _store_engine()
     missing = settings.database_url is None and not (settings.data_directory / "optimus.db").exists()
     # Looking must not create an empty database file.
-    revision = None if missing else _mapped(lambda: revisions.current_revision(settings.url))
-    _report(revision, revisions.head_revision(), as_json=as_json)
+    revision = None if missing else _mapped(lambda: engine.current_revision(settings.url))
+    _report(revision, engine.head_revision(), as_json=as_json)
 
 
-def _revisions() -> Any:
+def _store_engine() -> Any:
     try:
-        from optimus_service.store import revisions
+        from optimus_service.store import engine
     except ImportError as error:
         raise service_is_missing(error) from error
-    return revisions
+    return engine
 
 
 def _mapped(action: Callable[[], Answer]) -> Answer:

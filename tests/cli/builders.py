@@ -1,0 +1,167 @@
+"""Bodies as the API answers them, with everything but what a test is about filled in."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Interval, Job, Node, Predictions
+
+CREATED = "2026-01-02T03:04:05Z"
+
+
+def interval(mean: float, low: float | None = None, high: float | None = None) -> Interval:
+    return {"mean": mean, "low": low, "high": high}
+
+
+def job(**changes: Any) -> Job:
+    body: dict[str, Any] = {
+        "id": "digits-mlp-x7k2p",
+        "name": "digits-mlp",
+        "project": "default",
+        "state": "running",
+        "directive": "run",
+        "spec": {
+            "name": "digits-mlp",
+            "task": "optimus_workers.zoo.digits:mlp",
+            "mode": "sync",
+            "convergence": {"loss_decrease": {"below": 0.01, "patience_epochs": 3}, "max_epochs": 100},
+        },
+        "created_at": CREATED,
+        "started_at": CREATED,
+        "finished_at": None,
+        "jct_seconds": None,
+        "first_step": 0,
+        "step": 812,
+        "epoch": 6.5,
+        "loss": 0.3141,
+        "steps_per_second": 14.2,
+        "wanted": {"workers": 3, "servers": 2, "gpu_type": None},
+        "running": {"workers": 2, "servers": 1, "gpu_type": None},
+        "membership_epoch": 3,
+        "progress": 0.62,
+        "remaining_steps": interval(498.0, 400.0, 700.0),
+        "remaining_seconds": interval(24.0, 18.0, 33.0),
+        "reason": "GrantedMore",
+        "message": "2 workers and 1 server save the most time",
+        "profile": {"n_parameters": 5000, "n_examples": 1500, "global_batch_size": 64, "steps_per_epoch": 23.4},
+        "result": None,
+        "failure": None,
+        "rescales": 2,
+    }
+    return cast("Job", {**body, **changes})
+
+
+def unknown_job(**changes: Any) -> Job:
+    """A job of which nothing is known yet."""
+    names = ("started_at", "first_step", "epoch", "loss", "steps_per_second", "progress", "remaining_steps")
+    nothing = dict.fromkeys((*names, "remaining_seconds", "reason", "message", "profile"))
+    empty = {"workers": 0, "servers": 0, "gpu_type": None}
+    fresh: dict[str, Any] = {**nothing, "state": "queued", "step": 0, "wanted": empty, "running": empty}
+    return job(**{**fresh, **changes})
+
+
+def finished_job(**changes: Any) -> Job:
+    result = {
+        "outcome": "succeeded",
+        "step": 1300,
+        "final_loss": 0.12,
+        "metrics": {"test_accuracy": 0.97},
+        "checkpoint": None,
+        "error": None,
+    }
+    done: dict[str, Any] = {
+        "state": "succeeded",
+        "finished_at": "2026-01-02T03:05:35Z",
+        "jct_seconds": 90.0,
+        "step": 1300,
+        "progress": 1.0,
+        "remaining_steps": None,
+        "remaining_seconds": None,
+        "result": result,
+    }
+    return job(**{**done, **changes})
+
+
+def allocation(at_seconds: float, workers: int, servers: int, **changes: Any) -> AllocationPoint:
+    body: dict[str, Any] = {
+        "at": CREATED,
+        "at_seconds": at_seconds,
+        "membership_epoch": 1,
+        "step": int(10 * at_seconds),
+        "workers": workers,
+        "servers": servers,
+        "cause": "rescale",
+        "pause_seconds": 0.2,
+        "lost_steps": 0,
+    }
+    return cast("AllocationPoint", {**body, **changes})
+
+
+def predictions(**changes: Any) -> Predictions:
+    speeds = [
+        {
+            "workers": workers,
+            "servers": servers,
+            "steps_per_second": 5.0 * workers,
+            "remaining_seconds": interval(300.0 / workers, 200.0 / workers, 500.0 / workers),
+        }
+        for workers in (1, 2, 3)
+        for servers in (1, 2)
+    ]
+    history = [
+        {"at": CREATED, "step": step, "total_steps": total}
+        for step, total in ((100, None), (300, interval(1000.0, 600.0, None)), (900, interval(1250.0, 1200.0, 1310.0)))
+    ]
+    body: dict[str, Any] = {
+        "at": CREATED,
+        "total_steps": interval(1310.0, 1200.0, 1600.0),
+        "remaining_steps": interval(498.0, 400.0, 700.0),
+        "remaining_seconds": interval(24.0, 18.0, 33.0),
+        "confidence": 0.8,
+        "rule": "loss_decrease",
+        "loss_curve": {"beta0": 0.01, "beta1": 0.4, "beta2": None},
+        "speed_model": {"theta0": 0.1},
+        "speeds": speeds,
+        "losses": [{"step": step, "loss": 2.0 / (1 + step / 50)} for step in range(1, 800, 10)],
+        "fitted": [{"step": step, "loss": 2.0 / (1 + step / 51)} for step in range(1, 1300, 10)],
+        "history": history,
+    }
+    return cast("Predictions", {**body, **changes})
+
+
+def decision(**changes: Any) -> Decision:
+    body: dict[str, Any] = {
+        "round_id": 7,
+        "at": CREATED,
+        "allocation": {"workers": 3, "servers": 2, "gpu_type": None},
+        "previous": {"workers": 2, "servers": 1, "gpu_type": None},
+        "reason": "GrantedMore",
+        "message": "3 workers and 2 servers save the most time",
+        "gain": 120.5,
+        "next_gain": None,
+        "forecast": {"confidence": 0.7, "total_steps": interval(1310.0, 1200.0, 1600.0), "loss_curve": {"beta0": 0.01}},
+    }
+    return cast("Decision", {**body, **changes})
+
+
+def node(**changes: Any) -> Node:
+    body: dict[str, Any] = {
+        "name": "local-0",
+        "schedulable": True,
+        "capacity": {"cpu": 8.0, "memory_bytes": 8 * 2**30, "gpus": {}},
+        "used": {"cpu": 6.0, "memory_bytes": 3 * 2**30, "gpus": {}},
+        "tasks": ["digits-mlp-x7k2p-worker-0-0"],
+    }
+    return cast("Node", {**body, **changes})
+
+
+def cluster(**changes: Any) -> Cluster:
+    body: dict[str, Any] = {
+        "capacity": {"cpu": 8.0, "memory_bytes": 8 * 2**30, "gpus": {}},
+        "used": {"cpu": 6.0, "memory_bytes": 3 * 2**30, "gpus": {}},
+        "jobs": {"running": 1},
+        "last_round_at": CREATED,
+        "policy": "optimus",
+        "version": "0.1.0",
+    }
+    return cast("Cluster", {**body, **changes})

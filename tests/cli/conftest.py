@@ -1,0 +1,131 @@
+"""A service that answers as a test says, over real HTTP, and the command line to call it with."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from tests.cli import builders
+from typer.testing import CliRunner, Result
+
+from optimus_cli.app import app
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: Any
+
+
+Handler = Callable[[Request], Any]
+
+
+@dataclass
+class ScriptedService:
+    """Answers `(method, path)` by a value, an `Answer`, or a function of the request; everything else by 404."""
+
+    url: str
+    routes: dict[tuple[str, str], Any] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+
+    def on(self, method: str, path: str, answer: Any) -> None:
+        self.routes[method, path] = answer
+
+    def answer(self, request: Request) -> Answer:
+        self.requests.append(request)
+        found = self.routes.get((request.method, request.path))
+        if found is None:
+            return problem(404, f"no {request.path}")
+        answer = found(request) if callable(found) else found
+        return answer if isinstance(answer, Answer) else Answer(200, answer)
+
+    def has_job(self, job: Any) -> None:
+        """Serve one job with all that belongs to it."""
+        base = f"/v1/jobs/{job['id']}"
+        self.on("GET", "/v1/jobs", {"jobs": [job], "next_cursor": None})
+        self.on("GET", base, job)
+        self.on("GET", f"{base}/allocations", {"allocations": [builders.allocation(1, 1, 1)]})
+        self.on("GET", f"{base}/events", {"events": [], "next_cursor": None})
+        self.on("GET", f"{base}/decisions", {"decisions": [builders.decision()], "next_cursor": None})
+        self.on("GET", f"{base}/predictions", builders.predictions())
+        self.on("GET", f"{base}/explanation", {"state": job["state"], "decision": builders.decision()})
+        self.on("GET", f"{base}/logs", {"logs": [{"task": f"{job['id']}-worker-0-0", "text": "one\ntwo\n"}]})
+        self.on("GET", "/v1/cluster", builders.cluster())
+        self.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+
+
+def problem(status: int, detail: str, *errors: tuple[str, str]) -> Answer:
+    named = [{"field": field, "message": message} for field, message in errors]
+    return Answer(status, {"type": "x", "title": "t", "status": status, "detail": detail, "errors": named})
+
+
+def _handler(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
+    class Handling(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _respond(self) -> None:
+            parts = urlsplit(self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body)
+            answer = service.answer(request)
+            content = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = _respond  # noqa: N815 -- the names that http.server calls
+
+        def log_message(self, *args: Any) -> None:
+            """Tests look at `ScriptedService.requests` instead."""
+
+    return Handling
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedService]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    service = ScriptedService(f"http://127.0.0.1:{server.server_address[1]}")
+    server.RequestHandlerClass = _handler(service)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+Optimus = Callable[..., Result]
+
+
+@pytest.fixture
+def optimus(monkeypatch: pytest.MonkeyPatch) -> Optimus:
+    """Call the command line; a bug's exception is raised in the test, not turned into exit code 1."""
+    for name in ("OPTIMUS_URL", "OPTIMUS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str, **options: Any) -> Result:
+        return CliRunner(env={"COLUMNS": "160", "TERM": "dumb"}).invoke(
+            app, list(arguments), catch_exceptions=False, **options
+        )
+
+    return call

@@ -1,0 +1,380 @@
+"""Every command against a service that answers over HTTP: what is asked, what is printed, the exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli import builders
+from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, problem
+
+JOB = "digits-mlp-x7k2p"
+REFUSED_PORT = "http://127.0.0.1:1"
+READING = [
+    ["list"],
+    ["describe", JOB],
+    ["explain", JOB],
+    ["logs", JOB],
+    ["nodes"],
+    ["predict", JOB],
+]
+
+
+@pytest.fixture
+def service(scripted: ScriptedService) -> ScriptedService:
+    scripted.has_job(builders.job())
+    return scripted
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_reading_commands_answer_people_and_programs(
+    service: ScriptedService, optimus: Optimus, arguments: list[str]
+) -> None:
+    for_people = optimus(*arguments, "--url", service.url)
+    assert for_people.exit_code == 0
+    assert for_people.stdout
+    assert not for_people.stderr
+    for_programs = optimus(*arguments, "--json", env={"OPTIMUS_URL": service.url})
+    assert for_programs.exit_code == 0
+    json.loads(for_programs.stdout)
+    assert not for_programs.stderr
+
+
+@pytest.mark.parametrize("arguments", [*READING, ["cancel", JOB], ["watch", JOB], ["submit", "--task", "a:b"]])
+def test_no_service_is_exit_code_1_and_one_message(optimus: Optimus, arguments: list[str]) -> None:
+    done = optimus(*arguments, "--json", "--url", REFUSED_PORT)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"Error: No service answers at {REFUSED_PORT}")
+    assert "optimus serve" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "--state", "nonsense"],
+        ["list", "--limit", "0"],
+        ["describe"],
+        ["nonsense"],
+        ["predict", JOB, "--workers", "8-1"],
+        ["predict", JOB, "--servers", "many"],
+        ["submit"],
+        ["submit", "no-such-file.yaml"],
+        ["submit", "--task", "a:b", "--set", "nothing"],
+        ["submit", "--task", "a:b", "--mode", "sometimes"],
+        ["submit", "--task", "a:b", "--working-directory", "/no/such/place"],
+        ["list", "--url", "http://[broken"],
+        ["list", "--url", "localhost:8080"],
+        ["list", "--url", "http://localhost:x"],
+        ["serve", "--port", "-1"],
+        ["serve", "--host", "0.0.0.0"],
+        ["db", "upgrade", "--database-url", "mysql://x"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_exit_code_2_and_no_traceback(
+    service: ScriptedService, optimus: Optimus, arguments: list[str]
+) -> None:
+    done = optimus(*arguments, env={"OPTIMUS_URL": service.url})
+    assert done.exit_code == 2
+    assert done.stderr
+    assert "Traceback" not in done.output
+    assert not [request for request in service.requests if request.method == "POST"]
+
+
+def test_answers_that_are_not_ours_are_said_to_be_so(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/nodes", Answer(200, b"<html>"))
+    done = optimus("nodes", "--url", scripted.url)
+    assert done.exit_code == 1
+    assert "not an Optimus service" in done.stderr
+    scripted.on("GET", "/v1/nodes", Answer(502, b"<html>"))
+    assert "502 Bad Gateway" in optimus("nodes", "--url", scripted.url).stderr
+
+
+def test_the_token_comes_from_the_environment(service: ScriptedService, optimus: Optimus) -> None:
+    optimus("nodes", env={"OPTIMUS_URL": service.url, "OPTIMUS_TOKEN": "secret-secret-secret"})
+    assert service.requests[-1].headers["authorization"] == "Bearer secret-secret-secret"
+    service.on("GET", "/v1/nodes", problem(401, "a token is needed"))
+    done = optimus("nodes", "--url", service.url)
+    assert done.exit_code == 1
+    assert "OPTIMUS_TOKEN" in done.stderr
+
+
+def test_list_passes_filters_and_reads_pages_up_to_the_limit(scripted: ScriptedService, optimus: Optimus) -> None:
+    def page(request: Request) -> Any:
+        start = int(request.query.get("cursor", 0))
+        size = min(int(request.query["limit"]), 100)
+        jobs = [builders.job(id=f"job-{number}") for number in range(start, min(start + size, 250))]
+        return {"jobs": jobs, "next_cursor": str(start + size) if start + size < 250 else None}
+
+    scripted.on("GET", "/v1/jobs", page)
+    listed = json.loads(optimus("list", "--limit", "120", "--json", "--url", scripted.url).stdout)["jobs"]
+    assert [job["id"] for job in listed] == [f"job-{number}" for number in range(120)]
+    everything = json.loads(optimus("list", "--all", "--json", "--url", scripted.url).stdout)["jobs"]
+    assert len(everything) == 250
+    optimus("list", "--state", "failed", "--project", "p", "--name", "n", "--url", scripted.url)
+    filters = {"state": "failed", "project": "p", "name": "n"}
+    assert filters.items() <= scripted.requests[-1].query.items()
+
+
+def test_an_empty_list_says_so(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
+    assert "No jobs" in optimus("list", "--url", scripted.url).stdout
+    assert json.loads(optimus("list", "--json", "--url", scripted.url).stdout) == {"jobs": []}
+
+
+# --- naming jobs
+
+
+@pytest.fixture
+def two_jobs(scripted: ScriptedService) -> ScriptedService:
+    jobs = [builders.job(id="cnn-big-aaaaa", name="cnn-big"), builders.job(id="cnn-bbbbb", name="cnn")]
+    scripted.on("GET", "/v1/jobs", {"jobs": jobs, "next_cursor": None})
+    for job in jobs:
+        scripted.on("GET", f"/v1/jobs/{job['id']}", job)
+        scripted.on("GET", f"/v1/jobs/{job['id']}/logs", {"logs": [{"task": job["id"], "text": ""}]})
+    return scripted
+
+
+@pytest.mark.parametrize(
+    ("reference", "job_id"),
+    [("cnn-bbbbb", "cnn-bbbbb"), ("cnn", "cnn-bbbbb"), ("cnn-bi", "cnn-big-aaaaa"), ("cnn-bb", "cnn-bbbbb")],
+)
+def test_jobs_go_by_id_name_and_beginning(
+    two_jobs: ScriptedService, optimus: Optimus, reference: str, job_id: str
+) -> None:
+    done = optimus("logs", reference, "--json", "--url", two_jobs.url)
+    assert json.loads(done.stdout)["logs"][0]["task"] == job_id
+
+
+@pytest.mark.parametrize(
+    ("reference", "exit_code", "message"),
+    [("cn", 2, "cnn-big-aaaaa, cnn-bbbbb"), ("resnet", 1, "No job is called"), ("../x?y", 1, "lower-case")],
+)
+def test_unclear_names_are_refused(
+    two_jobs: ScriptedService, optimus: Optimus, reference: str, exit_code: int, message: str
+) -> None:
+    done = optimus("describe", reference, "--url", two_jobs.url)
+    assert done.exit_code == exit_code
+    assert message in done.stderr
+
+
+# --- submit
+
+
+def test_submit_prints_the_id_and_sends_a_key(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    arguments = ["submit", "--task", "pkg.net:Net", "--workers-max", "3", "--set", "lr=0.1", "--env", "A=1"]
+    done = optimus(*arguments, "--url", service.url)
+    assert (done.exit_code, done.stdout) == (0, JOB + "\n")
+    request = service.requests[-1]
+    assert request.body == {
+        "name": "net",
+        "task": "pkg.net:Net",
+        "workers": {"max": 3},
+        "task_args": {"lr": 0.1},
+        "environment": {"A": "1"},
+    }
+    assert len(request.headers["idempotency-key"]) >= 16
+    as_json = optimus(*arguments, "--json", "--idempotency-key", "mine", "--url", service.url)
+    assert json.loads(as_json.stdout)["id"] == JOB
+    assert service.requests[-1].headers["idempotency-key"] == "mine"
+
+
+def test_a_refused_file_is_pointed_at(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: x\ntask: a:b\nworkers:\n  max: -3\n")
+    service.on("POST", "/v1/jobs", problem(422, "not valid", ("workers.max", "must be above 0"), ("seed", "too big")))
+    done = optimus("submit", str(file), "--seed", "99", "--url", service.url)
+    assert done.exit_code == 2
+    assert f"{file}:4:8: workers.max: must be above 0" in done.stderr
+    assert "--seed: too big" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_broken_file_is_pointed_at(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text('{\n  "name": "x"\n  "task": "a:b"\n}')
+    done = optimus("submit", str(file), "--url", service.url)
+    assert done.exit_code == 2
+    assert f"{file}:3:3: " in done.stderr
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_key(service: ScriptedService, optimus: Optimus) -> None:
+    keys: list[str] = []
+
+    def break_once(request: Request) -> Any:
+        keys.append(request.headers["idempotency-key"])
+        if len(keys) == 1:
+            raise ConnectionAbortedError
+        return Answer(201, builders.job())
+
+    service.on("POST", "/v1/jobs", break_once)
+    done = optimus("submit", "--task", "a:b", "--url", service.url)
+    assert done.exit_code == 0
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
+def test_a_conflict_is_a_failed_operation(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", f"/v1/jobs/{JOB}/cancel", problem(409, "the job is succeeded already"))
+    done = optimus("cancel", JOB, "--url", service.url)
+    assert done.exit_code == 1
+    assert done.stderr == "Error: the job is succeeded already\n"
+
+
+# --- watch
+
+
+def ending(*jobs: Any) -> Callable[[Request], Any]:
+    """Answers one after the other; the last one stays."""
+    left = list(jobs)
+    return lambda _request: left.pop(0) if len(left) > 1 else left[0]
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code"),
+    [
+        (builders.finished_job(), 0),
+        (builders.finished_job(state="failed", failure="no data at /data/cats", result=None), 1),
+        (builders.finished_job(state="cancelled", result=None), 1),
+    ],
+    ids=["succeeded", "failed", "cancelled"],
+)
+def test_watch_ends_with_the_job(service: ScriptedService, optimus: Optimus, end: Any, exit_code: int) -> None:
+    service.on("GET", f"/v1/jobs/{JOB}", ending(builders.job(), builders.job(), end))
+    done = optimus("watch", JOB, "--interval", "0.05", "--url", service.url)
+    assert done.exit_code == exit_code
+    assert "digits-mlp: running 62 %" in done.stdout
+    assert (end["failure"] or "") in done.stderr
+
+
+def test_watch_json_is_a_line_per_look(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("GET", f"/v1/jobs/{JOB}", ending(builders.job(), builders.job(), builders.finished_job()))
+    done = optimus("watch", JOB, "--interval", "0.05", "--json", "--url", service.url)
+    frames = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [frame["jobs"][0]["state"] for frame in frames] == ["running", "succeeded"]
+    assert frames[0]["cluster"]["policy"] == "optimus"
+
+
+def test_watch_without_names_follows_what_is_active(service: ScriptedService, optimus: Optimus) -> None:
+    def active(request: Request) -> Any:
+        jobs = [builders.job()] if request.query["state"] == "running" and looks.pop(0) else []
+        return {"jobs": jobs, "next_cursor": None}
+
+    looks = [True, False]
+    service.on("GET", "/v1/jobs", active)
+    service.on("GET", f"/v1/jobs/{JOB}", builders.finished_job())
+    done = optimus("watch", "--interval", "0.05", "--url", service.url)
+    assert done.exit_code == 0
+    assert "succeeded" in done.stdout
+
+
+def test_watch_with_nothing_active_says_so(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
+    done = optimus("watch", "--url", service.url)
+    assert done.exit_code == 0
+    assert "No job is active" in done.stderr
+
+
+def test_watch_survives_a_restart_of_the_service(service: ScriptedService, optimus: Optimus) -> None:
+    def break_in_the_middle(_request: Request) -> Any:
+        count.append(1)
+        if len(count) == 3:
+            raise ConnectionAbortedError
+        return builders.job() if len(count) < 5 else builders.finished_job()
+
+    count: list[int] = []
+    service.on("GET", f"/v1/jobs/{JOB}", break_in_the_middle)
+    done = optimus("watch", JOB, "--interval", "0.05", "--url", service.url)
+    assert done.exit_code == 0
+    assert len(count) == 5
+
+
+def test_submit_and_watch(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    service.on("GET", f"/v1/jobs/{JOB}", builders.finished_job())
+    done = optimus("submit", "--task", "a:b", "--watch", "--url", service.url)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(JOB)
+    as_json = optimus("submit", "--task", "a:b", "--watch", "--json", "--url", service.url)
+    assert [json.loads(line)["jobs"][0]["state"] for line in as_json.stdout.splitlines()] == ["succeeded"]
+
+
+# --- logs, predict, others
+
+
+def test_logs_of_one_task(service: ScriptedService, optimus: Optimus) -> None:
+    logs = [{"task": f"{JOB}-{task}", "text": f"I am {task}\n"} for task in ("worker-0-0", "server-0-0")]
+    service.on("GET", f"/v1/jobs/{JOB}/logs", {"logs": logs})
+    assert optimus("logs", JOB, "--task", "worker-0", "--url", service.url).stdout == (
+        f"{JOB}-worker-0-0 | I am worker-0-0\n"
+    )
+
+
+def test_logs_follow_until_the_end(service: ScriptedService, optimus: Optimus) -> None:
+    def log(text: str) -> Any:
+        return {"logs": [{"task": "t", "text": text}]}
+
+    service.on("GET", f"/v1/jobs/{JOB}", ending(builders.job(), builders.finished_job()))
+    service.on("GET", f"/v1/jobs/{JOB}/logs", ending(log("one\n"), log("one\ntwo\n")))
+    done = optimus("logs", JOB, "--follow", "--json", "--url", service.url)
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["one\n", "two\n"]
+
+
+def test_predict_draws(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
+    png = tmp_path / "new" / "left.png"
+    done = optimus("predict", JOB, "--workers", "1-3", "--servers", "2", "--png", str(png), "--url", service.url)
+    assert done.exit_code == 0
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert service.requests[-1].query == {"workers": "1-3", "servers": "2-2"}
+    unwritable = optimus("predict", JOB, "--png", "/proc/no/left.png", "--url", service.url)
+    assert unwritable.exit_code == 1
+
+
+def test_version_and_help(optimus: Optimus) -> None:
+    assert optimus("--version").stdout.strip() == "0.1.0"
+    for arguments in (["--help"], ["-h"], ["submit", "--help"], ["db", "-h"]):
+        assert optimus(*arguments).exit_code == 0
+
+
+def test_completion_asks_the_service(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    from optimus_cli.options import complete_job
+
+    monkeypatch.setenv("OPTIMUS_URL", service.url)
+    assert complete_job("digits") == [(JOB, "running")]
+    assert complete_job("other") == []
+    monkeypatch.setenv("OPTIMUS_URL", REFUSED_PORT)
+    assert complete_job("") == []
+
+
+def test_database_commands(optimus: Optimus, tmp_path: Path) -> None:
+    directory = ["--data-directory", str(tmp_path / "data"), "--json"]
+    before = optimus("db", "current", *directory)
+    assert before.exit_code == 1
+    assert json.loads(before.stdout)["revision"] is None
+    assert not (tmp_path / "data").exists(), "looking creates nothing"
+    for _ in range(2):
+        upgraded = optimus("db", "upgrade", *directory)
+        assert upgraded.exit_code == 0
+    answer = json.loads(upgraded.stdout)
+    assert answer["revision"] == answer["newest"]
+    assert optimus("db", "current", *directory).exit_code == 0
+    (tmp_path / "data" / "optimus.db").write_bytes(b"not a database, but long enough to be looked at" * 100)
+    broken = optimus("db", "current", *directory)
+    assert broken.exit_code == 1
+    assert "cannot be used" in broken.stderr
+
+
+def test_settings_complaints_name_their_source(optimus: Optimus) -> None:
+    from_flag = optimus("serve", "--slots", "0")
+    assert from_flag.exit_code == 2
+    assert "--slots 0" in from_flag.stderr
+    from_variable = optimus("serve", env={"OPTIMUS_ROUND_SECONDS": "soon"})
+    assert from_variable.exit_code == 2
+    assert "OPTIMUS_ROUND_SECONDS soon" in from_variable.stderr
+    open_door = optimus("serve", "--host", "0.0.0.0")
+    assert "OPTIMUS_TOKEN" in open_door.stderr

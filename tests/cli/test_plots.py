@@ -1,0 +1,92 @@
+"""Pictures of ordinary and of empty runs are valid PNGs."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from tests.cli import builders
+from tests.cli.builders import interval
+
+from optimus_cli import plots
+from optimus_cli.plots import Run
+
+NAN = float("nan")
+NOTHING_KNOWN = builders.predictions(speeds=[], losses=[], fitted=[], history=[], total_steps=None)
+OPEN_ENDS = builders.predictions(
+    speeds=[{"workers": 1, "servers": 1, "steps_per_second": 1.0, "remaining_seconds": interval(5000.0)}],
+    losses=[{"step": 1, "loss": None}, {"step": 2, "loss": NAN}],
+)
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    """Width and height from the header."""
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.endswith(b"IEND\xaeB`\x82")
+    width, height = struct.unpack(">II", content[16:24])
+    return width, height
+
+
+def saved(figure: Figure, directory: Path) -> Path:
+    path = directory / "picture.png"
+    plots.save(figure, path)
+    return path
+
+
+@pytest.mark.parametrize("predictions", [builders.predictions(), NOTHING_KNOWN, OPEN_ENDS], ids=["full", "no", "open"])
+def test_remaining_time(predictions: Any, tmp_path: Path) -> None:
+    width, height = png_size(saved(plots.remaining_time(builders.job(), predictions), tmp_path))
+    assert width > height > 400
+
+
+def test_remaining_time_has_a_line_per_number_of_servers_and_units() -> None:
+    (axes,) = plots.remaining_time(builders.job(), builders.predictions()).axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["p = 1", "p = 2"]
+    assert axes.get_ylabel() == "time left (minutes)"
+
+
+def a_run(submitted: float = 0.0, **changes: Any) -> Run:
+    run: dict[str, Any] = {
+        "job": builders.finished_job(),
+        "submitted_seconds": submitted,
+        "finished_seconds": submitted + 90.0,
+        "allocations": [builders.allocation(2, 1, 1), builders.allocation(30, 3, 2), builders.allocation(60, 1, 1)],
+        "predictions": builders.predictions(),
+        **changes,
+    }
+    return Run(**run)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [a_run()],
+        [a_run(10.0 * number) for number in range(6)],
+        [a_run(allocations=[], predictions=NOTHING_KNOWN)],
+        [a_run(predictions=OPEN_ENDS)],
+    ],
+    ids=["one", "six", "nothing", "open"],
+)
+def test_whole_run(runs: list[Run], tmp_path: Path) -> None:
+    width, height = png_size(saved(plots.whole_run(runs, 8.0), tmp_path))
+    assert width > 800
+    assert height > 800
+
+
+def test_size_over_time() -> None:
+    run = a_run(10.0)
+    assert [plots.size_at(run, time) for time in (0, 11.9, 12, 40, 70, 99.9, 100)] == [
+        (0, 0),
+        (0, 0),
+        (1, 1),
+        (3, 2),
+        (1, 1),
+        (1, 1),
+        (0, 0),
+    ]

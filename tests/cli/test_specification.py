@@ -1,0 +1,92 @@
+"""Flags over the file, defaults of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optimus_cli.errors import BadInput
+from optimus_cli.jobfile import JobFile
+from optimus_cli.specification import Flag, assemble, name_for, parse_assignments
+
+
+def job_file(path: Path, **document: Any) -> JobFile:
+    return JobFile(path, document, {})
+
+
+def test_flags_override_single_fields_of_the_file(tmp_path: Path) -> None:
+    file = job_file(
+        tmp_path / "job.yaml", task="a:b", name="n", workers={"max": 4, "min": 2}, convergence={"max_epochs": 9}
+    )
+    flags = [
+        Flag("--workers-max", ("workers", "max"), 8),
+        Flag("--target-loss", ("convergence", "target_loss"), 0.1),
+        Flag("--server-cpu", ("servers", "resources", "cpu"), 0.5),
+        Flag("--mode", ("mode",), None),
+    ]
+    assert assemble(file, flags, tmp_path).document == {
+        "task": "a:b",
+        "name": "n",
+        "workers": {"max": 8, "min": 2},
+        "convergence": {"max_epochs": 9, "target_loss": 0.1},
+        "servers": {"resources": {"cpu": 0.5}},
+    }
+    assert file.document["workers"] == {"max": 4, "min": 2}, "the file's content is not changed"
+
+
+def test_assignments_are_merged_into_the_files(tmp_path: Path) -> None:
+    file = job_file(tmp_path / "job.yaml", task="a:b", task_args={"lr": 0.1, "depth": 2})
+    flag = Flag("--set", ("task_args",), {"lr": 0.5})
+    assert assemble(file, [flag], tmp_path).document["task_args"] == {"lr": 0.5, "depth": 2}
+
+
+def test_a_task_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--task"):
+        assemble(None, [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("pkg.train:BigNet", "bignet"), ("a:my_task", "my-task"), ("a:" + "x" * 99, "x" * 63), ("a:___", "job")],
+)
+def test_the_name_comes_from_the_task(task: str, name: str) -> None:
+    assert name_for(task) == name
+
+
+def test_tasks_import_from_here_when_their_module_is_here(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "pkg" / "train").mkdir(parents=True)
+    (tmp_path / "pkg" / "train" / "__init__.py").touch()
+    for task in ("mine:task", "pkg.train:task"):
+        document = assemble(None, [Flag("--task", ("task",), task)], tmp_path).document
+        assert document["working_directory"] == str(tmp_path)
+    elsewhere = assemble(None, [Flag("--task", ("task",), "other:task")], tmp_path).document
+    assert "working_directory" not in elsewhere
+
+
+def test_a_relative_directory_in_a_file_starts_at_the_file(tmp_path: Path) -> None:
+    file = job_file(tmp_path / "jobs" / "job.yaml", task="a:b", working_directory="../code")
+    assert assemble(file, [], Path("/somewhere")).document["working_directory"] == str(tmp_path / "code")
+
+
+def test_assignments_have_types() -> None:
+    given = ["lr=0.1", "depth=3", "deep=true", "tag=v1.2", "eps=1e-3", "path=a=b", "empty="]
+    assert parse_assignments("--set", given, typed=True) == {
+        "lr": 0.1,
+        "depth": 3,
+        "deep": True,
+        "tag": "v1.2",
+        "eps": 0.001,
+        "path": "a=b",
+        "empty": "",
+    }
+    assert parse_assignments("--env", ["N=1"], typed=False) == {"N": "1"}
+    assert parse_assignments("--env", [], typed=False) is None
+
+
+@pytest.mark.parametrize("wrong", ["novalue", "=x"])
+def test_an_assignment_needs_a_name_and_a_value(wrong: str) -> None:
+    with pytest.raises(BadInput, match="KEY=VALUE"):
+        parse_assignments("--set", [wrong], typed=True)

@@ -1,0 +1,157 @@
+"""What is shown holds up when nothing, or nonsense, is known."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+from tests.cli import builders
+from tests.cli.builders import interval
+
+from optimus_cli import live, render
+from optimus_cli.live import Frame
+from optimus_cli.watching import LineDisplay
+
+NOW = datetime(2026, 1, 2, 3, 5, 5, tzinfo=UTC)
+NAN = float("nan")
+
+
+def shown(renderable: RenderableType, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(renderable)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+def strange_jobs() -> list[Any]:
+    nonsense: dict[str, Any] = dict.fromkeys(("loss", "progress", "steps_per_second", "epoch"), NAN)
+    return [
+        builders.job(),
+        builders.unknown_job(),
+        builders.finished_job(),
+        builders.finished_job(state="failed", failure="", result=None),
+        builders.finished_job(state="cancelled", jct_seconds=None, result=None),
+        builders.job(**nonsense, remaining_steps=interval(NAN), remaining_seconds=interval(NAN, NAN, NAN)),
+        builders.job(progress=7.5, step=10**15, name="n" * 63, message="[bold]not markup[/nonsense]"),
+        builders.job(spec={}, state="some-new-state"),
+    ]
+
+
+@pytest.mark.parametrize("job", strange_jobs())
+def test_every_job_can_be_shown(job: Any) -> None:
+    for text in (
+        shown(live.view(Frame([job], builders.cluster(), 1.0))),
+        shown(render.job_list([job], NOW)),
+        shown(render.job_description(job, [], [], NOW)),
+        shown(render.job_description(job, [builders.allocation(3, 1, 1, pause_seconds=None)], [], NOW)),
+        shown(render.explanation(job, [builders.decision(forecast={})] * 2, NOW)),
+        shown(render.explanation(job, [], NOW)),
+        shown(render.prediction(job, builders.predictions())),
+        live.line(job),
+    ):
+        assert "nan" not in text.lower().split()
+        assert "None" not in text
+        assert text.strip()
+
+
+def test_names_and_messages_are_not_markup() -> None:
+    job = builders.job(message="[red]x[/nonsense]", id="[bold]")
+    decision = builders.decision(message="[/nonsense]")
+    assert "[red]x[/nonsense]" in shown(render.job_description(job, [], [], NOW))
+    assert "[/nonsense]" in shown(render.explanation(job, [decision, decision], NOW))
+    assert "[/nonsense]" in shown(live.view(Frame([job], None, 0)))
+
+
+def test_live_view_shows_what_the_issue_asks_for() -> None:
+    text = shown(live.view(Frame([builders.job()], builders.cluster(), 42.0)))
+    for part in (
+        "slots ■■■■■■□□ 6/8 used",
+        "42 s",
+        "62 %",
+        "running",
+        "step 812 of 1 310",
+        "loss 0.3141",
+        "24 s (18–33) left",
+        "workers 2 + servers 1",
+        "14.2 steps/s",
+        "GrantedMore: 2 workers and 1 server save the most time",
+    ):
+        assert part in text, text
+
+
+def test_live_view_fits_into_80_columns() -> None:
+    jobs = [builders.job(), builders.unknown_job(), builders.finished_job()]
+    text = shown(live.view(Frame(jobs, builders.cluster(), 42.0, expected=["digits-cnn arrives in 3 s"])), width=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "24 s (18–33) left" in text
+    assert "digits-cnn arrives in 3 s" in text
+
+
+def test_live_view_without_jobs_or_cluster() -> None:
+    assert "No jobs" in shown(live.view(Frame([], None, 0.0)))
+    assert "does not answer" in shown(live.view(Frame([], builders.cluster(), 0.0, "it does not answer")))
+
+
+@pytest.mark.parametrize(
+    ("used", "capacity", "marks"),
+    [(0, 4, "□□□□"), (4, 4, "■■■■"), (0.5, 4, "■□□□"), (9, 4, "■■■■"), (0, 0, ""), (1, 1000, "")],
+)
+def test_slot_gauge(used: float, capacity: float, marks: str) -> None:
+    assert live.slot_gauge(used, capacity).plain == marks
+
+
+@pytest.mark.parametrize("total", [0.0, 0.5, 1.0])
+def test_bar_is_full_only_at_success(total: float) -> None:
+    assert live.bar(builders.job(progress=total)).completed == total
+    assert live.bar(builders.finished_job(progress=None)).completed == 1.0
+    assert live.bar(builders.unknown_job()).completed == 0.0
+
+
+def test_lines_come_at_news_and_otherwise_every_few_seconds() -> None:
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    display = LineDisplay(console)
+    bigger = builders.job(running={"workers": 4, "servers": 2, "gpu_type": None})
+    for second, job in enumerate([builders.job()] * 7 + [bigger] * 3 + [builders.finished_job()] * 20):
+        display.show(Frame([job], None, float(second)))
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    times = [line.partition("]")[0].strip("[ s") for line in output.getvalue().splitlines()]
+    assert times == ["0.0", "5.0", "7.0", "10.0"]
+
+
+def test_speeds_are_a_row_per_number_of_workers() -> None:
+    text = shown(render.prediction(builders.job(), builders.predictions()))
+    assert "p = 1" in text
+    assert "p = 2" in text
+    assert "5 min 00 s" in text
+    nothing: list[Any] = [{"workers": 1, "servers": 1, "steps_per_second": None, "remaining_seconds": None}]
+    for speeds in ([], nothing):
+        assert "not known well enough" in shown(render.prediction(builders.job(), builders.predictions(speeds=speeds)))
+
+
+def test_nodes() -> None:
+    cordoned = builders.node(schedulable=False, capacity={"cpu": 4, "memory_bytes": 0, "gpus": {"a100": 8, "k80": 0}})
+    text = shown(render.node_list([builders.node(), cordoned]))
+    assert "6/8" in text
+    assert "8 × a100" in text
+    assert "not schedulable" in text
+    assert "no nodes" in shown(render.node_list([]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ({}, "—"),
+        ({"target_loss": 0.1, "loss_decrease": None}, "the loss reaches 0.1"),
+        (
+            {"loss_decrease": {"below": 0.01, "patience_epochs": 2}, "max_epochs": 12.0},
+            "the loss falls by less than 1 % per epoch (2 epochs in a row), or 12 epochs are done",
+        ),
+    ],
+)
+def test_convergence_rules_read_as_sentences(rule: dict[str, Any], sentence: str) -> None:
+    assert render.convergence(rule) == sentence
