@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     max_task_failures: int = Field(
         default=6, ge=1, le=10000, description="task crashes without progress after which a job is failed"
     )
+    stop_tasks: bool = Field(
+        default=False, description="end all tasks when the service is stopped, instead of letting them train on"
+    )
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -6,7 +6,7 @@ leader then still tries to write is refused because of its older token (`StaleLe
 
 from __future__ import annotations
 
-import os
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +15,9 @@ from typing import Self
 
 from optimus_service import kernel
 from optimus_service.store.repository import LEADER_LEASE, Repository
+
+_RENEWALS = 3
+"""A lease is renewed so many times before it would be over: one lost renewal is no loss of leadership."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Holder:
 
     @classmethod
     def this_process(cls) -> Self:
-        namespace = os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").is_symlink() else ""
+        namespace = Path("/proc/self/ns/pid").readlink()
         return cls(f"{socket.gethostname()}/{kernel.boot_id()}/{namespace}", kernel.current())
 
     @property
@@ -57,20 +60,33 @@ class Leadership:
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._holder = holder or Holder.this_process()
+        self._token: int | None = None
+        self._renew_at = -math.inf
 
     def claim(self) -> int | None:
-        """Take or renew the lease: the fencing token while this process leads, None while somebody else does.
+        """Take the lease, or renew it when it is time.
+
+        Returns:
+            The fencing token while this process leads, None while somebody else does.
 
         Raises:
             DatabaseNotAvailable: nobody can tell who leads now.
         """
-        token = self._acquire()
-        if token is None and self._release_if_dead():
-            token = self._acquire()
-        return token
+        now = self._clock()
+        if self._token is None or now >= self._renew_at:
+            self._token = self._acquire()
+            if self._token is None and self._release_if_dead():
+                self._token = self._acquire()
+            self._renew_at = now + self._lease_seconds / _RENEWALS
+        return self._token
+
+    def step_down(self) -> None:
+        """Somebody else was seen to lead: what is remembered of the lease is no longer true."""
+        self._token = None
 
     def resign(self) -> None:
         """Let somebody else lead at once, instead of when the lease is over."""
+        self._token = None
         self._repository.release_lease(LEADER_LEASE, self._holder.name)
 
     def _acquire(self) -> int | None:

@@ -19,8 +19,8 @@ from tests.service.clusters.cluster_harness import (
 )
 
 from optimus_scheduler.types import Role, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service import kernel
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
 

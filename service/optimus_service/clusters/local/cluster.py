@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimus_scheduler.types import Node, Role, Task, TaskKey, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service import kernel
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local import checking, machine, slots
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord

@@ -1,0 +1,150 @@
+"""Step 4 of a round: a plan's actions are performed, each on its own. What fails is repaired by the next round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from optimus_scheduler.lifecycle import ConvergenceReached, InvalidTransition, TasksGranted
+from optimus_scheduler.types import (
+    Action,
+    Directive,
+    JobState,
+    Plan,
+    Role,
+    SetWanted,
+    Snapshot,
+    StartTask,
+    StopTask,
+)
+from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.loop.addresses import NoFreePort, choose_address, is_free
+from optimus_service.loop.launch import LaunchContext
+from optimus_service.loop.observe import mark_unwanted_tasks
+from optimus_service.store.records import JobRecord
+from optimus_service.store.repository import Repository
+
+_log = structlog.get_logger(__name__)
+
+
+class Notifier(Protocol):
+    """Wakes long polls (`optimus_service.hub.WakeUpHub`)."""
+
+    def notify(self, job_id: str, generation: int) -> None: ...
+
+
+class Applier:
+    """Performs plans. Everything it does may be done again without harm."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        cluster: Cluster,
+        notifier: Notifier,
+        context: LaunchContext,
+        clock: Callable[[], float],
+    ) -> None:
+        self._repository = repository
+        self._cluster = cluster
+        self._notifier = notifier
+        self._context = context
+        self._clock = clock
+
+    def apply(self, plan: Plan, snapshot: Snapshot, fence: int) -> tuple[str, ...]:
+        """Perform the plan of this snapshot; what could not be done, in words.
+
+        Raises:
+            StaleLeader: somebody else leads by now; the rest of the plan was not performed.
+            DatabaseNotAvailable: the rest of the plan was not performed.
+        """
+        self._finish_converged(plan, snapshot)
+        failures = [failure for action in plan.actions if (failure := self._perform(action, fence)) is not None]
+        mark_unwanted_tasks(self._repository, self._clock())
+        return tuple(failures)
+
+    def _finish_converged(self, plan: Plan, snapshot: Snapshot) -> None:
+        jobs = {job.id: job for job in snapshot.jobs}
+        for decision in plan.decisions:
+            job = jobs[decision.job_id]
+            trains = job.state in (JobState.RUNNING, JobState.PAUSED)
+            if decision.forecast.converged and trains and job.directive in (Directive.RUN, Directive.PAUSE):
+                self._advance(job.id, ConvergenceReached(decision.forecast.rule or "its convergence rule"))
+
+    def _perform(self, action: Action, fence: int) -> str | None:
+        try:
+            match action:
+                case SetWanted():
+                    self._set_wanted(action, fence)
+                case StartTask():
+                    self._start(action)
+                case StopTask():
+                    self._cluster.stop(action.key, force=action.force)
+        except (ClusterUnavailable, NoFreePort, OSError) as error:
+            return self._failed(action, error)
+        return None
+
+    def _set_wanted(self, action: SetWanted, fence: int) -> None:
+        before = self._repository.get_wanted(action.job_id)
+        generation = self._repository.set_wanted(
+            action.job_id, action.allocation, action.directive, action.tasks, self._clock(), fence
+        )
+        if generation != before.generation:
+            self._notifier.notify(action.job_id, generation)
+        if before.allocation.is_empty and not action.allocation.is_empty:
+            self._advance(action.job_id, TasksGranted(action.allocation))
+
+    def _start(self, action: StartTask) -> None:
+        task = action.task
+        job = self._repository.get_job(task.key.job_id)
+        if job.state.is_final:
+            return  # it ended after the snapshot was taken
+        launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role))
+        # The record comes first: whatever is on the cluster is known to the database.
+        self._repository.put_task(task.key, task.node, self._clock())
+        self._cluster.start(launch)
+        _log.info("task started", task=task.key.name, node=task.node)
+
+    def _coordinator_address(self, job: JobRecord, role: Role) -> str:
+        """The job's address; another one if a coordinator is to be started where somebody else listens by now."""
+        known = job.coordinator_address
+        if known is not None and (role is not Role.COORDINATOR or is_free(known)):
+            return known
+        taken = {other.coordinator_address for other in self._repository.active_jobs()}
+        address = choose_address({address for address in taken if address is not None})
+        self._repository.set_coordinator_address(job.id, address)
+        return address
+
+    def _advance(self, job_id: str, event: ConvergenceReached | TasksGranted) -> None:
+        try:
+            job = self._repository.advance_job(job_id, event, self._clock())
+        except InvalidTransition:
+            return  # the job ended after the snapshot was taken
+        self._notifier.notify(job_id, job.generation)
+
+    def _failed(self, action: Action, error: Exception) -> str:
+        message = f"{_words(action)} failed: {error}"
+        _log.warning("action failed", action=_words(action), error=str(error))
+        self._repository.add_event(_job_id(action), "ActionFailed", message, {"error": str(error)}, self._clock())
+        return message
+
+
+def _words(action: Action) -> str:
+    match action:
+        case SetWanted(job_id=job_id):
+            return f"setting what {job_id} should have"
+        case StartTask(task=task):
+            return f"starting {task.key.name} on {task.node}"
+        case StopTask(key=key):
+            return f"stopping {key.name}"
+
+
+def _job_id(action: Action) -> str:
+    match action:
+        case SetWanted(job_id=job_id):
+            return job_id
+        case StartTask(task=task):
+            return task.key.job_id
+        case StopTask(key=key):
+            return key.job_id

@@ -1,0 +1,132 @@
+"""Step 2 of a round: what ended on the cluster becomes events in the life of its job."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
+from optimus_scheduler.types import Directive, Task, TaskPhase
+from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.loop.observe import ClusterView, Histories
+from optimus_service.store.records import JobRecord, TaskRecord
+from optimus_service.store.repository import Repository
+
+CODE_OF_THE_USER = 3
+"""The user's code failed: trying again would fail again (docs/protocol.md)."""
+_LOST_COORDINATOR = 4
+"""A consequence of another task's death, which is counted itself."""
+_STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+_TRACEBACK_BYTES = 4000
+"""Of what the task printed, in the job's failure: a traceback with its message."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ExitNotices:
+    """Tells the database what ended on the cluster, each exit once."""
+
+    def __init__(self, repository: Repository, cluster: Cluster, histories: Histories, max_failures: int) -> None:
+        self._repository = repository
+        self._cluster = cluster
+        self._histories = histories
+        self._max_failures = max_failures
+
+    def notice(self, view: ClusterView, now: float) -> None:
+        """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left."""
+        jobs = {job.id: job for job in self._repository.active_jobs()}
+        records = {record.key: record for record in self._repository.newest_tasks() if record.exited_at is None}
+        for task in view.tasks:
+            record = records.get(task.key)
+            if record is not None and task.phase is TaskPhase.EXITED:
+                self._exited(task, record, jobs.get(task.key.job_id), now)
+        self._vanished(view, records.values(), now)
+        self._tasks_gone(view, jobs, now)
+
+    def _exited(self, task: Task, record: TaskRecord, job: JobRecord | None, now: float) -> None:
+        key = task.key
+        data = {
+            "task": key.name,
+            "role": key.role.value,
+            "rank": key.rank,
+            "node": record.node,
+            "exit_code": task.exit_code,
+            "wanted": record.unwanted_since is None,
+        }
+        _log.info("task exited", **data)
+        self._repository.add_event(key.job_id, "TaskExited", _words(task), data, now)
+        # Marked before it is judged, so that the count below has it.
+        self._repository.mark_exited(key, task.exit_code, now)
+        if job is None or job.directive is Directive.CANCEL:
+            return
+        if is_failure(task.exit_code, record.unwanted_since):
+            self._judge(task, job, now)
+
+    def _judge(self, task: Task, job: JobRecord, now: float) -> None:
+        if task.exit_code == CODE_OF_THE_USER:
+            reason = f"the job's own code failed in {task.key.name}"
+        elif self._failures_without_progress(job) >= self._max_failures:
+            reason = f"{task.key.role} {task.key.rank} failed {self._max_failures} times without any progress between"
+        else:
+            return
+        message = f"{reason}; the end of its log:\n{self._log_tail(task)}"
+        self._repository.advance_job(job.id, TooManyFailures(message), now)
+
+    def _failures_without_progress(self, job: JobRecord) -> int:
+        """Of the role and rank that failed most since the job last got further."""
+        memberships = self._repository.memberships(job.id)
+        progressed_at = self._histories.updated(job, memberships).progressed_at or 0.0
+        failures = Counter(
+            (record.key.role, record.key.rank)
+            for record in self._repository.tasks(active_only=False, job_id=job.id)
+            if record.exited_at is not None
+            and record.exited_at > progressed_at
+            and is_failure(record.exit_code, record.unwanted_since)
+        )
+        return max(failures.values(), default=0)
+
+    def _log_tail(self, task: Task) -> str:
+        try:
+            return self._cluster.log_tail(task.key, _TRACEBACK_BYTES).strip() or "(it printed nothing)"
+        except ClusterUnavailable:
+            return "(its log cannot be read now)"
+
+    def _vanished(self, view: ClusterView, records: Iterable[TaskRecord], now: float) -> None:
+        """Tasks that should leave and are not there (any more) have left; wanted ones are started by reconcile."""
+        seen = {task.key for task in view.tasks}
+        for record in records:
+            if record.key not in seen and record.unwanted_since is not None:
+                self._repository.mark_exited(record.key, None, now)
+
+    def _tasks_gone(self, view: ClusterView, jobs: Mapping[str, JobRecord], now: float) -> None:
+        alive = {task.key.job_id for task in view.tasks if task.phase is not TaskPhase.EXITED}
+        for job in jobs.values():
+            if job.directive in (Directive.CANCEL, Directive.PAUSE) and job.id not in alive:
+                self._repository.advance_job(job.id, AllTasksGone(), now)
+
+
+def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
+    """Whether a task that ended so should not have: it speaks against its job.
+
+    A lost node (None) does not, nor does a task that was stopped after it was not wanted any more.
+    """
+    if exit_code in (None, 0, _LOST_COORDINATOR):
+        return False
+    return not (unwanted_since is not None and exit_code in _STOPPED)
+
+
+def _words(task: Task) -> str:
+    code = task.exit_code
+    if code is None:
+        return f"{task.key.name} is gone with its node."
+    meaning = {
+        0: "it had done its part",
+        CODE_OF_THE_USER: "the job's own code failed",
+        _LOST_COORDINATOR: "it lost its coordinator",
+        128 + signal.SIGTERM: "it was stopped",
+        128 + signal.SIGKILL: "it was killed",
+    }.get(code, "it crashed")
+    return f"{task.key.name} exited with {code}: {meaning}."

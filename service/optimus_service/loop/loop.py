@@ -1,0 +1,235 @@
+"""The thread that runs scheduling rounds: on a period, and soon after something happened.
+
+::
+
+    trigger(why) ──┐                        ┌──▶ follower: try for the lease again in a while
+                   ├─▶ wait ─▶ claim lease ─┤
+    period ────────┤                        └──▶ leader: debounce ─▶ round ─┐
+    a task exited ─┘      ▲                                                 │
+                          └─────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from optimus_scheduler.types import TaskKey, TaskPhase
+from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.loop.leader import Leadership
+from optimus_service.loop.round import Phases, Round
+from optimus_service.metrics import Metrics
+from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
+from optimus_service.store.records import RoundRecord
+from optimus_service.store.repository import Repository
+
+WATCH_SECONDS = 1.0
+"""How late an exit is noticed: a lost worker should not be missed for a whole period."""
+_FOLLOW_SECONDS = 2.0
+"""How often a follower looks whether the lease is free."""
+_RETRY_SECONDS = 5.0
+"""After a round that failed; sooner if the period is shorter."""
+_LATE_ROUNDS = 3
+"""Periods without a successful round after which a leader calls itself unhealthy."""
+_MAX_REASONS = 5
+"""Reasons that are named in the trigger of one round."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimes:
+    """Seconds."""
+
+    round_seconds: float
+    debounce_seconds: float
+    lease_seconds: float
+
+
+class SchedulingLoop:
+    """Runs rounds while this process leads. `trigger`, `health` and `stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        rounds: Round,
+        leadership: Leadership,
+        cluster: Cluster,
+        repository: Repository,
+        metrics: Metrics,
+        times: LoopTimes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._rounds = rounds
+        self._leadership = leadership
+        self._cluster = cluster
+        self._repository = repository
+        self._metrics = metrics
+        self._times = times
+        self._clock = clock
+        self._thread = threading.Thread(target=self._run, name="scheduling-loop", daemon=True)
+        self._wake_up = threading.Condition()
+        self._reasons: list[str] = []
+        self._stopping = False
+        self._started_at = time.monotonic()
+        self._succeeded_at: float | None = None
+        self._leads = False
+        self._problem: str | None = None
+        self._live: frozenset[TaskKey] = frozenset()
+        """Tasks that had not exited when the cluster was last asked."""
+
+    # --- from any thread --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; the first round follows at once."""
+        self.trigger("start")
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End after the round in progress, and give the lease up. Tasks go on."""
+        with self._wake_up:
+            self._stopping = True
+            self._wake_up.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def trigger(self, why: str) -> None:
+        """Ask for a round soon. Returns at once."""
+        with self._wake_up:
+            if why not in self._reasons and len(self._reasons) < _MAX_REASONS:
+                self._reasons.append(why)
+            self._wake_up.notify_all()
+
+    def health(self) -> str | None:
+        """What is wrong, in words; None when nothing is. A follower that waits for the lease is healthy."""
+        if not self._thread.is_alive() and not self._stopping:
+            return "the scheduling loop is not running"
+        late = time.monotonic() - (self._succeeded_at or self._started_at)
+        if self._leads and late > _LATE_ROUNDS * self._times.round_seconds + _RETRY_SECONDS:
+            return (
+                f"no scheduling round has succeeded for {late:.0f} seconds: {self._problem or 'one is still running'}"
+            )
+        return self._problem
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process runs the rounds."""
+        return self._leads
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        next_round_at = time.monotonic()
+        while not self._stopping:
+            fence = self._claim()
+            if fence is None:
+                self._wait(min(_FOLLOW_SECONDS, self._times.lease_seconds))
+                continue
+            self._watch()
+            due = time.monotonic() >= next_round_at
+            if due or self._reasons:
+                next_round_at = time.monotonic() + self._round(fence)
+            else:
+                self._wait(min(next_round_at - time.monotonic(), WATCH_SECONDS))
+        self._resign()
+
+    def _claim(self) -> int | None:
+        try:
+            fence = self._leadership.claim()
+        except DatabaseNotAvailable as error:
+            self._report(f"the database is not available: {error}")
+            return None
+        if (fence is not None) != self._leads:
+            _log.info("leading" if fence is not None else "following")
+        self._leads = fence is not None
+        self._metrics.set_leader(self._leads)
+        if fence is None:
+            self._problem = None
+        return fence
+
+    def _resign(self) -> None:
+        if not self._leads:
+            return
+        self._leads = False
+        self._metrics.set_leader(False)
+        try:
+            self._leadership.resign()
+        except DatabaseNotAvailable as error:
+            _log.warning("the lease could not be given up and will run out", error=str(error))
+
+    def _watch(self) -> None:
+        """Ask for a round when a task has exited or vanished since the last look."""
+        try:
+            live = frozenset(task.key for task in self._cluster.tasks() if task.phase is not TaskPhase.EXITED)
+        except ClusterUnavailable as error:
+            self._report(f"the cluster is not available: {error}")
+            return
+        if self._live - live:
+            self.trigger("task exited")
+        self._live = live
+
+    def _round(self, fence: int) -> float:
+        """Run a round; how many seconds later the next one is due."""
+        trigger = self._debounced_trigger()
+        if self._stopping:
+            return 0.0
+        succeeded = self._attempt(trigger, fence)
+        return self._times.round_seconds if succeeded else min(self._times.round_seconds, _RETRY_SECONDS)
+
+    def _attempt(self, trigger: str, fence: int) -> bool:
+        phases = Phases()
+        try:
+            record = self._rounds.run(trigger, fence, phases)
+        except (ClusterUnavailable, DatabaseNotAvailable) as error:
+            self._report(f"a scheduling round was skipped: {error}")
+        except StaleLeader as error:
+            _log.warning("another process leads", error=str(error))
+            self._leadership.step_down()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one round must not end all scheduling
+            _log.exception("a scheduling round failed", trigger=trigger)
+            self._fail(trigger, error, phases)
+        else:
+            self._metrics.observe_round(record.seconds, record.phase_seconds, failed=record.error is not None)
+            self._succeeded_at, self._problem = time.monotonic(), None
+            return True
+        self._metrics.observe_round(phases.total_seconds, phases.seconds, failed=True)
+        return False
+
+    def _fail(self, trigger: str, error: Exception, phases: Phases) -> None:
+        """Make a programming error visible where people look: health, the list of rounds, metrics, the log."""
+        message = f"{type(error).__name__}: {error}"
+        self._report(f"a scheduling round failed: {message}")
+        record = RoundRecord(
+            at=self._clock(),
+            trigger=trigger,
+            seconds=phases.total_seconds,
+            phase_seconds=phases.seconds,
+            n_jobs=0,
+            n_actions=0,
+            error=message,
+        )
+        try:
+            self._repository.add_round(record, [])
+        except DatabaseNotAvailable as unavailable:
+            _log.warning("the failed round could not be recorded", error=str(unavailable))
+
+    def _report(self, problem: str) -> None:
+        if problem != self._problem:
+            _log.warning(problem)
+        self._problem = problem
+
+    def _debounced_trigger(self) -> str:
+        """Why a round is run: events that follow each other closely share one."""
+        with self._wake_up:
+            if self._reasons:
+                self._wake_up.wait_for(lambda: self._stopping, self._times.debounce_seconds)
+            trigger = ", ".join(self._reasons) or "period"
+            self._reasons.clear()
+        return trigger
+
+    def _wait(self, seconds: float) -> None:
+        with self._wake_up:
+            self._wake_up.wait_for(lambda: self._stopping or (self._leads and bool(self._reasons)), max(seconds, 0.0))

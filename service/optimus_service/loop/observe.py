@@ -1,0 +1,187 @@
+"""Step 1 of a round: what is on the cluster and in the database becomes one immutable snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from optimus_scheduler.types import (
+    Job,
+    JobSpec,
+    Mode,
+    Node,
+    Resources,
+    Role,
+    Snapshot,
+    Task,
+    TaskKey,
+    TaskPhase,
+)
+from optimus_service.clusters.base import Cluster
+from optimus_service.loop.history import JobHistory
+from optimus_service.loop.specification import spec_of
+from optimus_service.store.records import JobRecord, MembershipRecord, TaskRecord, WantedRecord
+from optimus_service.store.repository import MAX_PAGE, Repository
+
+_MAX_PAGES = 200
+"""Pages of samples read of one job in one round: a restarted service catches up over some rounds if there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the cluster said when it was asked."""
+
+    nodes: tuple[Node, ...]
+    tasks: tuple[Task, ...]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> ClusterView:
+        return cls(cluster.nodes(), cluster.tasks())
+
+
+class Histories:
+    """The sample history of each active job, kept between rounds and read again after a restart."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._by_job: dict[str, JobHistory] = {}
+
+    def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
+        """The history of this job with all samples that came in since."""
+        history = self._by_job.setdefault(job.id, JobHistory(Mode(job.spec["mode"])))
+        history.learn_memberships(memberships)
+        for _ in range(_MAX_PAGES):
+            samples = self._repository.samples_after(job.id, history.last_id, MAX_PAGE)
+            history.add(samples)
+            if len(samples) < MAX_PAGE:
+                break
+        return history
+
+    def keep_only(self, job_ids: Iterable[str]) -> None:
+        """Drop the histories of all other jobs."""
+        kept = set(job_ids)
+        self._by_job = {job_id: history for job_id, history in self._by_job.items() if job_id in kept}
+
+
+class Observer:
+    """Reads the database and makes the snapshot."""
+
+    def __init__(self, repository: Repository, histories: Histories) -> None:
+        self._repository = repository
+        self._histories = histories
+
+    def snapshot(self, view: ClusterView, now: float) -> Snapshot:
+        """The world as of `now`. The exits in `view` should have been noticed before."""
+        mark_unwanted_tasks(self._repository, now)
+        records = self._repository.active_jobs()
+        wanted = self._repository.wanted_of_active_jobs()
+        memberships = self._repository.memberships_of_active_jobs()
+        self._histories.keep_only(record.id for record in records)
+        capacity = Snapshot(now, view.nodes, ()).capacity
+        jobs = tuple(
+            self._job(record, wanted[record.id], memberships.get(record.id, []), capacity, now)
+            for record in records
+            if record.id in wanted  # it may have ended between the two queries
+        )
+        return Snapshot(now, view.nodes, jobs, merge_tasks(view.tasks, self._repository.newest_tasks()))
+
+    def _job(
+        self,
+        record: JobRecord,
+        wanted: WantedRecord,
+        memberships: Sequence[MembershipRecord],
+        capacity: Resources,
+        now: float,
+    ) -> Job:
+        history = self._histories.updated(record, memberships)
+        loss_steps, losses = history.losses.points()
+        spec = spec_of(record)
+        return Job(
+            id=record.id,
+            spec=spec,
+            state=record.state,
+            submitted_at=record.created_at,
+            started_at=record.started_at,
+            step=record.step,
+            steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
+            loss_steps=loss_steps,
+            losses=losses,
+            speed_samples=history.speeds.samples(),
+            allocation=wanted.allocation,
+            allocated_at=record.wanted_at,
+            directive=record.directive,
+            rescale_seconds=rescale_seconds(memberships),
+            wanted_tasks=wanted.tasks,
+            attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
+        )
+
+
+def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Task, ...]:
+    """Tasks of the cluster together with what the database knows of them, sorted by key.
+
+    `records` are the newest of each active job's ranks, and all that have not exited. What the cluster has but the
+    database never heard of is not ours to judge and left out. A task that was recorded but is not on the cluster was
+    never started (or vanished): leaving it out lets reconcile start it.
+    """
+    on_cluster = {task.key: task for task in seen}
+    found: dict[TaskKey, Task] = {}
+    for record in records:
+        task = on_cluster.get(record.key)
+        if record.exited_at is not None:
+            task = Task(record.key, record.node, TaskPhase.EXITED, exit_code=record.exit_code)
+        if task is not None:
+            found[record.key] = replace(task, unwanted_since=record.unwanted_since)
+    return tuple(found[key] for key in sorted(found))
+
+
+def mark_unwanted_tasks(repository: Repository, now: float) -> None:
+    """Write down since when each task is not wanted any more: its time to leave by itself runs from there.
+
+    A coordinator is wanted as long as its job is to have any tasks.
+    """
+    wanted = repository.wanted_of_active_jobs()
+    leaving, wanted_again = [], []
+    for record in repository.tasks():
+        is_wanted = _is_wanted(record.key, wanted.get(record.key.job_id))
+        if is_wanted and record.unwanted_since is not None:
+            wanted_again.append(record.key)
+        if not is_wanted and record.unwanted_since is None:
+            leaving.append(record.key)
+    if leaving:
+        repository.mark_unwanted(leaving, now)
+    if wanted_again:
+        repository.mark_wanted(wanted_again)
+
+
+def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
+    if wanted is None:
+        return False
+    if key.role is Role.COORDINATOR:
+        return not wanted.allocation.is_empty
+    return any(task.key == key for task in wanted.tasks)
+
+
+def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...]:
+    """How long training stood still at each change of size, oldest first."""
+    return tuple(
+        membership.pause_seconds
+        for membership in memberships
+        if membership.cause == "rescale" and membership.pause_seconds is not None
+    )
+
+
+def attained_share_seconds(
+    memberships: Sequence[MembershipRecord], spec: JobSpec, capacity: Resources, now: float
+) -> float:
+    """Dominant share held in each membership, times how long it lasted."""
+    ends = [later.at for _, later in pairwise(memberships)] + [now]
+    return sum(
+        _share(membership, spec, capacity) * max(end - membership.at, 0.0)
+        for membership, end in zip(memberships, ends, strict=False)
+    )
+
+
+def _share(membership: MembershipRecord, spec: JobSpec, capacity: Resources) -> float:
+    held = spec.worker.resources * len(membership.workers) + spec.server.resources * len(membership.servers)
+    return min(held.dominant_share(capacity), 1.0)

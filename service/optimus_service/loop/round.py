@@ -1,0 +1,128 @@
+"""One scheduling round: look, notice, decide, act, remember."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from optimus_scheduler.cycle import Timer
+from optimus_scheduler.types import Plan, Snapshot, TaskKey, TaskPhase
+from optimus_service.clusters.base import Cluster
+from optimus_service.loop.apply import Applier
+from optimus_service.loop.exits import ExitNotices
+from optimus_service.loop.observe import ClusterView, Observer
+from optimus_service.loop.record import decision_records
+from optimus_service.store.records import RoundRecord
+from optimus_service.store.repository import Repository
+
+Planner = Callable[[Snapshot, Timer], Plan]
+"""`optimus_scheduler.cycle.plan` with its policy and constants: pure, but for the timer round its steps."""
+
+_KEEP_SECONDS = 30 * 86_400.0
+"""Samples and decisions of jobs that ended longer ago are deleted; what the job came to stays."""
+_PRUNE_PERIOD_SECONDS = 3600.0
+_MAX_PRUNES = 20
+"""Bounds what one round deletes; the next prune goes on."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Phases:
+    """Measures how long the parts of a round take."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._started = time.monotonic()
+
+    @property
+    def total_seconds(self) -> float:
+        """Since the round began."""
+        return time.monotonic() - self._started
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - started
+
+
+class Round:
+    """Runs rounds. Knows nothing of time between them; used by one thread."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        cluster: Cluster,
+        exits: ExitNotices,
+        observer: Observer,
+        planner: Planner,
+        applier: Applier,
+        clock: Callable[[], float],
+    ) -> None:
+        self._repository = repository
+        self._cluster = cluster
+        self._exits = exits
+        self._observer = observer
+        self._planner = planner
+        self._applier = applier
+        self._clock = clock
+        self._pruned_at = clock()
+
+    def run(self, trigger: str, fence: int, phases: Phases | None = None) -> RoundRecord:
+        """One round, for the reason `trigger`, by the leader with the token `fence`.
+
+        Raises:
+            ClusterUnavailable: nothing was changed.
+            DatabaseNotAvailable: what was not applied yet is left to the next round.
+            StaleLeader: somebody else leads by now.
+        """
+        phases = phases or Phases()
+        now = self._clock()
+        # 1. What is there?
+        with phases.measure("observe"):
+            view = ClusterView.of(self._cluster)
+            # 2. What ended, and what does that mean for its job?
+            self._exits.notice(view, now)
+            snapshot = self._observer.snapshot(view, now)
+        # 3. What should be there, and what has to change? (forecast, allocate, place, reconcile)
+        plan = self._planner(snapshot, phases.measure)
+        # 4. Do it.
+        with phases.measure("apply"):
+            failures = self._applier.apply(plan, snapshot, fence)
+        # 5. Remember what was decided, forget what is over.
+        record = RoundRecord(
+            at=now,
+            trigger=trigger,
+            seconds=phases.total_seconds,
+            phase_seconds=phases.seconds,
+            n_jobs=len(snapshot.jobs),
+            n_actions=len(plan.actions),
+            error="; ".join(failures) or None,
+        )
+        self._repository.add_round(record, decision_records(plan, now))
+        self._cluster.forget(forgettable(view, snapshot))
+        self._prune(now)
+        _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
+        return record
+
+    def _prune(self, now: float) -> None:
+        if now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
+            return
+        self._pruned_at = now
+        for _ in range(_MAX_PRUNES):
+            if self._repository.prune(now, _KEEP_SECONDS).total == 0:
+                break
+
+
+def forgettable(view: ClusterView, snapshot: Snapshot) -> list[TaskKey]:
+    """Exited tasks that no later round needs to see on the cluster.
+
+    Those in the snapshot are kept: they are the newest of their rank in an active job. The database knows all exits.
+    """
+    kept = {task.key for task in snapshot.tasks}
+    return [task.key for task in view.tasks if task.phase is TaskPhase.EXITED and task.key not in kept]

@@ -1,0 +1,245 @@
+"""Puts the service together and runs it: `optimus serve`.
+
+::
+
+    settings ─▶ data directory, database ─▶ repository ─┬─▶ API (uvicorn, the main thread)
+                                                        ├─▶ scheduling loop (a thread) ─▶ cluster ─▶ tasks
+                                                        └─▶ hub (long polls) ◀── both
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+import uvicorn
+
+from optimus_scheduler import cycle
+from optimus_scheduler.policies import Policy, UnknownPolicy, policy_named
+from optimus_scheduler.settings import Settings as SchedulerSettings
+from optimus_scheduler.types import Plan, Snapshot
+from optimus_service.api.app import create_app
+from optimus_service.api.services import Services
+from optimus_service.clusters.base import Cluster
+from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
+from optimus_service.data_directory import CannotStart, DataDirectory
+from optimus_service.hub import WakeUpHub
+from optimus_service.job_tokens import JobTokens, load_secret
+from optimus_service.logs import configure_logs
+from optimus_service.loop.apply import Applier
+from optimus_service.loop.exits import ExitNotices
+from optimus_service.loop.launch import LaunchContext
+from optimus_service.loop.leader import Leadership
+from optimus_service.loop.loop import LoopTimes, SchedulingLoop
+from optimus_service.loop.observe import Histories, Observer
+from optimus_service.loop.round import Planner, Round
+from optimus_service.metrics import Metrics
+from optimus_service.settings import Settings
+from optimus_service.stopping import stop_all_tasks
+from optimus_service.store.engine import create_engine_from_url, current_revision, head_revision, parse_url, upgrade
+from optimus_service.store.errors import StoreError
+from optimus_service.store.repository import Repository
+
+_BACKLOG = 2048
+"""Connections that may wait to be accepted: all workers of a large cluster may come back at once."""
+_GRACE_SECONDS = 5
+"""Time that open requests have to end when the service is stopped."""
+_ROUND_GRACE_SECONDS = 30.0
+"""Time that a round in progress has to end when the service is stopped."""
+_ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+_log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings) -> None:
+    """Run the service until SIGTERM or SIGINT. Tasks are left running unless `settings.stop_tasks`.
+
+    Raises:
+        SystemExit: it cannot start; the message says why.
+    """
+    configure_logs(settings)
+    try:
+        with DataDirectory.locked(settings.data_directory) as directory, _listening(settings) as listener:
+            _serve(settings, directory, listener)
+    except (CannotStart, StoreError, UnknownPolicy) as error:
+        raise SystemExit(f"The service cannot start: {error}") from error
+
+
+def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket) -> None:
+    prepare_database(settings.url)
+    url = _url(settings.host, listener.getsockname()[1])
+    parts = assemble(settings, settings.service_url or url)
+
+    def started() -> None:
+        directory.write_address(url, parts.services.version)
+        parts.loop.start()
+        _log.info("listening", url=url, docs=f"{url}/docs", data_directory=str(settings.data_directory))
+
+    # uvicorn raises the signals that stopped it again when it is done; by then there is nothing left to do.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    try:
+        _Server(parts.services, started).run(sockets=[listener])
+    finally:
+        parts.loop.stop(_ROUND_GRACE_SECONDS)
+        if settings.stop_tasks:
+            stop_all_tasks(parts.services.cluster)
+        parts.services.cluster.close()
+        parts.services.repository.close()
+        directory.remove_address()
+    _log.info("stopped", tasks="stopped" if settings.stop_tasks else "left running")
+
+
+# --- what it is made of ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A service that is put together and not started."""
+
+    services: Services
+    loop: SchedulingLoop
+
+
+def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = time.time) -> Parts:
+    """Everything but the web server. The database has the newest revision; tasks reach the service at `service_url`.
+
+    Raises:
+        UnknownPolicy: of that name.
+    """
+    planner = make_planner(policy_named(settings.policy), settings)
+    repository = Repository(create_engine_from_url(settings.url))
+    cluster = make_cluster(settings)
+    hub = WakeUpHub(repository.generations)
+    tokens = JobTokens(load_secret(settings))
+    metrics = Metrics()
+    context = LaunchContext(service_url, settings.data_directory / "jobs", tokens)
+    rounds = make_rounds(
+        settings, repository, cluster, planner, Applier(repository, cluster, hub, context, clock), clock
+    )
+    times = LoopTimes(settings.round_seconds, settings.debounce_seconds, settings.lease_seconds)
+    leadership = Leadership(repository, settings.lease_seconds, clock)
+    loop = SchedulingLoop(rounds, leadership, cluster, repository, metrics, times, clock)
+    services = Services(
+        settings=settings,
+        repository=repository,
+        cluster=cluster,
+        hub=hub,
+        job_tokens=tokens,
+        metrics=metrics,
+        version=version("optimus-scheduler"),
+        trigger_round=loop.trigger,
+        loop_health=loop.health,
+        clock=clock,
+    )
+    return Parts(services, loop)
+
+
+def make_rounds(
+    settings: Settings,
+    repository: Repository,
+    cluster: Cluster,
+    planner: Planner,
+    applier: Applier,
+    clock: Callable[[], float],
+) -> Round:
+    """What runs scheduling rounds."""
+    histories = Histories(repository)
+    exits = ExitNotices(repository, cluster, histories, settings.max_task_failures)
+    return Round(repository, cluster, exits, Observer(repository, histories), planner, applier, clock)
+
+
+def make_planner(policy: Policy, settings: Settings) -> Planner:
+    """The pure middle of a round, with this policy."""
+    constants = SchedulerSettings(drain_seconds=settings.drain_seconds)
+
+    def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
+        return cycle.plan(snapshot, policy, constants, timer)
+
+    return planner
+
+
+def make_cluster(settings: Settings) -> Cluster:
+    """The cluster that the settings name."""
+    options = LocalClusterOptions.with_python(
+        directory=settings.data_directory / "local",
+        python=settings.local_python,
+        n_slots=settings.local_slots,
+        n_nodes=settings.local_nodes,
+        memory_bytes=settings.local_memory_bytes,
+    )
+    return LocalCluster(options)
+
+
+def prepare_database(url: str) -> None:
+    """Bring a SQLite database up to date. A PostgreSQL database is shared, so that is its operator's to do.
+
+    Raises:
+        CannotStart: a PostgreSQL database is not at the newest revision.
+        StoreError: it cannot be reached, or the URL is wrong.
+    """
+    if parse_url(url).get_backend_name() == "sqlite":
+        upgrade(url)
+        return
+    found, needed = current_revision(url), head_revision()
+    if found != needed:
+        raise CannotStart(
+            f"the database is at revision {found or '(none)'} and this version needs {needed}; "
+            "stop all replicas of another version, then run `optimus db upgrade`"
+        )
+
+
+# --- the web server --------------------------------------------------------------------------------------------------
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which tells when it has started, and lets long polls go before it waits for open requests."""
+
+    def __init__(self, services: Services, started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(services),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
+        )
+        self._hub = services.hub
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._hub.close()
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The listening socket: opened before anything else, so that the port is known when tasks are started."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        message = f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
+        raise CannotStart(message) from error
+    with listener:
+        yield listener
+
+
+def _url(host: str, port: int) -> str:
+    """How this machine reaches the service."""
+    if host in _ANY_ADDRESS:
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
