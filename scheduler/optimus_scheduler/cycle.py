@@ -1,0 +1,72 @@
+"""One scheduling round: a snapshot goes in, a plan comes out, nothing else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from optimus_scheduler.allocate import Held, allocate, held_posts, request_for
+from optimus_scheduler.explain import decide
+from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.place import Placed, Placements, place
+from optimus_scheduler.policies.base import Grant, Policy
+from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import NOTHING, Directive, Plan, Snapshot
+
+Timer = Callable[[str], AbstractContextManager[object]]
+"""Given by a shell that has a clock: entered around each named step."""
+
+
+def _untimed(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def plan(snapshot: Snapshot, policy: Policy, settings: Settings | None = None, timer: Timer = _untimed) -> Plan:
+    """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`."""
+    settings = settings or Settings()
+
+    # 1. Forecast: what will each job do?
+    with timer("forecast"):
+        outlooks = forecast_all(snapshot.jobs, snapshot.now, settings)
+
+    # 2. Allocate: how many workers and servers does each job get?
+    with timer("allocate"):
+        held = held_posts(snapshot)
+        grants = allocate(outlooks, snapshot, held, policy, settings)
+
+    # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
+    with timer("place"):
+        placements = _place(outlooks, grants, held, snapshot, policy)
+
+    # 4. Reconcile: what has to be started, stopped and told, given what is there?
+    with timer("reconcile"):
+        wants = {outlook.id: _want(outlook, placements) for outlook in outlooks}
+        actions = reconcile(snapshot, wants, settings)
+
+    # 5. Say why.
+    decisions = tuple(decide(outlook, grants[outlook.id], placements.get(outlook.id)) for outlook in outlooks)
+    return Plan(decisions, actions)
+
+
+def _place(
+    outlooks: Sequence[Outlook], grants: Mapping[str, Grant], held: Held, snapshot: Snapshot, policy: Policy
+) -> Placements:
+    """Places for everybody who was granted something, in order of arrival."""
+    granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
+    granted.sort(key=lambda outlook: (outlook.job.submitted_at, outlook.id))
+    requests = [request_for(outlook, grants[outlook.id].allocation, held[outlook.id], policy) for outlook in granted]
+    return place(requests, snapshot.nodes, policy.spread)
+
+
+def _want(outlook: Outlook, placements: Placements) -> Want:
+    """What the job should have: what was placed, with the directive that goes with it."""
+    job, placed = outlook.job, placements.get(outlook.id)
+    if job.directive is Directive.CANCEL:
+        return Want(Directive.CANCEL, NOTHING, {})
+    if not isinstance(placed, Placed):
+        is_waiting = job.allocation.is_empty
+        return Want(job.directive if is_waiting else Directive.PAUSE, NOTHING, {})
+    directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
+    return Want(directive, placed.allocation, placed.nodes)

@@ -1,0 +1,178 @@
+"""Step 5 of a round: every job's decision, with a reason and a sentence that its owner understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.place import Placed, Unplaced
+from optimus_scheduler.policies.base import Grant
+from optimus_scheduler.types import NOTHING, Allocation, Decision, Reason
+
+
+def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> Decision:
+    """The decision for one job. `placed` is None when the job was granted nothing."""
+    grant = _as_placed(outlook, grant, placed)
+    message = _MESSAGES[grant.reason](outlook, grant)
+    if isinstance(placed, Unplaced):
+        message = f"Waits: {placed.reason} ({_size(outlook.minimum)})."
+    return Decision(
+        job_id=outlook.id,
+        allocation=grant.allocation,
+        previous=outlook.present,
+        reason=grant.reason,
+        message=message,
+        forecast=outlook.forecast,
+        gain=grant.gain,
+        next_gain=grant.next_gain,
+    )
+
+
+def _as_placed(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> Grant:
+    """The grant as the nodes allowed it."""
+    if placed is None:
+        return grant
+    if isinstance(placed, Unplaced):
+        return replace(grant, allocation=NOTHING, reason=Reason.NO_FEASIBLE_NODE)
+    if placed.allocation == grant.allocation:
+        return grant
+    grown_less = placed.allocation == outlook.present
+    reason = Reason.NO_FEASIBLE_NODE if grown_less else _reason_for_less(outlook, placed.allocation, grant.reason)
+    return replace(grant, allocation=placed.allocation, ideal=grant.allocation, reason=reason)
+
+
+def _reason_for_less(outlook: Outlook, size: Allocation, granted: Reason) -> Reason:
+    present = outlook.present
+    is_less = size.workers + size.servers < present.workers + present.servers
+    return Reason.BETTER_USED_ELSEWHERE if is_less else granted
+
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+
+def _granted_more(outlook: Outlook, grant: Grant) -> str:
+    if not outlook.is_held:
+        return (
+            f"Goes on with {_size(grant.allocation)}."
+            if outlook.job.step
+            else f"Starts with {_size(grant.allocation)}."
+        )
+    return f"{_change(outlook, grant)}: {_effect(outlook, grant.allocation)}."
+
+
+def _unchanged(outlook: Outlook, grant: Grant) -> str:
+    return f"Keeps {_size(grant.allocation)}, still the best size for it{_outlook(outlook)}."
+
+
+def _better_used_elsewhere(outlook: Outlook, grant: Grant) -> str:
+    if grant.allocation == outlook.present:
+        return (
+            f"Keeps {_size(grant.allocation)}: other jobs make better use of the room that is left{_outlook(outlook)}."
+        )
+    return f"{_change(outlook, grant)}, as other jobs need the room more: {_effect(outlook, grant.allocation)}."
+
+
+def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
+    return f"Keeps {_size(grant.allocation)}: more tasks would not make it faster{_outlook(outlook)}."
+
+
+def _at_maximum(outlook: Outlook, grant: Grant) -> str:
+    return f"Has all that its owner allows: {_size(grant.allocation)}{_outlook(outlook)}."
+
+
+def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
+    ideal = grant.ideal or grant.allocation
+    factor = outlook.speedup(ideal, outlook.present)
+    return (
+        f"Keeps {_size(grant.allocation)}: {_size(ideal)} would be {factor:.2f} times as fast, "
+        f"but the change stops training for about {_duration(outlook.stop_seconds)}"
+        f"{_outlook(outlook)}."
+    )
+
+
+def _learning_speed(outlook: Outlook, grant: Grant) -> str:
+    if not outlook.is_held:
+        return f"Starts with {_size(grant.allocation)}; it grows once its speed is measured."
+    if grant.allocation != outlook.present:
+        return f"{_change(outlook, grant)} to learn how its speed grows: {_effect(outlook, grant.allocation)}."
+    return f"Keeps {_size(grant.allocation)} until its speed with them is measured."
+
+
+def _waiting(outlook: Outlook, _grant: Grant) -> str:
+    least = _size(outlook.minimum)
+    if outlook.is_held:
+        return f"Paused: the cluster has no room left for {least} beside the jobs ahead of it."
+    waited = f", for {_duration(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
+    return f"Waits{waited}: there is no room for {least} beside the jobs ahead of it."
+
+
+def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
+    if grant.ideal is not None and not grant.allocation.is_empty:
+        return f"Keeps {_size(grant.allocation)}: no node has room for the tasks of {_size(grant.ideal)}."
+    return f"Waits: no node of this cluster can host {_size(outlook.minimum)}, even when it is empty."
+
+
+def _converged(outlook: Outlook, _grant: Grant) -> str:
+    rule = outlook.forecast.rule
+    return f"Its convergence rule holds ({rule}) at step {outlook.job.step}: it is being finished."
+
+
+def _cancelling(_outlook: Outlook, _grant: Grant) -> str:
+    return "Cancelled: its tasks are being stopped."
+
+
+_MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
+    Reason.GRANTED_MORE: _granted_more,
+    Reason.UNCHANGED: _unchanged,
+    Reason.BETTER_USED_ELSEWHERE: _better_used_elsewhere,
+    Reason.NO_FURTHER_GAIN: _no_further_gain,
+    Reason.AT_MAXIMUM: _at_maximum,
+    Reason.NOT_WORTH_RESCALING: _not_worth_rescaling,
+    Reason.LEARNING_SPEED: _learning_speed,
+    Reason.WAITING_FOR_RESOURCES: _waiting,
+    Reason.NO_FEASIBLE_NODE: _no_feasible_node,
+    Reason.CONVERGED: _converged,
+    Reason.CANCELLING: _cancelling,
+}
+
+
+# --- parts of sentences ----------------------------------------------------------------------------------------------
+
+
+def _size(allocation: Allocation) -> str:
+    workers, servers = allocation.workers, allocation.servers
+    return f"{workers} worker{'s' * (workers != 1)} and {servers} server{'s' * (servers != 1)}"
+
+
+def _change(outlook: Outlook, grant: Grant) -> str:
+    present, size = outlook.present, grant.allocation
+    before, after = present.workers + present.servers, size.workers + size.servers
+    verb = "Grows" if after > before else "Shrinks" if after < before else "Changes"
+    return f"{verb} from {_size(present)} to {_size(size)}"
+
+
+def _effect(outlook: Outlook, size: Allocation) -> str:
+    """The predicted speed, and the time left when something is known of it."""
+    if outlook.speeds.model.n_points == 0:
+        return "its speed is not known yet"
+    speed = f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast"
+    if outlook.forecast.remaining_steps is None:
+        return speed
+    return f"{speed}, about {_duration(outlook.remaining_seconds(size))} left"
+
+
+def _outlook(outlook: Outlook) -> str:
+    remaining = outlook.forecast.remaining_seconds
+    return "" if remaining is None else f" (about {_duration(remaining.mean)} left)"
+
+
+def _duration(seconds: float) -> str:
+    """For people: 0.4 s, 12 s, 5 min, 2.5 h, 3 days."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

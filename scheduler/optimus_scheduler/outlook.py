@@ -1,0 +1,73 @@
+"""What the policies see of one job: its forecast together with the fitted models behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from optimus_scheduler.speeds import Speeds
+from optimus_scheduler.types import Allocation, Forecast, Job, Resources
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """One job in one round. Every figure is there: where nothing is known, a stated assumption stands in."""
+
+    job: Job
+    forecast: Forecast
+    speeds: Speeds
+    stop_seconds: float
+    """Predicted stop of the next change of size."""
+    waited_seconds: float
+    """How long the job has been without tasks; 0 while it has some."""
+    measured: bool
+    """Whether the present size has been measured since it was granted."""
+    learning: bool
+    """Whether the speed model is too uncertain to trust far away from what was measured."""
+    typical_seconds: float
+    """Stands in for the time left when nothing is known."""
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def present(self) -> Allocation:
+        return self.job.allocation
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the job has tasks."""
+        return not self.job.allocation.is_empty
+
+    @cached_property
+    def gpu_type(self) -> str | None:
+        """The one GPU type that workers ask for, None for a CPU job."""
+        return next((kind for kind, count in sorted(self.job.spec.worker.resources.gpus.items()) if count > 0), None)
+
+    @cached_property
+    def minimum(self) -> Allocation:
+        return self.size(self.job.spec.worker.minimum, self.job.spec.server.minimum)
+
+    @cached_property
+    def maximum(self) -> Allocation:
+        return self.size(self.job.spec.worker.maximum, self.job.spec.server.maximum)
+
+    def size(self, workers: int, servers: int) -> Allocation:
+        return Allocation(workers, servers, self.gpu_type)
+
+    def demand(self, allocation: Allocation) -> Resources:
+        """What that many tasks need together."""
+        spec = self.job.spec
+        return spec.worker.resources * allocation.workers + spec.server.resources * allocation.servers
+
+    def speedup(self, allocation: Allocation, over: Allocation) -> float:
+        """How many times as fast `allocation` is predicted to be."""
+        return self.speeds.at(allocation) / self.speeds.at(over)
+
+    def remaining_seconds(self, allocation: Allocation) -> float:
+        """Predicted time left with `allocation`."""
+        remaining = self.forecast.remaining_steps
+        if remaining is None or self.speeds.model.n_points == 0:
+            return self.typical_seconds
+        return remaining.mean / self.speeds.at(allocation)

@@ -1,0 +1,32 @@
+"""Policies by name. A policy decides how many workers and servers each job gets; it never sees the cluster."""
+
+from __future__ import annotations
+
+from optimus_scheduler.policies.base import Contest, Grant, Policy
+from optimus_scheduler.policies.fifo import FifoPolicy
+from optimus_scheduler.policies.optimus import OptimusPolicy
+from optimus_scheduler.policies.optimus_paper import OptimusPaperPolicy
+
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (OptimusPolicy(), OptimusPaperPolicy(), FifoPolicy())}
+"""The registered policies."""
+
+DEFAULT_POLICY = OptimusPolicy.name
+
+
+class UnknownPolicy(ValueError):
+    """There is no policy of that name."""
+
+
+def policy_named(name: str) -> Policy:
+    """The policy registered as `name`.
+
+    Raises:
+        UnknownPolicy: there is none; the message lists those that there are.
+    """
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise UnknownPolicy(f"unknown policy {name!r}; there are {', '.join(sorted(POLICIES))}") from None
+
+
+__all__ = ["DEFAULT_POLICY", "POLICIES", "Contest", "Grant", "Policy", "UnknownPolicy", "policy_named"]

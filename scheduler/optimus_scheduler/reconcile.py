@@ -1,0 +1,147 @@
+"""Step 4 of a round: what has to be done so that the observed tasks become the wanted ones.
+
+A comparison, not a history: whatever failed before is found again here. Applied to its own result it finds nothing.
+
+| observed | action |
+|---|---|
+| wanted set, size or directive differ from what the job has | `SetWanted` |
+| wanted task, not there | `StartTask` |
+| wanted task, exited | `SetWanted` with the next incarnation of it, `StartTask` |
+| task not wanted any more | none: the job's coordinator lets it go; `StopTask` once it has overstayed |
+| task of a cancelled or unknown job | `StopTask` at once |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from optimus_scheduler.place import Post, posts
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import (
+    Action,
+    Allocation,
+    Directive,
+    Job,
+    PlacedTask,
+    Role,
+    SetWanted,
+    Snapshot,
+    StartTask,
+    StopTask,
+    Task,
+    TaskKey,
+    TaskPhase,
+)
+
+_COORDINATOR: Post = (Role.COORDINATOR, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one job should have from now on."""
+
+    directive: Directive
+    allocation: Allocation
+    nodes: Mapping[Post, str]
+    """Node of each worker and server."""
+
+
+def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings) -> tuple[Action, ...]:
+    """The actions, in the order in which they are to be applied: wanted sets, stops, starts.
+
+    `wants` has an entry for every job of the snapshot.
+    """
+    tasks_by_job: dict[str, list[Task]] = {job.id: [] for job in snapshot.jobs}
+    orphans: list[Task] = []
+    for task in snapshot.tasks:
+        tasks_by_job.get(task.key.job_id, orphans).append(task)
+    sets: list[SetWanted] = []
+    stops: list[StopTask] = list(_stops(orphans, snapshot.now, 0.0, settings.cancel_force_seconds))
+    starts: list[StartTask] = []
+    for job in snapshot.jobs:
+        side = _JobSide(job, wants[job.id], tasks_by_job[job.id])
+        sets += side.set_wanted()
+        stops += side.stops(snapshot.now, settings)
+        starts += side.starts()
+    return (
+        *sorted(sets, key=lambda action: action.job_id),
+        *sorted(stops, key=lambda action: action.key),
+        *sorted(starts, key=lambda action: action.task.key),
+    )
+
+
+class _JobSide:
+    """One job: its observed tasks beside the wanted ones."""
+
+    def __init__(self, job: Job, want: Want, observed: Iterable[Task]) -> None:
+        self._job, self._want = job, want
+        self._observed = sorted(observed, key=lambda task: task.key)
+        self._by_key = {task.key: task for task in self._observed}
+        self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
+        self._wanted = tuple(sorted((self._fill(post) for post in posts(want.allocation)), key=lambda task: task.key))
+
+    def set_wanted(self) -> Iterator[SetWanted]:
+        """The new wanted set, if it is new."""
+        job, want = self._job, self._want
+        before = (job.allocation, job.directive, job.wanted_tasks)
+        if before != (want.allocation, want.directive, self._wanted):
+            yield SetWanted(job.id, want.allocation, want.directive, self._wanted)
+
+    def starts(self) -> Iterator[StartTask]:
+        """Wanted tasks that were never seen: one that exited is wanted only as its next incarnation."""
+        for placed in (*self._coordinator(), *self._wanted):
+            if placed.key not in self._by_key:
+                yield StartTask(placed)
+
+    def stops(self, now: float, settings: Settings) -> Iterator[StopTask]:
+        """Live tasks that should not be there any more."""
+        wanted = {placed.key for placed in (*self._coordinator(), *self._wanted)}
+        unwanted = [task for task in self._observed if task.key not in wanted]
+        if self._want.directive is Directive.CANCEL:
+            return _stops(unwanted, now, 0.0, settings.cancel_force_seconds)
+        return _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds)
+
+    def _coordinator(self) -> Iterator[PlacedTask]:
+        """The coordinator, while the job wants tasks. It stays on its node: its address must not change."""
+        if self._want.allocation.is_empty:
+            return
+        seen = [task for task in self._observed if task.key.role is Role.COORDINATOR]
+        newest = max(seen, key=lambda task: task.key.incarnation, default=None)
+        if newest is None:
+            yield PlacedTask(TaskKey(self._job.id, *_COORDINATOR), self._want.nodes[(Role.SERVER, 0)])
+        elif newest.phase is not TaskPhase.EXITED or self._is_done(newest):
+            yield PlacedTask(newest.key, newest.node)
+        else:
+            yield PlacedTask(self._next_key(_COORDINATOR), newest.node)
+
+    def _fill(self, post: Post) -> PlacedTask:
+        """The task that fills a post: the one that does so already, or the next incarnation."""
+        node, previous = self._want.nodes[post], self._previous.get(post)
+        if previous is not None and previous.node == node:
+            observed = self._by_key.get(previous.key)
+            if observed is None or observed.phase is not TaskPhase.EXITED or self._is_done(observed):
+                return previous
+        return PlacedTask(self._next_key(post), node)
+
+    def _next_key(self, post: Post) -> TaskKey:
+        """An incarnation that was never seen."""
+        role, rank = post
+        known = [task.key for task in self._observed] + [placed.key for placed in self._job.wanted_tasks]
+        used = [key.incarnation for key in known if (key.role, key.rank) == (role, rank)]
+        return TaskKey(self._job.id, role, rank, max(used, default=-1) + 1)
+
+    def _is_done(self, task: Task) -> bool:
+        """Whether an exited task has nothing left to do: it was let go by a job that is finishing."""
+        finishing = self._want.directive is Directive.FINISH
+        return finishing and task.phase is TaskPhase.EXITED and task.exit_code == 0
+
+
+def _stops(unwanted: Iterable[Task], now: float, patience: float, force_after: float) -> Iterator[StopTask]:
+    """Stop live tasks that were unwanted for `patience` seconds, by force after `force_after`."""
+    for task in unwanted:
+        if task.phase is TaskPhase.EXITED:
+            continue
+        overstayed = now - task.unwanted_since if task.unwanted_since is not None else 0.0
+        if overstayed >= patience:
+            yield StopTask(task.key, force=overstayed >= force_after and task.unwanted_since is not None)

@@ -1,0 +1,56 @@
+"""The constants of a round, each with its reason. A shell may replace any of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `plan` may be told. Times in seconds."""
+
+    # --- forecasting
+    sample_half_life_seconds: float = 900.0
+    """A measured speed counts half after so long: machines and neighbours change."""
+    full_weight_steps: int = 20
+    """A speed measured over so many steps has full weight; fewer steps are noisier."""
+    measuring_steps: int = 8
+    """Steps at the present size after which that size counts as measured: the first one or two are warm-up."""
+    measuring_seconds: float = 10.0
+    """... and how long it must have been granted: changes follow each other no faster, except to let a job start."""
+    sure_speed: float = 0.6
+    """Confidence from which a speed model is no longer learning: about three measured sizes with little noise."""
+    typical_seconds: float = 600.0
+    """Time left of a job of which nothing at all is known, for the order of the queue only."""
+    convergence_points: int = 12
+    """Losses needed before a job is called converged: fewer fit any curve."""
+    convergence_coverage: float = 0.5
+    """The rule has to hold on the upper end of this interval of plausible curves, not just on the best one."""
+
+    # --- allocating
+    least_task_gain: float = 0.01
+    """A task that makes its job less than 1 % faster is not worth starting: measurements are not that exact."""
+    uncertainty_discount: float = 0.3
+    """How much of its gain a job loses whose forecast is worth nothing (the paper's constant 0.95, made graded)."""
+    growth_factor: float = 2.0
+    """A job whose speed is still being learned grows at most by this factor: extrapolating further is guessing."""
+    near_equal_gain: float = 0.2
+    """While learning, moves within this fraction of the best gain are equal and the most instructive is taken."""
+    patience_seconds: float = 300.0
+    """A job that waited longer is not passed by others any more, however small they are."""
+
+    # --- charging for changes
+    horizon_seconds: float = 600.0
+    """No saving further away than this counts: by then other jobs will have come and gone."""
+    rescale_margin: float = 2.0
+    """A change has to save so many times what it costs: predictions err, and every change is felt."""
+    least_speedup: float = 0.05
+    """... and has to make the job faster by this fraction, the error of a good speed model."""
+    near_end_seconds: float = 10.0
+    """A job with less time left keeps what it has: it will free everything in a moment."""
+
+    # --- reconciling
+    drain_seconds: float = 20.0
+    """Time that an unwanted task has to leave at a step boundary; SIGTERM after it, SIGKILL after twice that."""
+    cancel_force_seconds: float = 10.0
+    """SIGKILL for tasks of a cancelled or ended job after so long: nobody waits for their result."""
