@@ -89,6 +89,20 @@ class Decision(TypedDict):
     forecast: dict[str, Any]
 
 
+class Explanation(TypedDict):
+    job_id: str
+    state: str
+    at: str | None
+    reason: str | None
+    message: str
+    what_would_change_it: str
+    allocation: Allocation
+    previous: Allocation
+    gain: float | None
+    next_gain: float | None
+    confidence: float | None
+
+
 class SpeedPoint(TypedDict):
     workers: int
     servers: int

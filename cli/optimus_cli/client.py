@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
 
-from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Event, Job, Log, Node, Predictions
+from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Event, Explanation, Job, Log, Node, Predictions
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -21,7 +21,7 @@ SUBMIT_ATTEMPTS = 3
 """A submission carries an idempotency key, so one whose answer was lost on the way is repeated."""
 RETRY_SECONDS = 0.5
 
-Params = Mapping[str, str | int]
+Params = Mapping[str, str | int | Sequence[str]]
 
 
 class Client:
@@ -69,9 +69,11 @@ class Client:
         return cast("Job", self._call("POST", _job_path(job_id, "cancel")))
 
     def events(self, job_id: str, limit: int | None = None) -> list[Event]:
+        """What happened, newest first."""
         return cast("list[Event]", list(self._pages(_job_path(job_id, "events"), "events", {}, limit)))
 
     def decisions(self, job_id: str, limit: int | None = None) -> list[Decision]:
+        """What rounds decided, newest first."""
         return cast("list[Decision]", list(self._pages(_job_path(job_id, "decisions"), "decisions", {}, limit)))
 
     def predictions(self, job_id: str, workers: str | None = None, servers: str | None = None) -> Predictions:
@@ -83,8 +85,8 @@ class Client:
         """The job's memberships, oldest first."""
         return cast("list[AllocationPoint]", self._call("GET", _job_path(job_id, "allocations"))["allocations"])
 
-    def explanation(self, job_id: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._call("GET", _job_path(job_id, "explanation")))
+    def explanation(self, job_id: str) -> Explanation:
+        return cast("Explanation", self._call("GET", _job_path(job_id, "explanation")))
 
     def logs(self, job_id: str, task: str | None = None) -> list[Log]:
         """The end of what each of the job's tasks printed."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import AllocationPoint, Decision, Event, Job, Node, Predictions, SpeedPoint
+from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Job, Node, Predictions, SpeedPoint
 from optimus_cli.palette import STATE_STYLES
 
 SHOWN_EVENTS = 8
@@ -78,12 +78,12 @@ def time_left(job: Job) -> str:
 def job_description(
     job: Job, allocations: Sequence[AllocationPoint], events: Sequence[Event], now: datetime
 ) -> RenderableType:
-    """Everything about one job."""
+    """Everything about one job; `events` newest first."""
     parts: list[RenderableType] = [_facts(_job_facts(job, now))]
     if allocations:
         parts += [Text("\nSizes", style="bold"), allocation_table(allocations)]
     if events:
-        parts += [Text("\nLatest events", style="bold"), event_table(events[-SHOWN_EVENTS:], now)]
+        parts += [Text("\nLatest events", style="bold"), event_table(events[:SHOWN_EVENTS], now)]
     return Group(*parts)
 
 
@@ -168,26 +168,22 @@ def event_table(events: Sequence[Event], now: datetime) -> RenderableType:
     return table
 
 
-def explanation(job: Job, decisions: Sequence[Decision], now: datetime) -> RenderableType:
-    """Why the job has the size it has: its last decision with what was believed, and the decisions before."""
-    if not decisions:
-        return Group(
-            _facts([("Job", job["id"]), ("State", state(job["state"]))]), Text("No round has decided about it yet.")
-        )
-    latest = decisions[0]
+def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) -> RenderableType:
+    """Why the job has the size it has, what was believed when that was decided, and the decisions so far."""
     facts: list[tuple[str, RenderableType]] = [
-        ("Job", job["id"]),
-        ("State", state(job["state"])),
-        ("Decision", f"{latest['reason']}, {wording.ago(latest['at'], now)}"),
-        ("Because", latest["message"]),
-        ("Size", f"{wording.tasks(latest['previous'])} → {wording.tasks(latest['allocation'])}"),
-        ("Gain of its last task", wording.number(latest["gain"])),
-        ("Gain of one more", wording.number(latest["next_gain"])),
+        ("Job", why["job_id"]),
+        ("State", state(why["state"])),
+        ("Decided", f"{why['reason'] or wording.UNKNOWN}, {wording.ago(why['at'], now)}"),
+        ("Because", why["message"]),
+        ("To get more", why["what_would_change_it"]),
+        ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
+        ("Gain of its last task", wording.number(why["gain"])),
+        ("Gain of one more", wording.number(why["next_gain"])),
     ]
-    parts: list[RenderableType] = [_facts(facts + _forecast_facts(latest["forecast"]))]
-    if len(decisions) > 1:
-        parts += [Text("\nDecisions before", style="bold"), decision_table(decisions[1:], now)]
-    return Group(*parts)
+    if not decisions:
+        return _facts(facts)
+    believed = _facts(facts + _forecast_facts(decisions[0]["forecast"]))
+    return Group(believed, Text("\nLatest decisions", style="bold"), decision_table(decisions, now))
 
 
 def _forecast_facts(forecast: dict[str, Any]) -> list[tuple[str, RenderableType]]:

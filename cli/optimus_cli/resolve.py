@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from optimus_cli.bodies import Job
 from optimus_cli.client import Client
@@ -25,14 +25,20 @@ def find_job(client: Client, reference: str) -> Job:
     except Refused as refusal:
         if refusal.status != NOT_FOUND:
             raise
-    return choose(reference, list(client.jobs({}, limit=None)))
+    # Names first: the service looks them up. Only the beginning of an id needs all jobs.
+    candidates = matching(reference, client.jobs({"name": reference}, limit=None))
+    return only(reference, candidates or matching(reference, client.jobs({}, limit=None)))
 
 
-def choose(reference: str, jobs: Sequence[Job]) -> Job:
-    """As `find_job`, among `jobs`. Pure."""
+def matching(reference: str, jobs: Iterable[Job]) -> list[Job]:
+    """The jobs with this name; if there is none, those whose name or id begins so. Pure."""
+    jobs = list(jobs)
     by_name = [job for job in jobs if job["name"] == reference]
-    by_prefix = [job for job in jobs if job["id"].startswith(reference) or job["name"].startswith(reference)]
-    candidates = by_name or by_prefix
+    return by_name or [job for job in jobs if job["id"].startswith(reference) or job["name"].startswith(reference)]
+
+
+def only(reference: str, candidates: Sequence[Job]) -> Job:
+    """The single candidate. Raises `NoSuchJob` or `AmbiguousJob`."""
     if not candidates:
         raise NoSuchJob(f"No job is called {reference!r}. `optimus list` shows what there is.")
     if len(candidates) > 1:

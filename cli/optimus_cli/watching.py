@@ -114,9 +114,8 @@ def _look(client: Client, followed: dict[str, None], *, follow_new: bool) -> lis
     """The followed jobs as they are now, in the order in which they were submitted or named."""
     if not follow_new:
         return [client.job(job_id) for job_id in followed]
-    active = [job for state in ("queued", "running", "paused") for job in client.jobs({"state": state}, limit=None)]
-    active.sort(key=lambda job: (job["created_at"], job["id"]))
-    known = {job["id"]: job for job in active}
+    active = client.jobs({"state": ["queued", "running", "paused"]}, limit=None)
+    known = {job["id"]: job for job in sorted(active, key=lambda job: (job["created_at"], job["id"]))}
     followed.update(dict.fromkeys(known))
     return [known.get(job_id) or client.job(job_id) for job_id in followed]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Interval, Job, Node, Predictions
+from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Explanation, Interval, Job, Node, Predictions
 
 CREATED = "2026-01-02T03:04:05Z"
 
@@ -142,6 +142,23 @@ def decision(**changes: Any) -> Decision:
         "forecast": {"confidence": 0.7, "total_steps": interval(1310.0, 1200.0, 1600.0), "loss_curve": {"beta0": 0.01}},
     }
     return cast("Decision", {**body, **changes})
+
+
+def explanation(**changes: Any) -> Explanation:
+    body: dict[str, Any] = {
+        "job_id": "digits-mlp-x7k2p",
+        "state": "running",
+        "at": CREATED,
+        "reason": "GrantedMore",
+        "message": "3 workers and 2 servers save the most time",
+        "what_would_change_it": "nothing: it grows already",
+        "allocation": {"workers": 3, "servers": 2, "gpu_type": None},
+        "previous": {"workers": 2, "servers": 1, "gpu_type": None},
+        "gain": 120.5,
+        "next_gain": None,
+        "confidence": 0.7,
+    }
+    return cast("Explanation", {**body, **changes})
 
 
 def node(**changes: Any) -> Node:

@@ -63,7 +63,7 @@ class ScriptedService:
         self.on("GET", f"{base}/events", {"events": [], "next_cursor": None})
         self.on("GET", f"{base}/decisions", {"decisions": [builders.decision()], "next_cursor": None})
         self.on("GET", f"{base}/predictions", builders.predictions())
-        self.on("GET", f"{base}/explanation", {"state": job["state"], "decision": builders.decision()})
+        self.on("GET", f"{base}/explanation", builders.explanation(state=job["state"]))
         self.on("GET", f"{base}/logs", {"logs": [{"task": f"{job['id']}-worker-0-0", "text": "one\ntwo\n"}]})
         self.on("GET", "/v1/cluster", builders.cluster())
         self.on("GET", "/v1/nodes", {"nodes": [builders.node()]})

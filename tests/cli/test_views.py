@@ -48,8 +48,6 @@ def test_every_job_can_be_shown(job: Any) -> None:
         shown(render.job_list([job], NOW)),
         shown(render.job_description(job, [], [], NOW)),
         shown(render.job_description(job, [builders.allocation(3, 1, 1, pause_seconds=None)], [], NOW)),
-        shown(render.explanation(job, [builders.decision(forecast={})] * 2, NOW)),
-        shown(render.explanation(job, [], NOW)),
         shown(render.prediction(job, builders.predictions())),
         live.line(job),
     ):
@@ -61,9 +59,28 @@ def test_every_job_can_be_shown(job: Any) -> None:
 def test_names_and_messages_are_not_markup() -> None:
     job = builders.job(message="[red]x[/nonsense]", id="[bold]")
     decision = builders.decision(message="[/nonsense]")
+    why = builders.explanation(message="[/sense]")
     assert "[red]x[/nonsense]" in shown(render.job_description(job, [], [], NOW))
-    assert "[/nonsense]" in shown(render.explanation(job, [decision, decision], NOW))
+    explained = shown(render.explanation(why, [decision], NOW))
+    assert "[/nonsense]" in explained
+    assert "[/sense]" in explained
     assert "[/nonsense]" in shown(live.view(Frame([job], None, 0)))
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        builders.explanation(),
+        builders.explanation(at=None, reason=None, gain=None, confidence=None),
+        builders.explanation(gain=NAN, next_gain=float("inf"), message=""),
+    ],
+)
+def test_every_explanation_can_be_shown(why: Any) -> None:
+    for decisions in ([], [builders.decision()], [builders.decision(forecast={}, gain=NAN)] * 2):
+        text = shown(render.explanation(why, decisions, NOW))
+        assert "nothing: it grows already" in text
+        assert "None" not in text
+        assert "nan" not in text.lower().split()
 
 
 def test_live_view_shows_what_the_issue_asks_for() -> None:

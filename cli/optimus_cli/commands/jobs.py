@@ -20,7 +20,7 @@ StateName = Literal["queued", "running", "paused", "succeeded", "failed", "cance
 def list_jobs(
     state: Annotated[StateName | None, typer.Option(help="Only jobs in this state.")] = None,
     project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
-    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs with this in their name.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest first.")] = DEFAULT_LIMIT,
     everything: Annotated[bool, typer.Option("--all", help="All jobs, however many.")] = False,
     url: Url = DEFAULT_URL,
@@ -56,9 +56,9 @@ def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) 
         explanation = client.explanation(found["id"])
         decisions = client.decisions(found["id"], limit=render.SHOWN_DECISIONS)
     if as_json:
-        output.print_json(explanation)
+        output.print_json({**explanation, "decisions": decisions})
     else:
-        output.show(render.explanation(found, decisions, datetime.now(UTC)))
+        output.show(render.explanation(explanation, decisions, datetime.now(UTC)))
 
 
 def cancel(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
