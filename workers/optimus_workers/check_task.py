@@ -72,7 +72,8 @@ def _find_module(module_name: str, search_path: Sequence[str]) -> importlib.mach
 
 
 def _find_one(name: str, locations: Sequence[str], *, is_top_level: bool) -> importlib.machinery.ModuleSpec | None:
-    spec = importlib.machinery.PathFinder.find_spec(name, locations)
+    # Only the last part of the name: the path finder would look up the parents of a folder among the imported modules.
+    spec = importlib.machinery.PathFinder.find_spec(name.rpartition(".")[2], locations)
     if spec is not None or not is_top_level:
         return spec
     # Editable installs and built-in modules are known to other finders.
@@ -118,10 +119,11 @@ def _top_level_names(statements: Iterable[ast.stmt]) -> Iterator[str]:
 
 
 def _assigned_names(statement: ast.stmt) -> Iterator[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    for target in targets:
-        if isinstance(target, ast.AST):
-            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+    """The names that the statement itself sets, not those in the statements inside it."""
+    for part in ast.iter_child_nodes(statement):
+        if isinstance(part, ast.expr | ast.withitem):
+            nodes = ast.walk(part)
+            yield from (node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
 
 def _nested(statement: ast.stmt) -> Iterator[ast.stmt]:

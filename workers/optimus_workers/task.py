@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, SupportsIndex, get_args
 
 import torch
 from torch import Tensor, nn
@@ -125,7 +125,7 @@ class TrainingTask:
         _need(any(parameter.requires_grad for parameter in model.parameters()), "model() has nothing to train")
         return model
 
-    def batch(self, indices: Sequence[int]) -> Any:
+    def batch(self, indices: Iterable[SupportsIndex]) -> Any:
         """The collated batch of these examples.
 
         Like torch's own loader, it asks a dataset that has `__getitems__` for all of them at once.
