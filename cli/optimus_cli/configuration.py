@@ -25,6 +25,7 @@ FLAGS = {
     "local_python": "--python",
     "drain_seconds": "--drain-seconds",
     "max_task_failures": "--max-task-failures",
+    "stop_tasks": "--stop-tasks",
     "log_format": "--log-format",
     "log_level": "--log-level",
 }

@@ -13,7 +13,9 @@ from optimus_cli.configuration import load_settings, service_is_missing
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback set OPTIMUS_TOKEN.")] = None,
     port: Annotated[int | None, typer.Option(help="0: any free port.")] = None,
-    data_directory: Annotated[Path | None, typer.Option(help="Database (SQLite), job directories, logs.")] = None,
+    data_directory: Annotated[
+        Path | None, typer.Option(resolve_path=True, help="Database (SQLite), job directories, logs.")
+    ] = None,
     database_url: Annotated[str | None, typer.Option(help="Default: SQLite in the data directory.")] = None,
     service_url: Annotated[str | None, typer.Option(help="How tasks reach the service.")] = None,
     policy: Annotated[str | None, typer.Option(help="Scheduling policy.")] = None,
@@ -25,6 +27,9 @@ def serve(
     python: Annotated[Path | None, typer.Option(help="Interpreter that runs tasks.")] = None,
     drain_seconds: Annotated[float | None, typer.Option(help="Time that an unwanted task has to leave.")] = None,
     max_task_failures: Annotated[int | None, typer.Option(help="Crashes without progress that fail a job.")] = None,
+    stop_tasks: Annotated[
+        bool | None, typer.Option("--stop-tasks/--leave-tasks", help="What becomes of tasks when it stops.")
+    ] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option()] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, typer.Option()] = None,
 ) -> None:
@@ -48,6 +53,7 @@ def serve(
             "local_python": python,
             "drain_seconds": drain_seconds,
             "max_task_failures": max_task_failures,
+            "stop_tasks": stop_tasks,
             "log_format": log_format,
             "log_level": log_level,
         }
