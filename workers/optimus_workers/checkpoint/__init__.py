@@ -1,0 +1,1 @@
+"""Checkpoints: one safetensors file per server (`shards`), one manifest that makes them a whole (`manifest`)."""

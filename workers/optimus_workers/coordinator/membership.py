@@ -1,0 +1,145 @@
+"""Who should take part, and where the state comes from when that changes. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from optimus_workers.wire.messages import Address, Hello, Holding, Source, TaskRole
+
+
+@dataclass(slots=True)
+class ConnectedTask:
+    """A task that said hello and is still there."""
+
+    hello: Hello
+    arrived_at: float
+    wants_to_leave: bool = False
+    """It got SIGTERM."""
+    is_dismissed: bool = False
+    """It was told to exit and has not hung up yet."""
+
+    @property
+    def name(self) -> str:
+        return self.hello.task
+
+    @property
+    def is_server(self) -> bool:
+        return self.hello.role is TaskRole.SERVER
+
+    @property
+    def may_take_part(self) -> bool:
+        """Not on its way out; a worker without a profile could not load its task and is about to say why."""
+        return not (self.wants_to_leave or self.is_dismissed) and (self.is_server or self.hello.profile is not None)
+
+    @property
+    def address(self) -> Address:
+        assert self.hello.address is not None, "the shell lets no server in without an address"
+        return self.hello.address
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The tasks of a membership by rank: a task's rank is its index."""
+
+    workers: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+
+    def __contains__(self, task: str) -> bool:
+        return task in self.workers or task in self.servers
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.workers) | frozenset(self.servers)
+
+    @property
+    def can_train(self) -> bool:
+        return bool(self.workers and self.servers)
+
+
+def choose_members(tasks: Mapping[str, ConnectedTask], wanted: Collection[str] | None, current: Members) -> Members:
+    """The tasks that should take part now: those present that are `wanted` (None: all present).
+
+    While no wanted task of a role is there, the present members of that role stay in; who asked to leave never does.
+    """
+    return Members(_choose(tasks, wanted, current, is_server=False), _choose(tasks, wanted, current, is_server=True))
+
+
+def _choose(
+    tasks: Mapping[str, ConnectedTask], wanted: Collection[str] | None, current: Members, *, is_server: bool
+) -> tuple[str, ...]:
+    able = [task for task in tasks.values() if task.is_server == is_server and task.may_take_part]
+    chosen = [task for task in able if wanted is None or task.name in wanted]
+    if not chosen:
+        chosen = [task for task in able if task.name in current]
+    return tuple(task.name for task in sorted(chosen, key=lambda task: (task.hello.rank, task.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A version and where each part of the whole vector is to be had."""
+
+    version: int
+    sources: tuple[Source, ...]
+
+    def part(self, first: int, end: int) -> tuple[Source, ...]:
+        """The sources of the range [first, end)."""
+        return tuple(source for source in self.sources if source.first < end and first < source.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    holding: Holding
+    task: str
+    address: Address
+
+
+def newest_cover(
+    held: Mapping[str, tuple[Holding, ...]],
+    addresses: Mapping[str, Address],
+    total_floats: int,
+    *,
+    oldest_epoch: int,
+    same_version: bool,
+) -> Cover | None:
+    """The newest version that the servers have together, or None when part of the vector is nowhere.
+
+    `held`: server → what it holds. What was made before membership epoch `oldest_epoch` is of a history that was given
+    up and is not used. Without `same_version` (async mode, where servers apply the same updates in different orders
+    and a death may leave one of them half distributed) parts of different versions go together, newest first, and the
+    result counts as the oldest of them.
+    """
+    pieces = [
+        _Piece(holding, task, addresses[task])
+        for task, holdings in sorted(held.items())
+        for holding in holdings
+        if holding.epoch >= oldest_epoch and holding.first < holding.end
+    ]
+    if not same_version:
+        sources = _cover(pieces, total_floats)
+        return Cover(min(source.version for source in sources), sources) if sources else None
+    for version in sorted({piece.holding.version for piece in pieces}, reverse=True):
+        sources = _cover([piece for piece in pieces if piece.holding.version == version], total_floats)
+        if sources:
+            return Cover(version, sources)
+    return None
+
+
+def _cover(pieces: list[_Piece], total_floats: int) -> tuple[Source, ...]:
+    """Consecutive sources for [0, total_floats), the newest version at each place; empty if there is a gap."""
+    sources: list[Source] = []
+    bounds = sorted({0, total_floats, *_bounds(pieces)})
+    for first, end in pairwise(bounds):
+        here = [piece for piece in pieces if piece.holding.first <= first and end <= piece.holding.end]
+        if not here:
+            return ()
+        best = max(here, key=lambda piece: (piece.holding.version, piece.holding.epoch))
+        sources.append(Source(first, end, best.holding.version, task=best.task, address=best.address))
+    return tuple(sources)
+
+
+def _bounds(pieces: Iterable[_Piece]) -> Iterable[int]:
+    for piece in pieces:
+        yield piece.holding.first
+        yield piece.holding.end

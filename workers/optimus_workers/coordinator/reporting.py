@@ -1,0 +1,128 @@
+"""Telling the service, in order, for as long as it takes: a thread with a queue."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from optimus_workers.coordinator.journal import Ended, Formed
+from optimus_workers.coordinator.plan import steps_per_epoch
+from optimus_workers.errors import ServiceAway, ServiceRefused
+from optimus_workers.service_client import ServiceClient
+from optimus_workers.wire.messages import TaskProfile
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+"""Between two attempts while the service is away: less than the telemetry's, whose samples need the membership."""
+
+Call = Callable[[], None]
+
+
+class Reporter:
+    """Makes calls to the service one after the other; one that finds the service away is repeated until it gets
+    through, one that is refused is dropped with a line in the log."""
+
+    def __init__(self, client: ServiceClient, on_reported: Callable[[int], None]) -> None:
+        """`on_reported(epoch)` is called, on the reporting thread, when the service knows of a membership epoch."""
+        self._client = client
+        self._on_reported = on_reported
+        self._calls: deque[Call] = deque()
+        self._changed = threading.Condition()  # guards _calls; notified when it changes
+        threading.Thread(target=self._run, name="reporter", daemon=True).start()
+
+    def profile(self, profile: TaskProfile) -> None:
+        body = profile_body(profile)
+        self._put(lambda: self._client.put_profile(body))
+
+    def membership(self, formed: Formed) -> None:
+        body = membership_body(formed)
+
+        def report() -> None:
+            self._client.report_membership(body)
+            self._on_reported(formed.epoch)
+
+        self._put(report)
+
+    def result(self, ended: Ended) -> None:
+        body = result_body(ended)
+        self._put(lambda: self._client.post_result(body))
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Wait until everything has been told; whether it was in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._calls, timeout_seconds)
+
+    def _put(self, call: Call) -> None:
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._calls))
+                call = self._calls[0]
+            if self._succeeds(call):
+                with self._changed:
+                    self._calls.popleft()
+                    self._changed.notify_all()
+            else:
+                time.sleep(RETRY_SECONDS)
+
+    def _succeeds(self, call: Call) -> bool:
+        try:
+            call()
+        except ServiceAway as error:
+            log.warning("the service is away: %s", error)
+            return False
+        except ServiceRefused as error:
+            log.error("the service refused a report: %s", error)  # noqa: TRY400 - its text says all
+        return True
+
+
+def profile_body(profile: TaskProfile) -> dict[str, Any]:
+    """A `JobProfileBody`."""
+    return {
+        "n_parameters": profile.n_parameters,
+        "n_examples": profile.n_examples,
+        "global_batch_size": profile.global_batch_size,
+        "steps_per_epoch": steps_per_epoch(profile),
+    }
+
+
+def membership_body(formed: Formed) -> dict[str, Any]:
+    """A `MembershipReportBody`."""
+    return {
+        "epoch": formed.epoch,
+        "generation": formed.generation,
+        "at": formed.at,
+        "step": formed.step,
+        "workers": list(formed.workers),
+        "servers": list(formed.servers),
+        "cause": formed.cause,
+        "pause_seconds": formed.pause_seconds,
+        "lost_steps": formed.lost_steps,
+        "message": formed.message,
+    }
+
+
+def result_body(ended: Ended) -> dict[str, Any]:
+    """A `JobResultBody`: what is not finite is null there."""
+    return {
+        "outcome": ended.outcome,
+        "step": ended.step,
+        "final_loss": ended.final_loss,
+        "metrics": {name: _finite(value) for name, value in ended.metrics.items()},
+        "checkpoint": ended.checkpoint,
+        "error": ended.error,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,257 @@
+"""The coordinator's input and output: sockets, files and HTTP. What to do is decided by the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from optimus_workers.checkpoint.manifest import Manifest, checkpoint_directory, newest_manifest, write_manifest
+from optimus_workers.checkpoint.manifest import manifest_path as path_of
+from optimus_workers.coordinator.events import (
+    CheckpointRead,
+    Event,
+    ManifestWritten,
+    MessageArrived,
+    TaskArrived,
+    TaskLost,
+    Ticked,
+    WantedArrived,
+)
+from optimus_workers.coordinator.instructions import (
+    Append,
+    Instruction,
+    Note,
+    ReadCheckpoint,
+    Send,
+    Stop,
+    TellMembership,
+    TellProfile,
+    TellResult,
+    WriteManifest,
+)
+from optimus_workers.coordinator.journal import Journal, Reported, replay
+from optimus_workers.coordinator.machine import Coordinator
+from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.reporting import Reporter
+from optimus_workers.coordinator.watching import watch_wanted
+from optimus_workers.environment import TaskEnvironment
+from optimus_workers.service_client import ServiceClient
+from optimus_workers.wire import secret
+from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, TaskRole, ToTask, Welcome
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+"""How late a deadline of the machine may be noticed."""
+PING_SECONDS = 5.0
+LEASE_SECONDS = 30.0
+"""A task that says nothing for this long, pings notwithstanding, counts as lost (hung, or cut off)."""
+HANDSHAKE_SECONDS = 10.0
+BIND_SECONDS = 30.0
+"""The coordinator before this one may take a moment to be gone."""
+MAX_UNSENT_BYTES = 8 * MAX_LINE_BYTES
+"""A task that does not read what it is told counts as lost."""
+REPORT_SECONDS = 3600.0
+"""How long a coordinator that is done stays to tell the service about it."""
+
+
+async def run_coordinator(environment: TaskEnvironment) -> int:
+    """Coordinate the job until it ends; the exit code."""
+    return await _Shell(environment).run()
+
+
+class _Shell:
+    def __init__(self, environment: TaskEnvironment) -> None:
+        self._environment = environment
+        self._journal = Journal(environment.job_directory)
+        self._checkpoints = checkpoint_directory(environment.job_directory)
+        self._loop = asyncio.get_running_loop()
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._exit_code: asyncio.Future[int] = self._loop.create_future()
+        self._clock = _steady_clock()
+        client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
+        self._reporter = Reporter(client, self._from_thread(lambda epoch: self._journal.append(Reported(epoch))))
+        self._client = client
+        past = replay(self._journal.read())
+        self._machine = Coordinator(JobPlan.from_spec(environment.spec), past, self._clock())
+
+    async def run(self) -> int:
+        server = await self._listen()
+        watch_wanted(self._client, self._from_thread(lambda wanted: self._happened(WantedArrived(wanted))))
+        ticker = asyncio.create_task(self._tick())
+        try:
+            code = await self._exit_code
+        finally:
+            ticker.cancel()
+            server.close()
+        if not await asyncio.to_thread(self._reporter.drain, REPORT_SECONDS):
+            log.error("the service could not be told how the job ended")
+        self._journal.close()
+        return code
+
+    async def _listen(self) -> asyncio.Server:
+        host, port = self._environment.coordinator_address
+        give_up_at = self._loop.time() + BIND_SECONDS
+        while True:
+            try:
+                return await asyncio.start_server(
+                    self._serve, host, port, limit=MAX_LINE_BYTES, reuse_address=True, backlog=1024
+                )
+            except OSError:
+                if self._loop.time() > give_up_at:
+                    raise
+                await asyncio.sleep(0.2)
+
+    def _from_thread(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The same call, made on the event loop; for use by other threads. Nothing once the loop is closed."""
+
+        def schedule(argument: Any) -> None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(call, argument)
+
+        return schedule
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _happened(self, event: Event) -> None:
+        try:
+            for instruction in self._machine.handle(event, self._clock()):
+                self._carry_out(instruction)
+        except Exception as error:
+            # Whose event it was is not at fault: the coordinator itself is broken, and its replacement takes over.
+            if not self._exit_code.done():
+                self._exit_code.set_exception(error)
+            raise
+
+    async def _tick(self) -> None:
+        next_ping = self._loop.time()
+        while True:
+            self._happened(Ticked())
+            if self._loop.time() >= next_ping:
+                next_ping = self._loop.time() + PING_SECONDS
+                for name in list(self._writers):
+                    self._send(name, Ping())
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One task's control connection, from its first byte to its last."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                hello = await self._shake_hands(reader, writer)
+        except (WireError, OSError, EOFError, TimeoutError) as error:
+            log.warning("refused a connection: %s", error)
+            writer.transport.abort()
+            return
+        self._forget(hello.task)  # an older connection of the same task is a dead one
+        self._writers[hello.task] = writer
+        self._happened(TaskArrived(hello))
+        try:
+            await self._read(hello.task, reader)
+        except (WireError, OSError, EOFError, ValueError, TimeoutError) as error:
+            log.info("%s: %s", hello.task, error or type(error).__name__)
+        if self._writers.get(hello.task) is writer:
+            self._forget(hello.task)
+
+    async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello:
+        nonce = secret.new_nonce()
+        writer.write(encode_line(Challenge(nonce.hex())))
+        hello = decode_line(await _line(reader), {"Hello": Hello})
+        try:
+            proof, answer = bytes.fromhex(hello.proof), bytes.fromhex(hello.nonce)
+        except ValueError as error:
+            raise WireError("proof and nonce must be hexadecimal") from error
+        token, context = self._environment.job_token, f"control {hello.task}"
+        if not secret.same(proof, secret.caller_proof(token, nonce, answer, context)):
+            raise WireError(f"{hello.task[:100]} does not know the job token")
+        if hello.role is TaskRole.SERVER and hello.address is None:
+            raise WireError(f"server {hello.task} has no address")
+        writer.write(encode_line(Welcome(secret.listener_proof(token, nonce, answer, context).hex())))
+        return hello
+
+    async def _read(self, name: str, reader: asyncio.StreamReader) -> None:
+        while True:
+            async with asyncio.timeout(LEASE_SECONDS):
+                line = await _line(reader)
+            self._happened(MessageArrived(name, decode_line(line, Kinds.from_task)))
+
+    def _forget(self, name: str) -> None:
+        writer = self._writers.pop(name, None)
+        if writer is not None:
+            writer.close()
+            self._happened(TaskLost(name))
+
+    # --- instructions ------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send():
+                self._send(instruction.task, instruction.message)
+            case Append():
+                self._journal.append(instruction.record)
+            case TellProfile():
+                self._reporter.profile(instruction.profile)
+            case TellMembership():
+                log.info("membership: %s", instruction.formed)
+                self._reporter.membership(instruction.formed)
+            case TellResult():
+                log.info("result: %s", instruction.ended)
+                self._reporter.result(instruction.ended)
+            case ReadCheckpoint():
+                self._start(self._read_checkpoint(instruction.epoch))
+            case WriteManifest():
+                self._start(self._write_manifest(instruction.manifest))
+            case Note():
+                log.info(instruction.text)
+            case Stop():
+                if not self._exit_code.done():
+                    self._exit_code.set_result(instruction.code)
+
+    def _send(self, name: str, message: ToTask) -> None:
+        writer = self._writers.get(name)
+        if writer is None:
+            return  # lost meanwhile: the machine learns of it by an event
+        writer.write(encode_line(message))
+        if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            log.warning("%s does not read what it is told", name)
+            writer.transport.abort()
+
+    def _start(self, job: Any) -> None:
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _read_checkpoint(self, epoch: int) -> None:
+        manifest, complaints = await asyncio.to_thread(newest_manifest, self._checkpoints)
+        for complaint in complaints:
+            log.error("damaged checkpoint: %s", complaint)
+        path = str(path_of(self._checkpoints, manifest.version)) if manifest else ""
+        self._happened(CheckpointRead(epoch, manifest, path))
+
+    async def _write_manifest(self, manifest: Manifest) -> None:
+        try:
+            path = await asyncio.to_thread(write_manifest, self._checkpoints, manifest)
+        except OSError as error:
+            self._happened(ManifestWritten(manifest.version, "", str(error)))
+        else:
+            self._happened(ManifestWritten(manifest.version, str(path)))
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next line. Raises `WireError` when it is too long, `EOFError` at the end."""
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError as error:
+        raise WireError("a line is too long") from error
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Seconds since the Unix epoch that do not jump when somebody sets the machine's clock."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()

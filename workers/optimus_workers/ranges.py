@@ -1,0 +1,43 @@
+"""How the flat vector is cut among servers and the global batch among workers. Pure integer arithmetic.
+
+The flat vector is [parameters, zeros up to a multiple of 16, floating-point buffers, zeros up to a multiple of 16].
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from optimus_workers.wire.frames import CHUNK_FLOATS
+
+ALIGNMENT = 16
+"""Floats, one cache line. Fused optimizer kernels compute the tail behind the last full vector register differently
+(one rounding less), so boundaries elsewhere would make results depend on the number of servers."""
+
+Range = tuple[int, int]
+"""First float and end (not included)."""
+
+
+def aligned(n_floats: int) -> int:
+    """The next multiple of 16 from `n_floats` up."""
+    return -(-n_floats // ALIGNMENT) * ALIGNMENT
+
+
+def server_ranges(total_floats: int, n_servers: int) -> tuple[Range, ...]:
+    """`n_servers` contiguous ranges that cover [0, total_floats), even to within 16 floats, some maybe empty."""
+    units = total_floats // ALIGNMENT
+    if units * ALIGNMENT != total_floats:
+        raise ValueError(f"the vector must have a multiple of {ALIGNMENT} floats, not {total_floats}")
+    bounds = [ALIGNMENT * (units * index // n_servers) for index in range(n_servers + 1)]
+    return tuple(pairwise(bounds))
+
+
+def worker_slots(micro_batches: int, rank: int, n_workers: int) -> Range:
+    """The slots of the global batch that worker `rank` computes, even to within one, none for late ranks if w > V."""
+    return micro_batches * rank // n_workers, micro_batches * (rank + 1) // n_workers
+
+
+def chunks(first: int, end: int, parameter_floats: int) -> tuple[Range, ...]:
+    """The messages that carry [first, end): at most 1 MiB each, none with both parameters and buffers."""
+    if first < parameter_floats < end:
+        return chunks(first, parameter_floats, parameter_floats) + chunks(parameter_floats, end, parameter_floats)
+    return tuple((start, min(start + CHUNK_FLOATS, end)) for start in range(first, end, CHUNK_FLOATS))

@@ -1,0 +1,82 @@
+"""Put the range of a new membership together from pieces: own memory, other servers, checkpoint files. Blocking."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from optimus_workers.checkpoint.manifest import checkpoint_directory
+from optimus_workers.checkpoint.shards import read_shard
+from optimus_workers.ranges import chunks
+from optimus_workers.server.shard import RangeState
+from optimus_workers.server.update import n_state_sections
+from optimus_workers.wire.data import NO_RANK, as_bytes, connect, receive_frame
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.frames import FrameType, Header, check_crc
+from optimus_workers.wire.messages import Address, Assume, Source
+
+FETCH_RANGE = struct.Struct("<QQ")
+FETCH_SECONDS = 60.0
+"""Longest silence of a server that is fetched from."""
+
+
+def collect(
+    assume: Assume, own_task: str, own_states: Sequence[RangeState], token: str, job_directory: Path
+) -> RangeState | None:
+    """The range that `assume` asks for; None when worker 0 is to bring the initial parameters.
+
+    Raises `OSError` or `WireError` when a source does not have what it should.
+    """
+    if not assume.sources and assume.first < assume.end:
+        return None
+    n_sections = 1 + n_state_sections(assume.profile.update)
+    state = RangeState.zeros(assume.version, assume.first, assume.end, n_sections)
+    for source in assume.sources:
+        first, end = max(source.first, assume.first), min(source.end, assume.end)
+        target = state.part(first, end)
+        if source.file is not None:
+            _copy(
+                read_shard(checkpoint_directory(job_directory), source.file, source.first, first, end, n_sections),
+                target,
+            )
+        elif source.task == own_task:
+            _copy(find_state(own_states, source.version, first, end).part(first, end), target)
+        else:
+            _fetch(source, first, end, assume, token, target)
+    return state
+
+
+def find_state(states: Sequence[RangeState], version: int, first: int, end: int) -> RangeState:
+    """The one among `states` that has [first, end) at `version`. Raises `WireError` when none has."""
+    for state in states:
+        if state.version == version and state.first <= first and end <= state.end:
+            return state
+    raise WireError(f"version {version} of [{first}, {end}) is not here")
+
+
+def _copy(pieces: Sequence[Tensor], target: Sequence[Tensor]) -> None:
+    for piece, place in zip(pieces, target, strict=True):
+        place.copy_(piece)
+
+
+def _fetch(source: Source, first: int, end: int, assume: Assume, token: str, target: list[Tensor]) -> None:
+    """Have another server send [first, end) of each section into `target`."""
+    address: Address | None = source.address
+    if address is None:
+        raise WireError("a source has neither file nor address")
+    pieces = chunks(first, end, assume.profile.parameter_floats)
+    with connect(address, token, assume.epoch, NO_RANK) as connection:
+        connection.settimeout(FETCH_SECONDS)
+        request = Header(FrameType.FETCH, epoch=assume.epoch, version=source.version, length=FETCH_RANGE.size)
+        connection.sendall(request.encode() + FETCH_RANGE.pack(first, end))
+        for section, place in enumerate(target):
+            for chunk_first, chunk_end in pieces:
+                header, payload = receive_frame(connection, FrameType.PIECE)
+                view = as_bytes(place[chunk_first - first : chunk_end - first])
+                if (header.section, header.offset, header.length) != (section, chunk_first, len(view)):
+                    raise WireError("another piece than the one that was due")
+                check_crc(header, payload)
+                view[:] = payload

@@ -1,0 +1,213 @@
+"""The life of a parameter server: what the coordinator says, and what is done about it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from optimus_workers.checkpoint.manifest import checkpoint_directory
+from optimus_workers.checkpoint.shards import write_shard
+from optimus_workers.environment import TaskEnvironment
+from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, TERMINATED
+from optimus_workers.pacing import CpuPacer
+from optimus_workers.server.connection import DataConnection
+from optimus_workers.server.fetching import collect, find_state
+from optimus_workers.server.service import ShardService
+from optimus_workers.server.shard import make_shard
+from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.messages import (
+    Assume,
+    Assumed,
+    AssumeFailed,
+    Exit,
+    Halt,
+    Halted,
+    Hello,
+    Leave,
+    Release,
+    Save,
+    Saved,
+    SaveFailed,
+    SnapshotTaken,
+    TaskRole,
+)
+
+log = logging.getLogger(__name__)
+
+
+async def run_server(environment: TaskEnvironment) -> int:
+    """Serve until let go; the exit code."""
+    torch.set_num_threads(1)
+    return await _Server(environment).run()
+
+
+class _Server:
+    def __init__(self, environment: TaskEnvironment) -> None:
+        self._environment = environment
+        self._service = ShardService(CpuPacer(environment.cpu_limit))
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[Delivered] = asyncio.Queue()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Server | None = None
+        self._control: Control | None = None
+        self._exit_code: asyncio.Future[int] = self._loop.create_future()
+        self._stop_dialling = threading.Event()
+        self._terminated = False
+        self._jobs: set[asyncio.Task[None]] = set()
+        # One at a time: two checkpoints at once would only slow each other down.
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+
+    async def run(self) -> int:
+        self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        life = asyncio.create_task(self._live())
+        life.add_done_callback(self._life_ended)
+        code = await self._exit_code
+        self._stop_dialling.set()
+        if self._control is not None:
+            await asyncio.to_thread(self._control.close)
+        return TERMINATED if self._terminated else code
+
+    def _life_ended(self, life: asyncio.Task[int]) -> None:
+        if life.cancelled() or self._exit_code.done():
+            return
+        error = life.exception()
+        if error is not None:
+            self._exit_code.set_exception(error)
+        else:
+            self._exit_code.set_result(life.result())
+
+    def _terminate(self) -> None:
+        """SIGTERM: ask to be let go; be gone in time either way."""
+        self._terminated = True
+        if self._control is None:
+            self._end(TERMINATED)
+            return
+        self._control.send(Leave())
+        self._loop.call_later(LEAVE_SECONDS, self._end, TERMINATED)
+
+    def _end(self, code: int) -> None:
+        if not self._exit_code.done():
+            self._exit_code.set_result(code)
+
+    async def _live(self) -> int:
+        while True:
+            try:
+                self._control = await asyncio.to_thread(self._dial)
+            except CoordinatorGone as error:
+                log.error("%s", error)  # noqa: TRY400 - its text says all
+                return COORDINATOR_GONE
+            await self._accept()
+            if self._terminated:
+                self._control.send(Leave())
+            while not isinstance(message := await self._inbox.get(), CoordinatorLost):
+                if isinstance(message, Exit):
+                    log.info("let go: %s", message.reason)
+                    return 0
+                self._obey(message)
+            log.warning("the coordinator is lost: %s", message.reason)
+            control, self._control = self._control, None
+            control.close()
+
+    def _dial(self) -> Control:
+        return dial(
+            self._environment.coordinator_address,
+            self._environment.job_token,
+            self._hello,
+            self._deliver,
+            self._stop_dialling,
+        )
+
+    def _deliver(self, message: Delivered) -> None:
+        with suppress(RuntimeError):  # the loop may be closed already
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, message)
+
+    def _hello(self, host: str) -> Hello:
+        if self._listener is None:
+            self._listener = socket.create_server((host, 0), backlog=1024)
+        address = self._listener.getsockname()
+        return Hello(
+            self._environment.task_name, TaskRole.SERVER, self._environment.rank, "", "", (address[0], address[1])
+        )
+
+    async def _accept(self) -> None:
+        """Accept data connections, from the first hello on."""
+        if self._accepting is None:
+            assert self._listener is not None, "the first hello opened it"
+            token, service = self._environment.job_token, self._service
+            self._accepting = await self._loop.create_server(
+                lambda: DataConnection(token, service), sock=self._listener
+            )
+
+    def _obey(self, message: Delivered) -> None:
+        match message:
+            case Halt():
+                self._send(Halted(message.epoch, self._service.halt(message.epoch)))
+            case Assume():
+                self._start(self._assume(message))
+            case Release():
+                self._service.release(message.epoch)
+            case Save():
+                self._save(message)
+            case _:
+                log.warning("not for a server: %s", type(message).__name__)
+
+    def _send(self, message: Halted | Assumed | AssumeFailed | SnapshotTaken | Saved | SaveFailed) -> None:
+        if self._control is not None:
+            self._control.send(message)
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _assume(self, assume: Assume) -> None:
+        environment = self._environment
+        try:
+            state = await asyncio.to_thread(
+                collect,
+                assume,
+                environment.task_name,
+                self._service.states(),
+                environment.job_token,
+                environment.job_directory,
+            )
+        except (OSError, WireError) as error:
+            self._send(AssumeFailed(assume.epoch, str(error)))
+            return
+        if assume.epoch == self._service.epoch:  # otherwise another attempt has begun meanwhile
+            self._service.candidate = make_shard(assume, state)
+            self._send(Assumed(assume.epoch))
+
+    def _save(self, save: Save) -> None:
+        shard = self._service.shard
+        try:
+            if shard is None:
+                raise WireError("this server serves nothing")
+            state = find_state(self._service.states(), save.version, shard.first, shard.end)
+        except WireError as error:
+            self._send(SaveFailed(save.epoch, save.version, str(error)))
+            return
+        sections = [section.clone() for section in state.sections]
+        self._send(SnapshotTaken(save.epoch, save.version))
+        self._start(self._write(save, shard.first, sections))
+
+    async def _write(self, save: Save, first: int, sections: list[torch.Tensor]) -> None:
+        directory = checkpoint_directory(self._environment.job_directory)
+        try:
+            file = await self._loop.run_in_executor(
+                self._writer, write_shard, directory, save.epoch, save.version, first, sections
+            )
+        except OSError as error:
+            self._send(SaveFailed(save.epoch, save.version, str(error)))
+        else:
+            self._send(Saved(save.epoch, save.version, file))

@@ -1,0 +1,159 @@
+"""A task's end of the control connection: dial, prove, then one thread that reads and one that writes.
+
+Threads rather than an event loop, because a worker's main thread is busy computing for seconds and the coordinator's
+pings must be answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import BinaryIO
+
+from optimus_workers.wire import secret
+from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
+from optimus_workers.wire.errors import ConnectionOver, WireError
+from optimus_workers.wire.messages import Address, Challenge, FromTask, Hello, Kinds, Ping, Pong, ToTask, Welcome
+
+log = logging.getLogger(__name__)
+
+DIAL_SECONDS = 60.0
+"""How long a task without a coordinator tries to reach one before it gives up."""
+DIAL_PAUSE_SECONDS = 0.25
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 60.0
+"""The coordinator pings every few seconds; silent for this long, it is as good as gone."""
+FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLost:
+    """Delivered last: the connection is over."""
+
+    reason: str
+
+
+Delivered = ToTask | CoordinatorLost
+
+
+class CoordinatorGone(ConnectionOver):
+    """No coordinator could be reached for a minute."""
+
+
+class Control:
+    """An open control connection. Messages are handed to `deliver` on the reading thread, pings excepted."""
+
+    def __init__(self, connection: socket.socket, stream: BinaryIO, deliver: Callable[[Delivered], None]) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._deliver = deliver
+        # A SimpleQueue, whose put may interrupt itself: signal handlers send messages too.
+        self._outgoing: SimpleQueue[FromTask | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="control-writer", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="control-reader", daemon=True)
+        self._writer.start()
+        self._reader.start()
+
+    def send(self, message: FromTask) -> None:
+        """Queue a message. Never blocks; on a connection that is over it goes nowhere."""
+        self._outgoing.put(message)
+
+    def close(self) -> None:
+        """Send what is queued (for a few seconds at most), then hang up."""
+        self._outgoing.put(None)
+        self._writer.join(FLUSH_SECONDS)
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _write(self) -> None:
+        while (message := self._outgoing.get()) is not None:
+            try:
+                self._connection.sendall(encode_line(message))
+            except OSError:
+                return  # the reading thread notices as well, and says so
+
+    def _read(self) -> None:
+        reason = "the coordinator hung up"
+        try:
+            while line := self._stream.readline(MAX_LINE_BYTES + 1):
+                message = decode_line(line, Kinds.to_task)
+                if isinstance(message, Ping):
+                    self.send(Pong())
+                else:
+                    self._deliver(message)
+        except (OSError, ValueError, WireError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        self._outgoing.put(None)
+        self._deliver(CoordinatorLost(reason))
+
+
+def dial(
+    address: Address,
+    token: str,
+    make_hello: Callable[[str], Hello],
+    deliver: Callable[[Delivered], None],
+    stop: threading.Event,
+) -> Control:
+    """Connect to the coordinator, trying again for a minute.
+
+    `make_hello(host)` gives the hello without its proof; `host` is this machine's address as the coordinator sees it.
+    Raises `CoordinatorGone` after a minute or once `stop` is set.
+    """
+    give_up_at = time.monotonic() + DIAL_SECONDS
+    while True:
+        try:
+            return _dial_once(address, token, make_hello, deliver)
+        except (OSError, WireError) as error:
+            if time.monotonic() > give_up_at or stop.is_set():
+                raise CoordinatorGone(f"no coordinator at {address[0]}:{address[1]}: {error}") from error
+        stop.wait(DIAL_PAUSE_SECONDS)
+
+
+def _dial_once(
+    address: Address, token: str, make_hello: Callable[[str], Hello], deliver: Callable[[Delivered], None]
+) -> Control:
+    connection = socket.create_connection(address, timeout=CONNECT_SECONDS)
+    try:
+        if connection.getsockname() == connection.getpeername():
+            # Dialling a free port of one's own machine can meet itself (TCP simultaneous open).
+            raise ConnectionOver("connected to itself")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = connection.makefile("rb")
+        hello = make_hello(connection.getsockname()[0])
+        _prove(connection, stream, token, hello)
+        connection.settimeout(SILENCE_SECONDS)
+        return Control(connection, stream, deliver)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _prove(connection: socket.socket, stream: BinaryIO, token: str, hello: Hello) -> None:
+    """The handshake, both ways. Raises `WireError` when the other end does not know the token."""
+    challenge = decode_line(_first_line(stream), {"Challenge": Challenge})
+    try:
+        theirs = bytes.fromhex(challenge.nonce)
+    except ValueError as error:
+        raise WireError("the challenge is not hexadecimal") from error
+    ours, context = secret.new_nonce(), f"control {hello.task}"
+    proof = secret.caller_proof(token, theirs, ours, context)
+    connection.sendall(encode_line(dataclasses.replace(hello, nonce=ours.hex(), proof=proof.hex())))
+    welcome = decode_line(_first_line(stream), {"Welcome": Welcome})
+    expected = secret.listener_proof(token, theirs, ours, context)
+    if not secret.same(welcome.proof.encode(), expected.hex().encode()):
+        raise WireError("the coordinator does not know the job token")
+
+
+def _first_line(stream: BinaryIO) -> bytes:
+    line = stream.readline(MAX_LINE_BYTES + 1)
+    if not line:
+        raise ConnectionOver("the coordinator hung up during the handshake")
+    return line

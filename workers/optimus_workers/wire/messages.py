@@ -1,0 +1,331 @@
+"""The control messages: one frozen dataclass each, one line of JSON each.
+
+Epochs are membership epochs; a message of an epoch that is over is ignored. Versions count updates of the parameters:
+version t is what step t (counted from 0) starts from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+Address = tuple[str, int]
+"""Host and port."""
+
+
+class TaskRole(StrEnum):
+    """The roles that dial the coordinator."""
+
+    WORKER = "worker"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """The optimizer as the servers need it (fields as in `task.OptimizerSpec`, without the learning rate)."""
+
+    kind: str
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+    betas: tuple[float, float]
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProfile:
+    """What a worker knows once it has loaded the user's task."""
+
+    n_parameters: int
+    parameter_floats: int
+    """Where the parameters end in the flat vector and the buffers begin; a multiple of 16."""
+    total_floats: int
+    """Length of the flat vector; a multiple of 16."""
+    n_examples: int
+    global_batch_size: int
+    micro_batches: int
+    update: UpdateRule
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A range of the flat vector that a server has at a version. `epoch`: the membership epoch it was made in."""
+
+    epoch: int
+    version: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One file of a checkpoint: the range [first, end) of the parameters and of the optimizer's state."""
+
+    first: int
+    end: int
+    name: str
+    n_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the range [first, end) is to be had: from a server's memory, or from a file of the job directory."""
+
+    first: int
+    end: int
+    version: int
+    task: str | None = None
+    address: Address | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRange:
+    """A server of a membership and the range that it serves."""
+
+    address: Address
+    first: int
+    end: int
+
+
+# --- the handshake ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Coordinator → task, first line."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Task → coordinator: who I am and what I have."""
+
+    task: str
+    role: TaskRole
+    rank: int
+    nonce: str
+    proof: str
+    address: Address | None = None
+    """Servers: where their data connections are accepted."""
+    profile: TaskProfile | None = None
+    """Workers; None only when loading failed and a `Failed` follows."""
+    version: int = 0
+    """Workers: the newest version that they had in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Coordinator → task: I know the token as well."""
+
+    proof: str
+
+
+# --- coordinator → task ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Say something, so that I know that you are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Stop what you are at; from now on only epoch `epoch` counts. Servers answer `Halted`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assume:
+    """Server: get the range [first, end) at `version` from `sources` (none: worker 0 will bring it)."""
+
+    epoch: int
+    version: int
+    first: int
+    end: int
+    profile: TaskProfile
+    n_workers: int
+    is_async: bool
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Server: every server has what it needs; drop what is not of this epoch and serve."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Worker: connect to the servers, get `version`; you are worker `rank` of `n_workers`."""
+
+    epoch: int
+    version: int
+    rank: int
+    n_workers: int
+    first_slot: int
+    end_slot: int
+    servers: tuple[ServerRange, ...]
+    is_async: bool
+    brings_parameters: bool
+    """Push the initial parameters first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Worker: do step `step` (sync: everybody the same; async: a ticket of your own)."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Server: write your range at `version` to the job directory."""
+
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Worker: evaluate the model with the parameters that you have."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """You are let go."""
+
+    reason: str
+
+
+# --- task → coordinator ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """I am there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """Server: I have stopped, this is what I have."""
+
+    epoch: int
+    holdings: tuple[Holding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Server: I have my range."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssumeFailed:
+    """Server: a source did not give what it should."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Worker: I have the parameters."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Worker: step `step` is applied everywhere and I have the result."""
+
+    epoch: int
+    step: int
+    loss: float
+    n_examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataLost:
+    """Worker: a data connection broke."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """Server: the range at that version is set aside, training may go on while it is written."""
+
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Server: the file is on disk."""
+
+    epoch: int
+    version: int
+    file: ShardFile
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """Server: the file could not be written."""
+
+    epoch: int
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Worker: figures of the final parameters."""
+
+    epoch: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """I was asked to end (SIGTERM): let me go at the next step boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The user's code raised."""
+
+    traceback: str
+
+
+ToTask = Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Save | Evaluate | Exit
+FromTask = (
+    Hello | Pong | Halted | Assumed | AssumeFailed | Joined | Done | DataLost | SnapshotTaken | Saved | SaveFailed
+    | Evaluated | Leave | Failed
+)  # fmt: skip
+
+
+class Kinds:
+    """Class name → class, for each direction."""
+
+    to_task: ClassVar[dict[str, type[ToTask]]] = {
+        kind.__name__: kind
+        for kind in (Challenge, Welcome, Ping, Halt, Assume, Release, Join, Go, Save, Evaluate, Exit)
+    }
+    from_task: ClassVar[dict[str, type[FromTask]]] = {
+        kind.__name__: kind
+        for kind in (
+            Hello, Pong, Halted, Assumed, AssumeFailed, Joined, Done, DataLost, SnapshotTaken, Saved, SaveFailed,
+            Evaluated, Leave, Failed,
+        )
+    }  # fmt: skip
