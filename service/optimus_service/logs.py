@@ -35,8 +35,8 @@ def configure_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    # Every request would be a line; the API logs what matters of them itself.
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    # The API logs requests, the server its own start and stop.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 

@@ -7,20 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from optimus_service.clusters.local import checking
+from optimus_service.clusters.local import LocalClusterOptions, checking
 
-ECHO = "import json, sys; print('noise'); print(json.dumps({'ok': 'bad' not in sys.argv[1], 'reason': sys.argv[1:]}))"
+ECHO = (
+    "import json, sys; print('noise'); "
+    "print(json.dumps({'ok': 'bad' not in sys.argv[1], 'problem': sys.argv[1:], 'line': 7}))"
+)
 
 
 def test_reason_is_the_last_line_of_the_check() -> None:
     command = [sys.executable, "-c", ECHO]
     assert checking.check_task(command, "mine:task", None) is None
-    assert checking.check_task(command, "bad:task", None) == "['bad:task']"
+    assert checking.check_task(command, "bad:task", None) == "['bad:task'] (line 7)"
 
 
-def test_check_runs_where_the_tasks_would(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import json, os; print(json.dumps({'ok': False, 'reason': os.getcwd()}))"]
-    assert checking.check_task(command, "mine:task", str(tmp_path)) == str(tmp_path)
+def test_check_is_told_where_tasks_would_look_first(tmp_path: Path) -> None:
+    reason = checking.check_task([sys.executable, "-c", ECHO], "bad:task", str(tmp_path))
+    assert reason is not None
+    assert str(tmp_path) in reason
+
+
+@pytest.mark.parametrize("import_path", ["optimus_workers.no_such_module:task", "no_such_package:task"])
+def test_real_check_names_what_is_missing(tmp_path: Path, import_path: str) -> None:
+    command = LocalClusterOptions(tmp_path).check_command
+    reason = checking.check_task(command, import_path, str(tmp_path))
+    assert reason is not None
+    assert "no_such" in reason
 
 
 def test_missing_directory_is_named() -> None:

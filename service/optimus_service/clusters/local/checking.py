@@ -17,7 +17,7 @@ def check_task(command: Sequence[str], import_path: str, working_directory: str 
     """Why `module:name` cannot be loaded; None when it can, or when nobody can tell in time."""
     if working_directory is not None and not os.path.isdir(working_directory):  # noqa: PTH112 - may be any string
         return f"the working directory {working_directory} does not exist on this machine"
-    directory = ["--working-directory", working_directory] if working_directory is not None else []
+    directory = ["--directory", working_directory] if working_directory is not None else []
     try:
         done = subprocess.run(
             [*command, import_path, *directory],
@@ -27,7 +27,6 @@ def check_task(command: Sequence[str], import_path: str, working_directory: str 
             stdin=subprocess.DEVNULL,
             timeout=CHECK_SECONDS,
             check=False,
-            cwd=working_directory,
             env=inherited(os.environ),
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -36,7 +35,7 @@ def check_task(command: Sequence[str], import_path: str, working_directory: str 
 
 
 def _answer(printed: str) -> str | None:
-    """The reason in the last line, which is a JSON object `{"ok": bool, "reason": str | null}`."""
+    """What stands in the last line, a JSON object `{"ok": bool, "problem": str | null, "line": int | null}`."""
     lines = printed.strip().splitlines()
     try:
         answer = json.loads(lines[-1]) if lines else None
@@ -44,4 +43,5 @@ def _answer(printed: str) -> str | None:
         return None
     if not isinstance(answer, dict) or answer.get("ok", True):
         return None
-    return str(answer.get("reason") or "it cannot be loaded")
+    line = f" (line {answer['line']})" if answer.get("line") else ""
+    return str(answer.get("problem") or "it cannot be loaded") + line

@@ -38,7 +38,8 @@ class LocalClusterOptions:
     """None: what the machine has."""
     task_command: tuple[str, ...] = (sys.executable, "-m", "optimus_workers", "{role}")
     """`{role}` is replaced by the task's role."""
-    check_command: tuple[str, ...] = (sys.executable, "-m", "optimus_workers.check_task")
+    check_command: tuple[str, ...] = (sys.executable, "-P", "-m", "optimus_workers.check_task")
+    """-P: what lies in the service's own working directory is nothing to tasks."""
     n_cores: float | None = None
     """None: what the machine has."""
 
@@ -54,7 +55,7 @@ class LocalClusterOptions:
             n_nodes=n_nodes,
             memory_bytes=memory_bytes,
             task_command=(interpreter, "-m", "optimus_workers", "{role}"),
-            check_command=(interpreter, "-m", "optimus_workers.check_task"),
+            check_command=(interpreter, "-P", "-m", "optimus_workers.check_task"),
         )
 
 

@@ -1,0 +1,234 @@
+"""A small world for the loop: virtual time, a fake cluster, a real database, and jobs that train by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
+from optimus_scheduler.policies import policy_named
+from optimus_scheduler.types import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
+from optimus_service import server
+from optimus_service.api.schemas import JobSpecBody
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.job_tokens import JobTokens
+from optimus_service.loop.apply import Applier
+from optimus_service.loop.launch import LaunchContext
+from optimus_service.loop.round import Planner
+from optimus_service.settings import Settings
+from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord, Sample
+from optimus_service.store.repository import LEADER_LEASE, Repository
+
+NODES = [Node("node-0", Resources(4.0, 2**34)), Node("node-1", Resources(4.0, 2**34))]
+STEPS_PER_EPOCH = 20.0
+
+
+class VirtualClock:
+    """Time that passes when the test says so."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def speed(workers: int, servers: int) -> float:
+    """Steps per second of every job here (Eq. 4 with made-up coefficients)."""
+    return 1.0 / (0.4 / workers + 0.02 + 0.02 * workers / servers + 0.002 * workers + 0.002 * servers)
+
+
+def loss_at(step: float) -> float:
+    """Eq. 1 with made-up coefficients."""
+    return 1.0 / (0.02 * step + 0.5) + 0.1
+
+
+@dataclass
+class Heard:
+    """A notifier that remembers."""
+
+    generations: list[tuple[str, int]] = field(default_factory=list)
+
+    def notify(self, job_id: str, generation: int) -> None:
+        self.generations.append((job_id, generation))
+
+
+@dataclass
+class Coordinator:
+    """What one job's coordinator did so far."""
+
+    epoch: int = 0
+    members: tuple[str, ...] = ()
+    workers: int = 0
+    servers: int = 0
+    step: int = 0
+    sequence: int = 0
+
+
+class World:
+    """One service on one database and one cluster. A second `World` on both is the service after a restart."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        directory: Path,
+        cluster: FakeCluster | None = None,
+        clock: VirtualClock | None = None,
+        planner: Planner | None = None,
+        **settings: Any,
+    ) -> None:
+        self.repository = repository
+        self.directory = directory
+        self.cluster = cluster or FakeCluster(NODES)
+        self.clock = clock or VirtualClock()
+        self.heard = Heard()
+        self.settings = Settings(data_directory=directory, **settings)
+        planner = planner or server.make_planner(policy_named("optimus"), self.settings)
+        context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
+        applier = Applier(repository, self.cluster, self.heard, context, self.clock)
+        self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock)
+        lease = repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0, self.clock())
+        assert lease is not None
+        self.fence = lease.token
+        self.coordinators: dict[str, Coordinator] = {}
+
+    def restarted(self) -> World:
+        """The service after a kill: nothing but the database and the cluster survive (and the jobs' own memory)."""
+        self.clock.now += 60.0  # the lease is over
+        world = World(self.repository, self.directory, self.cluster, self.clock)
+        world.coordinators = self.coordinators
+        return world
+
+    # --- what users do ----------------------------------------------------------------------------------------------
+
+    def submit(self, job_id: str = "job-1", **changes: Any) -> JobRecord:
+        spec = JobSpecBody.model_validate(
+            {
+                "name": job_id,
+                "task": "m:f",
+                "workers": {"max": 4},
+                "servers": {"max": 4},
+                "convergence": {"loss_decrease": {"below": 0.05}},
+                **changes,
+            }
+        )
+        document = spec.model_dump(mode="json")
+        job, created = self.repository.create_job(job_id, document, "nonce", None, "hash", self.clock())
+        assert created
+        return job
+
+    # --- what the service does --------------------------------------------------------------------------------------
+
+    def round(self, trigger: str = "test") -> RoundRecord:
+        return self.rounds.run(trigger, self.fence)
+
+    # --- what jobs do -----------------------------------------------------------------------------------------------
+
+    def train(self, seconds: float) -> None:
+        """Every job follows what is wanted, then trains for so long, reporting every second."""
+        for job in self.repository.active_jobs():
+            self._follow(job)
+        for _ in range(int(seconds)):
+            self.clock.now += 1.0
+            for job in self.repository.active_jobs():
+                self._second(job)
+
+    def live_until(self, what: str, condition: Callable[[], bool], *, rounds: int = 200, seconds: float = 5.0) -> None:
+        """Rounds and training take turns until the condition holds."""
+        for _ in range(rounds):
+            if condition():
+                return
+            self.round()
+            self.train(seconds)
+        raise AssertionError(f"after {rounds} rounds still not true: {what}")
+
+    def running(self, job_id: str, role: Role | None = None) -> list[TaskKey]:
+        return [key for key in self.cluster.running() if key.job_id == job_id and role in (None, key.role)]
+
+    def _follow(self, job: JobRecord) -> None:
+        wanted = self.repository.get_wanted(job.id)
+        alive = {task.key for task in self.cluster.tasks() if task.phase is TaskPhase.RUNNING}
+        coordinators = self.running(job.id, Role.COORDINATOR)
+        if not coordinators:
+            return
+        state = self.coordinators.setdefault(job.id, Coordinator())
+        if wanted.directive is Directive.FINISH:
+            self._finish(job, state)
+        elif wanted.directive is Directive.PAUSE:
+            if state.members:
+                self._form(job, state, wanted.generation, (), "pause")
+            self._let_go(job.id, keep=())
+        elif wanted.directive is Directive.RUN and all(task.key in alive for task in wanted.tasks):
+            members = tuple(task.key.name for task in wanted.tasks)
+            if members and members != state.members:
+                self._form(job, state, wanted.generation, members, "rescale" if state.epoch else "start")
+            self._let_go(job.id, keep=(*members, coordinators[0].name))
+
+    def _form(self, job: JobRecord, state: Coordinator, generation: int, members: tuple[str, ...], cause: str) -> None:
+        workers = tuple(name for name in members if f"-{Role.WORKER}-" in name)
+        servers = tuple(name for name in members if f"-{Role.SERVER}-" in name)
+        state.epoch += 1
+        state.members, state.workers, state.servers, state.sequence = members, len(workers), len(servers), 0
+        report = MembershipRecord(
+            job_id=job.id,
+            epoch=state.epoch,
+            generation=generation,
+            at=self.clock(),
+            step=state.step,
+            workers=workers,
+            servers=servers,
+            cause=cause,
+            pause_seconds=0.5,
+        )
+        self.repository.report_membership(job.id, report)
+        event = Paused() if cause == "pause" else MembershipFormed(state.epoch)
+        self.repository.advance_job(job.id, event, self.clock())
+        profile = {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32, "steps_per_epoch": STEPS_PER_EPOCH}
+        self.repository.put_profile(job.id, profile)
+
+    def _second(self, job: JobRecord) -> None:
+        state = self.coordinators.get(job.id)
+        if state is None or not state.workers or set(state.members) - {key.name for key in self.cluster.running()}:
+            return
+        n_steps = max(1, round(speed(state.workers, state.servers)))
+        state.step += n_steps
+        samples = [
+            Sample(
+                membership_epoch=state.epoch,
+                rank=rank,
+                sequence=state.sequence,
+                workers=state.workers,
+                servers=state.servers,
+                at=self.clock(),
+                step=state.step,
+                n_steps=n_steps,
+                data_epoch=state.step / STEPS_PER_EPOCH,
+                loss=loss_at(state.step),
+                n_examples=32 * n_steps // state.workers,
+                seconds=n_steps / speed(state.workers, state.servers),
+            )
+            for rank in range(state.workers)
+        ]
+        state.sequence += 1
+        added = self.repository.add_samples(job.id, samples, self.clock())
+        assert added.accepted == len(samples), added
+
+    def _finish(self, job: JobRecord, state: Coordinator) -> None:
+        result = ResultReported(Outcome.SUCCEEDED, state.step, loss_at(state.step), {"test_accuracy": 0.9})
+        self.repository.advance_job(job.id, result, self.clock())
+        self._let_go(job.id, keep=())
+
+    def _let_go(self, job_id: str, keep: tuple[str, ...]) -> None:
+        for key in self.running(job_id):
+            if key.name not in keep:
+                self.cluster.exit(key, 0)
+
+    def state(self, job_id: str = "job-1") -> JobState:
+        return self.repository.get_job(job_id).state
+
+    def events(self, job_id: str, kind: str) -> list[dict[str, Any]]:
+        """Data of the job's events of one type, oldest first."""
+        found = self.repository.events(job_id, limit=1000).items
+        return [event.data for event in reversed(found) if event.type == kind]
