@@ -64,7 +64,7 @@ class LocalService:
     def _address(self) -> str | None:
         try:
             return str(json.loads((self.directory / "service.json").read_text())["url"])
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
 
     def _wait(self, condition: Callable[[], Answer | None], deadline: float) -> Answer:
