@@ -1,7 +1,7 @@
 """Databases for the tests of the service: every test that asks for one runs on SQLite and on PostgreSQL.
 
-Each test gets a database of its own, copied from one that was migrated by Alembic. Where PostgreSQL is not installed
-its variants are skipped; with OPTIMUS_TEST_REQUIRE_POSTGRES=1 (as in CI) they fail instead.
+Each test finds a database that was migrated by Alembic and has no rows. Where PostgreSQL is not installed its variants
+are skipped; with OPTIMUS_TEST_REQUIRE_POSTGRES=1 (as in CI) they fail instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def postgres_cluster() -> Iterator[PostgresCluster]:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_cluster: PostgresCluster) -> str:
-    """The name of the migrated database that others are copied from."""
+    """The name of the migrated database that the tests use one after the other."""
     name = postgres_cluster.create_database()
     upgrade(postgres_cluster.url(name))
     return name
@@ -45,7 +45,7 @@ def migrated_postgres(postgres_cluster: PostgresCluster) -> str:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The migrated file that others are copied from."""
+    """The migrated file that each test gets a copy of."""
     path = tmp_path_factory.mktemp("sqlite") / "migrated.db"
     upgrade(f"sqlite:///{path}")
     return path
@@ -60,9 +60,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield f"sqlite:///{path}"
         return
     cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
-    name = cluster.create_database(template=request.getfixturevalue("migrated_postgres"))
+    name = request.getfixturevalue("migrated_postgres")
+    cluster.empty_database(name)
     yield cluster.url(name)
-    cluster.drop_database(name)
 
 
 @pytest.fixture(params=BACKENDS)

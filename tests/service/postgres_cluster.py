@@ -54,7 +54,7 @@ def find_binaries() -> Path:
 
 
 class PostgresCluster:
-    """One running server; `create_database` gives each test its own database in it."""
+    """One running server."""
 
     def __init__(self) -> None:
         """Make the cluster and wait until it answers.
@@ -71,7 +71,7 @@ class PostgresCluster:
         try:
             self._initialise()
             self._process = self._start()
-            self._wait_until_ready()
+            self._version = self._wait_until_ready()
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
@@ -83,12 +83,28 @@ class PostgresCluster:
     def create_database(self, template: str = "template1") -> str:
         """A new database, made as a copy of `template`; its name."""
         name = f"test_{next(self._numbers)}"
-        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Copying the files is twice as fast as copying through the log, which newer versions do by default.
+        strategy = "STRATEGY FILE_COPY" if self._version >= 150_000 else ""
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
         return name
 
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is still connected to it."""
         self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def empty_database(self, name: str) -> None:
+        """Delete all rows and count ids from 1 again; far cheaper than another copy of a template.
+
+        Connections that a failed test left behind are closed.
+        """
+        self._execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        with self._connect(name) as connection:
+            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+            connection.execute("SET session_replication_role = replica")  # no order among tables to keep
+            for (table,) in tables:
+                if table != "alembic_version":
+                    connection.execute(f"DELETE FROM {table}".encode())
+            connection.execute("SELECT setval(seqrelid, 1, false) FROM pg_sequence")
 
     def close(self) -> None:
         """Stop the server at once and delete everything."""
@@ -114,16 +130,16 @@ class PostgresCluster:
         with self._log.open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._identity())
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self) -> int:
+        """The version of the server, as a number like 150018, once it answers."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                psycopg.connect(host=str(self._directory), user=_ROLE, dbname="postgres").close()
+                with self._connect() as connection:
+                    return connection.info.server_version
             except psycopg.OperationalError as error:
                 if self._has_exited_within(0.05) or time.monotonic() > deadline:
                     raise RuntimeError(f"PostgreSQL did not start: {self._log.read_text()[-2000:]}") from error
-            else:
-                return
 
     def _has_exited_within(self, seconds: float) -> bool:
         try:
@@ -133,8 +149,11 @@ class PostgresCluster:
         return True
 
     def _execute(self, statement: str) -> None:
-        with psycopg.connect(host=str(self._directory), user=_ROLE, dbname="postgres", autocommit=True) as connection:
+        with self._connect() as connection:
             connection.execute(statement.encode())
+
+    def _connect(self, database: str = "postgres") -> psycopg.Connection:
+        return psycopg.connect(host=str(self._directory), user=_ROLE, dbname=database, autocommit=True)
 
     def _identity(self) -> dict[str, Any]:
         """PostgreSQL refuses to run as root: whom to run it as, for `subprocess`."""

@@ -6,9 +6,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from psycopg import errors as postgresql_errors
 from sqlalchemy import exc
 
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue
+
+_NOT_UPGRADED = (postgresql_errors.UndefinedTable, postgresql_errors.UndefinedColumn)
+"""SQLite says the same by an OperationalError; its plain DatabaseError means a damaged file, or no database at all."""
 
 
 @contextmanager
@@ -16,7 +20,8 @@ def mapped_errors() -> Iterator[None]:
     """Turn what the driver raises into errors of the store.
 
     Raises:
-        DatabaseNotAvailable: no connection, a time limit, a full disk, a deadlock: trying again may help.
+        DatabaseNotAvailable: no connection, a time limit, a full disk, a deadlock, a damaged file, tables that are not
+            upgraded yet: trying again later may help.
         InvalidValue: a value beyond the range of its column.
     """
     try:
@@ -26,7 +31,7 @@ def mapped_errors() -> Iterator[None]:
     except (exc.DataError, OverflowError) as error:
         raise InvalidValue(_first_line(error)) from error
     except exc.DatabaseError as error:
-        if type(error.orig) is sqlite3.DatabaseError:  # the file is damaged, or no database at all
+        if type(error.orig) is sqlite3.DatabaseError or isinstance(error.orig, _NOT_UPGRADED):
             raise DatabaseNotAvailable(_first_line(error)) from error
         raise
 

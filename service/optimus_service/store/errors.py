@@ -3,7 +3,7 @@
 ::
 
     StoreError
-    ├── DatabaseNotAvailable     the database cannot be reached or is too busy; nothing was written, try again
+    ├── DatabaseNotAvailable     the database cannot be reached, is too busy or not upgraded; nothing was written
     ├── InvalidDatabaseUrl       the URL is malformed or names a database that is not supported
     ├── InvalidValue             a value does not fit its column (an integer beyond 64 bits)
     ├── InvalidCursor            a page cursor that this listing did not hand out
@@ -24,7 +24,7 @@ class StoreError(Exception):
 
 
 class DatabaseNotAvailable(StoreError):
-    """The database cannot be reached or did not answer in time. The transaction was rolled back."""
+    """The database cannot be reached, did not answer in time, or was not upgraded. The transaction was rolled back."""
 
 
 class InvalidDatabaseUrl(StoreError):

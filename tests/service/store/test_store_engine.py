@@ -1,0 +1,146 @@
+"""Opening the database, and what happens when it is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
+
+from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.errors import DatabaseNotAvailable, InvalidDatabaseUrl
+from optimus_service.store.repository import Repository
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("postgresql://me:secret@db/optimus", "psycopg"),
+        ("postgresql+psycopg://db/optimus", "psycopg"),
+        ("sqlite:////var/lib/optimus.db", "pysqlite"),
+    ],
+)
+def test_urls_name_the_database_not_the_driver(url: str, driver: str) -> None:
+    assert create_engine_from_url(url).dialect.driver == driver
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "optimus.db", "mysql://db/optimus", "sqlite://", "sqlite:///:memory:", "postgresql+psycopg2://db/optimus"],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(InvalidDatabaseUrl):
+        create_engine_from_url(url)
+
+
+def test_sqlite_is_set_up_for_many_threads(tmp_path: Path) -> None:
+    engine = create_engine_from_url(f"sqlite:///{tmp_path / 'a.db'}")
+    with engine.connect() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "foreign_keys", "busy_timeout", "synchronous")
+        }
+    engine.dispose()
+    normal = 1
+    assert found == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 10_000, "synchronous": normal}
+
+
+def test_a_database_that_is_not_there_is_not_available(tmp_path: Path) -> None:
+    for url in (f"sqlite:///{tmp_path / 'no' / 'such.db'}", f"postgresql://me@/optimus?host={tmp_path}"):
+        repository = Repository(create_engine_from_url(url))
+        with pytest.raises(DatabaseNotAvailable):
+            repository.ping()
+        with pytest.raises(DatabaseNotAvailable):
+            repository.add_event(None, "Something", "happened", {}, 1.0)
+        with pytest.raises(DatabaseNotAvailable):
+            upgrade(url)
+
+
+def test_a_file_that_is_no_database_is_not_available(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("not a database, but long enough to have a header" * 10)
+    with pytest.raises(DatabaseNotAvailable):
+        Repository(create_engine_from_url(f"sqlite:///{path}")).ping()
+
+
+def test_a_message_has_no_values_in_it(tmp_path: Path) -> None:
+    repository = Repository(create_engine_from_url(f"sqlite:///{tmp_path / 'empty.db'}"))
+    with pytest.raises(DatabaseNotAvailable) as refused:
+        repository.create_job("job-1", {"name": "a", "project": "b"}, "the-nonce", None, "hash", 1.0)
+    repository.close()
+    assert "nonce" not in str(refused.value)
+    assert "jobs" in str(refused.value)
+
+
+# --- effort ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
+    repository: Repository, make_job: MakeJob, database_url: str
+) -> None:
+    def statements(n_jobs: int) -> int:
+        """Statements of one look at everything, with one more post and round before it."""
+        for number in range(n_jobs):
+            make_job(f"job-{n_jobs}-{number}")
+            repository.report_membership(f"job-{n_jobs}-{number}", a_membership(f"job-{n_jobs}-{number}"))
+        job_ids = [job.id for job in repository.active_jobs()]
+        count = 0
+
+        def increase(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        engine = repository._engine
+        event.listen(engine, "before_cursor_execute", increase)
+        repository.add_round(a_round(), [a_decision(job_id) for job_id in job_ids])
+        post = [a_sample(sequence=number) for number in range(10 * n_jobs)]
+        repository.add_samples(job_ids[-1], post, 1.0)
+        repository.list_jobs()
+        repository.active_jobs()
+        repository.wanted_of_active_jobs()
+        repository.memberships_of_active_jobs()
+        repository.latest_decisions(job_ids)
+        repository.newest_tasks()
+        event.remove(engine, "before_cursor_execute", increase)
+        return count
+
+    assert statements(1) == statements(10)
+
+
+# --- survival --------------------------------------------------------------------------------------------------------
+
+_WRITER = """
+import sys
+from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.repository import Repository
+from tests.service.store.store_builders import a_sample
+
+repository = Repository(create_engine_from_url(sys.argv[1]))
+number = 0
+while True:
+    repository.create_job(f"job-{number}", {"name": "a", "project": "b"}, "nonce", None, "hash", float(number))
+    repository.add_samples(f"job-{number}", [a_sample()], 1.0)
+    sys.stdout.write(f"{number}\\n")
+    sys.stdout.flush()
+    number += 1
+"""
+
+
+def test_what_was_acknowledged_survives_kill_9(database_url: str, repository: Repository) -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", _WRITER, database_url]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
+        assert writer.stdout is not None
+        while (line := writer.stdout.readline()).strip() != "20":
+            assert line, "the writer ended by itself"
+        writer.send_signal(signal.SIGKILL)
+        acknowledged = 20 + len(writer.stdout.read().split())
+    for number in range(acknowledged + 1):
+        assert len(repository.samples_after(f"job-{number}")) == 1
+    assert repository.create_job("after", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)[1]

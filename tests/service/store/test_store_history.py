@@ -1,0 +1,132 @@
+"""Events, rounds, decisions, retention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
+
+from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.types import Allocation
+from optimus_service.store.records import Pruned
+from optimus_service.store.repository import Repository
+
+
+def test_events_of_a_job_and_of_all(repository: Repository, make_job: MakeJob) -> None:
+    make_job("job-1")
+    make_job("job-2")
+    repository.add_event("job-1", "TaskExited", "A worker ended.", {"exit_code": 137}, 2.0)
+    repository.add_event(None, "NodeLost", "A node is gone.", {}, 3.0)
+    newest = repository.events("job-1").items[0]
+    assert (newest.job_id, newest.type, newest.data, newest.at) == ("job-1", "TaskExited", {"exit_code": 137}, 2.0)
+    assert [event.type for event in repository.events().items] == [
+        "NodeLost",
+        "TaskExited",
+        "JobSubmitted",
+        "JobSubmitted",
+    ]
+    assert repository.events("ghost").items == ()
+
+
+def test_events_are_read_in_pages(repository: Repository) -> None:
+    for number in range(5):
+        repository.add_event(None, "Something", str(number), {}, float(number))
+    first = repository.events(limit=3)
+    rest = repository.events(cursor=first.next_cursor, limit=3)
+    assert [event.message for event in (*first.items, *rest.items)] == ["4", "3", "2", "1", "0"]
+    assert rest.next_cursor is None
+
+
+def test_a_round_comes_back_with_its_decisions(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    decision = a_decision(
+        allocation=Allocation(2, 1, "v100"),
+        previous=Allocation(1, 1),
+        gain=0.5,
+        next_gain=math.inf,
+        forecast={"remaining_steps": {"mean": 10.0}, "note": math.inf},
+    )
+    number = repository.add_round(a_round(error="late"), [decision])
+    assert repository.rounds().items == (replace(a_round(error="late"), id=number),)
+    (stored,) = repository.decisions("job-1").items
+    assert stored == replace(decision, id=stored.id, round_id=number)
+    assert repository.latest_decision("job-1") == stored
+
+
+def test_a_gain_that_is_no_number_is_none(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.add_round(a_round(), [a_decision(gain=math.nan, next_gain=math.nan)])
+    latest = repository.latest_decision("job-1")
+    assert latest is not None
+    assert (latest.gain, latest.next_gain) == (None, None)
+
+
+def test_the_latest_decision_of_each_job(repository: Repository, make_job: MakeJob) -> None:
+    for job_id in ("job-1", "job-2", "job-3"):
+        make_job(job_id)
+    repository.add_round(a_round(), [a_decision("job-1"), a_decision("job-2")])
+    repository.add_round(a_round(at=2.0), [a_decision("job-1", reason="Unchanged")])
+    latest = repository.latest_decisions(["job-1", "job-2", "job-3", "ghost"])
+    assert {job_id: decision.reason for job_id, decision in latest.items()} == {
+        "job-1": "Unchanged",
+        "job-2": "GrantedMore",
+    }
+    assert repository.latest_decisions([]) == {}
+    assert repository.latest_decision("job-3") is None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_rounds_and_decisions_are_read_in_pages(repository: Repository, make_job: MakeJob, limit: int) -> None:
+    make_job()
+    numbers = [repository.add_round(a_round(at=float(at)), [a_decision(at=float(at))]) for at in range(4)]
+    rounds: list[int] = []
+    decisions: list[int] = []
+    round_cursor = decision_cursor = None
+    for _ in range(4):
+        round_page = repository.rounds(round_cursor, limit)
+        decision_page = repository.decisions("job-1", decision_cursor, limit)
+        rounds += [record.id for record in round_page.items]
+        decisions += [record.round_id for record in decision_page.items]
+        round_cursor, decision_cursor = round_page.next_cursor, decision_page.next_cursor
+        if round_cursor is None:
+            break
+    assert round_cursor is None
+    assert decision_cursor is None
+    assert rounds == decisions == numbers[::-1]
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+def _history_of(repository: Repository, job_id: str, at: float) -> None:
+    repository.report_membership(job_id, a_membership(job_id))
+    repository.add_samples(job_id, [a_sample(sequence=number) for number in range(3)], at)
+    repository.add_round(a_round(at=at), [a_decision(job_id, at=at)])
+
+
+def test_only_what_ended_long_ago_is_pruned(repository: Repository, make_job: MakeJob) -> None:
+    for job_id in ("ended", "recent", "active"):
+        make_job(job_id)
+        _history_of(repository, job_id, at=1.0)
+    repository.advance_job("ended", CancelRequested(), 10.0)
+    repository.advance_job("recent", CancelRequested(), 90.0)
+    assert repository.prune(now=100.0, keep_seconds=50.0) == Pruned(samples=3, decisions=1, rounds=1)
+    assert repository.prune(now=100.0, keep_seconds=50.0).total == 0
+    left = {job_id: len(repository.samples_after(job_id)) for job_id in ("ended", "recent", "active")}
+    assert left == {"ended": 0, "recent": 3, "active": 3}
+    assert len(repository.rounds().items) == 2
+    assert repository.get_job("ended").rescales == 0
+    assert len(repository.memberships("ended")) == 1
+    assert repository.events("ended").items != ()
+
+
+def test_pruning_is_bounded_and_ids_are_not_used_again(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
+    last = repository.samples_after("job-1")[-1].id
+    repository.advance_job("job-1", CancelRequested(), 2.0)
+    assert [repository.prune(100.0, 0.0, limit=2).samples for _ in range(4)] == [2, 2, 1, 0]
+    repository.add_samples("job-1", [a_sample(sequence=9)], 3.0)
+    assert len(repository.samples_after("job-1", after_id=last)) == 1

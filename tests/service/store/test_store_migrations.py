@@ -1,0 +1,94 @@
+"""The Alembic scripts: up, down, in agreement with the tables, and side by side with other replicas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+from tests.service.postgres_cluster import PostgresCluster
+
+from optimus_service.store.engine import create_engine_from_url, current_revision, downgrade, head_revision, upgrade
+from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.repository import Repository
+from optimus_service.store.tables import Base
+
+
+def _tables(url: str) -> set[str]:
+    engine = create_engine_from_url(url)
+    try:
+        return set(inspect(engine).get_table_names())
+    finally:
+        engine.dispose()
+
+
+def test_up_down_and_up_again(empty_database_url: str) -> None:
+    assert current_revision(empty_database_url) is None
+    upgrade(empty_database_url)
+    assert current_revision(empty_database_url) == head_revision()
+    assert _tables(empty_database_url) == {*Base.metadata.tables, "alembic_version"}
+    downgrade(empty_database_url, "base")
+    assert _tables(empty_database_url) == {"alembic_version"}
+    upgrade(empty_database_url)
+    upgrade(empty_database_url)
+    assert current_revision(empty_database_url) == head_revision()
+
+
+def test_migrations_and_tables_agree(database_url: str) -> None:
+    engine = create_engine_from_url(database_url)
+    try:
+        with engine.connect() as connection:
+            context = MigrationContext.configure(
+                connection, opts={"compare_type": True, "compare_server_default": True}
+            )
+            assert compare_metadata(context, Base.metadata) == []
+    finally:
+        engine.dispose()
+
+
+def test_the_parts_that_alembic_does_not_compare_agree_too(database_url: str) -> None:
+    """Partial indexes, primary keys and foreign keys with their actions, as the database sees them."""
+    engine = create_engine_from_url(database_url)
+    try:
+        inspector = inspect(engine)
+        for table in Base.metadata.sorted_tables:
+            keys = inspector.get_pk_constraint(table.name)
+            assert keys["constrained_columns"] == [column.name for column in table.primary_key.columns]
+            stored = {(key["name"], key["options"].get("ondelete")) for key in inspector.get_foreign_keys(table.name)}
+            assert stored == {(key.name, key.ondelete) for key in table.foreign_key_constraints}
+        (alive,) = [index for index in inspector.get_indexes("tasks") if index["name"] == "ix_tasks_alive"]
+        condition = str(alive["dialect_options"][f"{engine.dialect.name}_where"])
+        assert "exited_at IS NULL" in condition
+    finally:
+        engine.dispose()
+
+
+def test_replicas_that_start_together_take_turns(empty_database_url: str) -> None:
+    script = "import sys; from optimus_service.store.engine import upgrade; upgrade(sys.argv[1])"
+    replicas = [subprocess.Popen([sys.executable, "-c", script, empty_database_url]) for _ in range(2)]
+    assert [replica.wait(60) for replica in replicas] == [0, 0]
+    assert current_revision(empty_database_url) == head_revision()
+
+
+def test_a_database_without_tables_is_not_ready(empty_database_url: str) -> None:
+    repository = Repository(create_engine_from_url(empty_database_url))
+    with pytest.raises(DatabaseNotAvailable, match="jobs"):
+        repository.ping()
+    repository.close()
+
+
+def test_a_migration_on_postgresql_gives_up_on_a_table_in_use(
+    postgres_cluster: PostgresCluster, migrated_postgres: str
+) -> None:
+    name = postgres_cluster.create_database(template=migrated_postgres)
+    engine = create_engine_from_url(postgres_cluster.url(name))
+    with engine.begin() as reader:
+        reader.exec_driver_sql("SELECT 1 FROM jobs")
+        with pytest.raises(DatabaseNotAvailable, match="lock timeout"):
+            downgrade(postgres_cluster.url(name), "base")
+    engine.dispose()
+    assert current_revision(postgres_cluster.url(name)) == head_revision()
+    postgres_cluster.drop_database(name)
