@@ -108,8 +108,8 @@ class _Window:
 
 
 @dataclass(slots=True)
-class _EpochWindows:
-    """The windows of one membership epoch that are being filled."""
+class _Windows:
+    """The windows of all ranks of one membership epoch, which are being filled."""
 
     workers: int
     servers: int
@@ -143,33 +143,32 @@ class SpeedHistory:
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._open: dict[int, _EpochWindows] = {}
+        self._epoch = 0
+        """The newest membership epoch seen. What older ones still send is late and left out."""
+        self._open: _Windows | None = None
         self._closed: dict[tuple[int, int], deque[SpeedSample]] = {}
 
     def add(self, sample: Sample) -> None:
-        if sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
+        if sample.membership_epoch > self._epoch:
+            self._close(_LEAST_SECONDS)
+            self._epoch = sample.membership_epoch
+        late = sample.membership_epoch < self._epoch
+        if late or sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
             return
-        epoch = sample.membership_epoch
-        windows = self._open.setdefault(epoch, _EpochWindows(sample.workers, sample.servers))
-        windows.add(sample)
-        speed = windows.speed(self._mode, WINDOW_SECONDS)
-        if speed is not None:
-            self._close(epoch, speed)
-        # A late sample of the epoch before is welcome; beyond that, what is open will never be filled.
-        for old in [number for number in self._open if number < epoch - 1]:
-            self._close(old, self._open[old].speed(self._mode, _LEAST_SECONDS))
+        self._open = self._open or _Windows(sample.workers, sample.servers)
+        self._open.add(sample)
+        if self._open.speed(self._mode, WINDOW_SECONDS) is not None:
+            self._close(WINDOW_SECONDS)
 
     def samples(self) -> tuple[SpeedSample, ...]:
-        """By size, oldest first."""
-        sizes: dict[tuple[int, int], list[SpeedSample]] = {size: list(found) for size, found in self._closed.items()}
-        for epoch in sorted(self._open):
-            speed = self._open[epoch].speed(self._mode, _LEAST_SECONDS)
-            if speed is not None:
-                sizes.setdefault((speed.workers, speed.servers), []).append(speed)
-        return tuple(sample for size in sorted(sizes) for sample in sizes[size])
+        """By size, oldest first; the window that is being filled is among them."""
+        present = self._open.speed(self._mode, _LEAST_SECONDS) if self._open is not None else None
+        last = [present] if present is not None else []
+        return (*(speed for size in sorted(self._closed) for speed in self._closed[size]), *last)
 
-    def _close(self, epoch: int, speed: SpeedSample | None) -> None:
-        del self._open[epoch]
+    def _close(self, least_seconds: float) -> None:
+        speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None
+        self._open = None
         if speed is not None:
             size = (speed.workers, speed.servers)
             self._closed.setdefault(size, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)

@@ -1,0 +1,200 @@
+"""What a job's samples are condensed to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimus_scheduler.types import Mode
+from optimus_service.loop.history import MAX_LOSS_POINTS, MAX_WINDOWS_PER_SIZE, JobHistory, LossHistory
+from optimus_service.store.records import MembershipRecord, SampleRecord
+
+
+def sample(
+    step: int, number: int | None = None, *, loss: float = 1.0, epoch: int = 1, rank: int = 0, **rest: float
+) -> SampleRecord:
+    """A record with the id `number` (default: its step)."""
+    values = {
+        "sequence": step,
+        "workers": 2,
+        "servers": 1,
+        "at": float(step),
+        "data_epoch": 0.0,
+        "n_examples": 8,
+        "seconds": 1.0,
+        "received_at": 100.0 + step,
+        **rest,
+    }
+    return SampleRecord(id=number or step, membership_epoch=epoch, rank=rank, step=step, loss=loss, **values)  # type: ignore[arg-type]
+
+
+def membership(epoch: int, step: int, lost_steps: int = 0) -> MembershipRecord:
+    return MembershipRecord(
+        job_id="job-1", epoch=epoch, generation=epoch, at=0.0, step=step, workers=(), servers=(), cause="rescale",
+        lost_steps=lost_steps,
+    )  # fmt: skip
+
+
+def history_of(samples: Iterable[SampleRecord], mode: Mode = Mode.SYNC) -> JobHistory:
+    history = JobHistory(mode)
+    history.add(samples)
+    return history
+
+
+# --- loss ------------------------------------------------------------------------------------------------------------
+
+
+def test_loss_of_a_step_is_weighted_by_examples() -> None:
+    history = history_of(
+        [sample(5, number=1, loss=1.0, n_examples=30), sample(5, number=2, loss=3.0, rank=1, n_examples=10)]
+    )
+    assert history.losses.points() == ((5.0,), (1.5,))
+
+
+def test_samples_are_counted_once() -> None:
+    history = history_of([sample(1), sample(2)])
+    history.add([sample(1), sample(2), sample(3, loss=4.0)])
+    assert history.losses.points() == ((1.0, 2.0, 3.0), (1.0, 1.0, 4.0))
+    assert history.last_id == 3
+
+
+def test_rolled_back_steps_do_not_count() -> None:
+    history = history_of([sample(step, loss=9.0) for step in range(1, 11)])
+    history.learn_memberships([membership(2, step=6, lost_steps=4)])
+    history.add([sample(7, number=21, loss=1.0, epoch=2)])
+    # A straggler of the epoch before, beyond the point at which the new one began:
+    history.add([sample(8, number=22, loss=9.0, epoch=1)])
+    steps, losses = history.losses.points()
+    assert steps == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+    assert losses[-1] == 1.0
+
+
+def test_reading_everything_again_gives_the_same() -> None:
+    """As after a restart of the service, when memberships are known before the samples are read."""
+    first = [sample(step, loss=9.0) for step in range(1, 11)]
+    second = [sample(step, number=20 + step, loss=1.0, epoch=2) for step in range(7, 12)]
+    along = history_of(first)
+    along.learn_memberships([membership(1, 0), membership(2, 6, lost_steps=4)])
+    along.add(second)
+    afterwards = JobHistory(Mode.SYNC)
+    afterwards.learn_memberships([membership(1, 0), membership(2, 6, lost_steps=4)])
+    afterwards.add([*first, *second])
+    assert along.losses.points() == afterwards.losses.points()
+    assert along.progressed_at == afterwards.progressed_at == 111.0
+
+
+def test_progress_is_going_further_than_ever() -> None:
+    history = history_of([sample(10), sample(4, number=11, epoch=2), sample(10, number=12, epoch=2)])
+    assert history.progressed_at == 110.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.floats(0.01, 10), st.integers(0, 64)), min_size=1, max_size=300),
+    st.integers(1, 20),
+)
+def test_long_histories_are_averaged(points: Sequence[tuple[int, float, int]], max_points: int) -> None:
+    losses = LossHistory(max_points)
+    for step, loss, n_examples in points:
+        losses.add(step, loss, n_examples)
+    steps, means = losses.points()
+    assert 1 <= len(steps) <= max_points
+    assert all(earlier < later for earlier, later in pairwise(steps))
+    assert min(step for step, _, _ in points) <= steps[0] + 1e-6
+    assert steps[-1] <= max(step for step, _, _ in points) + 1e-6
+    assert all(min(loss for _, loss, _ in points) - 1e-9 <= mean <= 10 + 1e-9 for mean in means)
+
+
+def test_a_curve_keeps_its_shape_when_averaged() -> None:
+    losses = LossHistory()
+    for step in range(1, 10_001):
+        losses.add(step, 1 / step, 1)
+    steps, means = losses.points()
+    assert MAX_LOSS_POINTS / 2 <= len(steps) <= MAX_LOSS_POINTS
+    assert all(abs(mean * step - 1) < 0.05 for step, mean in zip(steps[5:], means[5:], strict=True))
+
+
+def test_losses_that_are_not_finite_survive_only_alone() -> None:
+    losses = LossHistory(max_points=4)
+    for step, loss in enumerate([1.0, math.nan, 3.0, 3.0, math.inf, math.inf, math.nan, math.nan]):
+        losses.add(step, loss, 1)
+    steps, means = losses.points()
+    assert steps == (0.5, 2.5, 4.5, 6.5)
+    assert means[:2] == (1.0, 3.0)
+    assert means[2] == math.inf
+    assert math.isnan(means[3])
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def ranks(n_records: int, seconds: float, *, n_ranks: int = 2, epoch: int = 1, first_id: int = 1) -> list[SampleRecord]:
+    """Records of all ranks, one step each."""
+    return [
+        sample(
+            1, number=first_id + index, epoch=epoch, rank=index % n_ranks, sequence=index // n_ranks, seconds=seconds
+        )
+        for index in range(n_records * n_ranks)
+    ]
+
+
+def test_sync_speed_is_that_of_one_rank() -> None:
+    (speed,) = history_of(ranks(6, seconds=0.5)).speeds.samples()
+    assert (speed.workers, speed.servers) == (2, 1)
+    assert speed.steps_per_second == pytest.approx(2.0)
+    assert speed.n_steps == 5, "the first record of an epoch does not count"
+
+
+def test_async_speed_is_the_sum_over_ranks() -> None:
+    (speed,) = history_of(ranks(6, seconds=0.5), Mode.ASYNC).speeds.samples()
+    assert speed.steps_per_second == pytest.approx(4.0)
+    assert speed.n_steps == 10
+
+
+def test_async_speed_waits_for_every_rank() -> None:
+    only_one = [record for record in ranks(9, seconds=0.5) if record.rank == 0]
+    assert history_of(only_one, Mode.ASYNC).speeds.samples() == ()
+
+
+def test_first_record_and_short_windows_are_no_measure() -> None:
+    assert history_of(ranks(1, seconds=100.0)).speeds.samples() == ()
+    assert history_of(ranks(3, seconds=0.1)).speeds.samples() == ()
+
+
+def test_speeds_do_not_mix_epochs() -> None:
+    records = [
+        *ranks(5, seconds=0.5),
+        *(replace(record, workers=3) for record in ranks(5, seconds=2.0, epoch=2, n_ranks=3, first_id=100)),
+    ]
+    speeds = history_of(records).speeds.samples()
+    assert {(speed.workers, round(speed.steps_per_second, 6)) for speed in speeds} == {(2, 2.0), (3, 0.5)}
+    assert sum(speed.n_steps for speed in speeds) == 4 + 4
+
+
+def test_late_records_of_an_older_epoch_are_left_out() -> None:
+    records = [*ranks(5, seconds=0.5), *ranks(5, seconds=0.5, epoch=2, first_id=100)]
+    late = [replace(record, id=200 + record.id, seconds=50.0) for record in ranks(5, seconds=0.5)]
+    assert history_of([*records, *late]).speeds.samples() == history_of(records).speeds.samples()
+
+
+def test_old_windows_of_a_size_are_forgotten() -> None:
+    old = ranks(60, seconds=1.0)
+    new = [replace(record, seconds=0.25) for record in ranks(400, seconds=1.0, epoch=2, first_id=1000)]
+    speeds = history_of([*old, *new]).speeds.samples()
+    assert len(speeds) <= MAX_WINDOWS_PER_SIZE + 1
+    assert all(speed.steps_per_second == pytest.approx(4.0) for speed in speeds)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.floats(0, 10)), max_size=100))
+def test_any_stream_gives_speeds_that_are_positive(stream: Sequence[tuple[int, int, float]]) -> None:
+    history = JobHistory(Mode.ASYNC)
+    history.add(
+        sample(index + 1, epoch=epoch, rank=rank, workers=4, sequence=index, seconds=seconds)
+        for index, (epoch, rank, seconds) in enumerate(stream)
+    )
+    assert all(speed.steps_per_second > 0 and speed.n_steps > 0 for speed in history.speeds.samples())
