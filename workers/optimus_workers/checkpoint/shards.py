@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,7 +25,10 @@ def write_shard(directory: Path, epoch: int, version: int, first: int, sections:
     end = first + len(sections[0])
     path = directory / f"v{version}-e{epoch}-{first}-{end}.safetensors"
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    save_file({section_name(index): section for index, section in enumerate(sections)}, temporary)
+    try:
+        save_file({section_name(index): section for index, section in enumerate(sections)}, temporary)
+    except SafetensorError as error:  # its own name for what the system refused
+        raise OSError(f"cannot write {path.name}: {error}") from error
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -36,8 +39,11 @@ def write_shard(directory: Path, epoch: int, version: int, first: int, sections:
 def read_shard(directory: Path, name: str, file_first: int, first: int, end: int, n_sections: int) -> list[Tensor]:
     """[first, end) of each section of a file whose range begins at `file_first`. Raises `OSError`."""
     path = directory / Path(name).name
-    with safe_open(path, framework="pt") as file:
-        return [
-            file.get_slice(section_name(index))[first - file_first : end - file_first].to(torch.float32)
-            for index in range(n_sections)
-        ]
+    try:
+        with safe_open(path, framework="pt") as file:
+            return [
+                file.get_slice(section_name(index))[first - file_first : end - file_first].to(torch.float32)
+                for index in range(n_sections)
+            ]
+    except SafetensorError as error:
+        raise OSError(f"cannot read {path.name}: {error}") from error

@@ -154,8 +154,12 @@ class _Shell:
         self._happened(TaskArrived(hello))
         try:
             await self._read(hello.task, reader)
-        except (WireError, OSError, EOFError, ValueError, TimeoutError) as error:
-            log.info("%s: %s", hello.task, error or type(error).__name__)
+        except EOFError:
+            log.info("%s hung up", hello.task)
+        except TimeoutError:
+            log.warning("%s has not been heard of for %.0f s", hello.task, LEASE_SECONDS)
+        except (WireError, OSError) as error:
+            log.warning("%s: %s", hello.task, error)
         if self._writers.get(hello.task) is writer:
             self._forget(hello.task)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from safetensors.torch import save_model
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from optimus_workers.worker.flat import FlatModel
 
@@ -13,9 +14,14 @@ MODEL_NAME = "model.safetensors"
 
 
 def export_model(flat: FlatModel, job_directory: Path) -> Path:
-    """Write the model's state (`safetensors.torch.load_model` reads it back)."""
+    """Write the model's `state_dict` with its parameters and buffers as they are. Raises `OSError`."""
     path = job_directory / MODEL_NAME
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    save_model(flat.model, str(temporary))
+    # Clones: the parameters are views of one vector, and the format wants each tensor to have its own memory.
+    state = {name: tensor.detach().clone() for name, tensor in flat.model.state_dict().items()}
+    try:
+        save_file(state, temporary)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path.name}: {error}") from error
     temporary.replace(path)
     return path

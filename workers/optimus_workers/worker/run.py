@@ -295,7 +295,10 @@ class _Worker:
         if self._session is None or self._session.join.epoch != message.epoch:
             return
         metrics = _users(lambda: evaluate(self._task, self._flat))
-        export_model(self._flat, self._environment.job_directory)
+        try:
+            export_model(self._flat, self._environment.job_directory)
+        except OSError as error:
+            log.warning("the model is in the checkpoint only: %s", error)
         self._send(Evaluated(message.epoch, {name: value for name, value in metrics.items() if math.isfinite(value)}))
 
     def _report_user_error(self, error: UserCodeFailed) -> int:
