@@ -8,7 +8,8 @@ A comparison, not a history: whatever failed before is found again here. Applied
 | wanted task, not there | `StartTask` |
 | wanted task, exited | `SetWanted` with the next incarnation of it, `StartTask` |
 | task not wanted any more | none: the job's coordinator lets it go; `StopTask` once it has overstayed |
-| task of a cancelled or unknown job | `StopTask` at once |
+| task of a job that is being cancelled | `StopTask` at once |
+| task of a job that ended | as if it were not wanted any more: its coordinator has let it go, it is on its way out |
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     for task in snapshot.tasks:
         tasks_by_job.get(task.key.job_id, orphans).append(task)
     sets: list[SetWanted] = []
-    stops: list[StopTask] = list(_stops(orphans, snapshot.now, 0.0, settings.cancel_force_seconds))
+    stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
     starts: list[StartTask] = []
     for job in snapshot.jobs:
         side = _JobSide(job, wants[job.id], tasks_by_job[job.id])
