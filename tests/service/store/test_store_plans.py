@@ -1,0 +1,75 @@
+"""Every query finds its rows by an index: no table that grows is read as a whole."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from tests.service.store.store_builders import a_membership, a_sample
+
+from optimus_scheduler.types import JobState, Role, TaskKey
+from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.pages import encode_cursor
+from optimus_service.store.repository import Repository
+
+CALLS: dict[str, Callable[[Repository], object]] = {
+    "get_job": lambda store: store.get_job("job-1"),
+    "list_jobs": lambda store: store.list_jobs(cursor=encode_cursor("jobs", (1.0, "a"))),
+    "list_jobs by state": lambda store: store.list_jobs(states={JobState.RUNNING}),
+    "list_jobs by project": lambda store: store.list_jobs(project="vision"),
+    "active_jobs": lambda store: store.active_jobs(),
+    "count_jobs_by_state": lambda store: store.count_jobs_by_state(),
+    "generations": lambda store: store.generations(),
+    "memberships": lambda store: store.memberships("job-1"),
+    "memberships_of_active_jobs": lambda store: store.memberships_of_active_jobs(),
+    "report_membership": lambda store: store.report_membership("job-1", a_membership(lost_steps=1)),
+    "add_samples": lambda store: store.add_samples("job-1", [a_sample()], 1.0),
+    "samples_after": lambda store: store.samples_after("job-1", 5),
+    "tasks": lambda store: store.tasks(),
+    "tasks of a job": lambda store: store.tasks(active_only=False, job_id="job-1"),
+    "newest_tasks": lambda store: store.newest_tasks(),
+    "mark_exited": lambda store: store.mark_exited(TaskKey("job-1", Role.WORKER, 0), 0, 1.0),
+    "events of a job": lambda store: store.events("job-1", cursor=encode_cursor("events", (5,))),
+    "events": lambda store: store.events(cursor=encode_cursor("events", (5,))),
+    "rounds": lambda store: store.rounds(cursor=encode_cursor("rounds", (5,))),
+    "decisions": lambda store: store.decisions("job-1", cursor=encode_cursor("decisions", (5,))),
+    "latest_decisions": lambda store: store.latest_decisions(["job-1", "job-2"]),
+    "prune": lambda store: store.prune(100.0, 10.0),
+}
+
+
+@pytest.fixture
+def sqlite_repository(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Repository]:
+    """SQLite only: its plans depend on the indexes alone, PostgreSQL's on how many rows there are."""
+    shutil.copy(migrated_sqlite, tmp_path / "optimus.db")
+    repository = Repository(create_engine_from_url(f"sqlite:///{tmp_path / 'optimus.db'}"))
+    repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
+    yield repository
+    repository.close()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
+    statements: list[tuple[str, Any]] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if re.match("SELECT|UPDATE|DELETE", statement):
+            statements.append((statement, parameters))
+
+    engine = sqlite_repository._engine
+    event.listen(engine, "before_cursor_execute", note)
+    CALLS[name](sqlite_repository)
+    event.remove(engine, "before_cursor_execute", note)
+    assert statements
+    with engine.connect() as connection:
+        plan = [
+            row.detail
+            for statement, parameters in statements
+            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
+    assert [step for step in plan if re.match("SCAN", step) and "INDEX" not in step] == []
