@@ -27,6 +27,7 @@ class Outbox:
         self._waiting: deque[Sample] = deque()
         self._out: list[Sample] = []
         self._due_at = float("-inf")
+        self._hurried = False
         self._retry_seconds = FIRST_RETRY_SECONDS
         self.n_sent = 0
         self.n_dropped = 0
@@ -49,8 +50,9 @@ class Outbox:
         return max(0.0, self._due_at - now) if self._waiting else None
 
     def hurry(self) -> None:
-        """Make the next attempt due at once."""
+        """Make the next attempt due at once, and leave out the period until all that waits is sent."""
         self._due_at = float("-inf")
+        self._hurried = not self.is_empty
 
     def take(self) -> list[Sample]:
         """The oldest samples, to be sent now. To be followed by `sent`, `refused` or `failed`."""
@@ -79,8 +81,9 @@ class Outbox:
     def _settle(self, now: float) -> None:
         self._out = []
         self._retry_seconds = FIRST_RETRY_SECONDS
-        # What has piled up goes out without a pause.
-        self._due_at = now if len(self._waiting) >= BATCH_SAMPLES else now + self._period
+        self._hurried = self._hurried and not self.is_empty
+        piled_up = len(self._waiting) >= BATCH_SAMPLES
+        self._due_at = now if self._hurried or piled_up else now + self._period
 
     def _drop_oldest(self) -> None:
         while len(self._waiting) > self._capacity:

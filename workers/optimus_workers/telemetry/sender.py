@@ -65,7 +65,8 @@ class Telemetry:
             self._outbox.put(self._aggregator.take())
             self._outbox.hurry()
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._outbox.is_empty, timeout_seconds)
+            self._changed.wait_for(lambda: self._outbox.is_empty or self._closed, timeout_seconds)
+            return self._outbox.is_empty
 
     def close(self, timeout_seconds: float) -> bool:
         """`flush`, then stop. Returns after `timeout_seconds` at the latest; what is left then is lost."""

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from optimus_workers.errors import ServiceAway, ServiceRefused
+from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def client(handler: Handler) -> ServiceClient:
+    return ServiceClient("http://127.0.0.1:8080/", "digits-1", "secret", transport=httpx.MockTransport(handler))
+
+
+def answering(status: int, body: Any = None, **options: Any) -> Handler:
+    return lambda _: (
+        httpx.Response(status, json=body, **options) if body is not None else httpx.Response(status, **options)
+    )
+
+
+CALLS: list[tuple[Callable[[ServiceClient], Any], str, str, Any]] = [
+    (lambda service: service.report_membership({"epoch": 1}), "POST", "membership", {"epoch": 1}),
+    (lambda service: service.put_profile({"n_parameters": 9}), "PUT", "profile", {"n_parameters": 9}),
+    (lambda service: service.post_result({"outcome": "failed"}), "POST", "result", {"outcome": "failed"}),
+    (lambda service: service.post_telemetry([{"step": 3}]), "POST", "telemetry", {"samples": [{"step": 3}]}),
+]
+
+
+@pytest.mark.parametrize(("call", "method", "path", "body"), CALLS)
+def test_calls(call: Callable[[ServiceClient], Any], method: str, path: str, body: Any) -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"accepted": 1, "ignored": []})
+
+    with client(handler) as service:
+        call(service)
+    (request,) = seen
+    assert (request.method, str(request.url)) == (method, f"http://127.0.0.1:8080/v1/jobs/digits-1/{path}")
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert json.loads(request.content) == body
+
+
+def test_wanted_waits_longer_than_the_service_does() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert dict(request.url.params) == {"after": "4", "timeout_seconds": "25.0"}
+        assert request.extensions["timeout"]["read"] == 25.0 + LONG_POLL_GRACE_SECONDS
+        return httpx.Response(200, json={"generation": 5, "directive": "run", "tasks": []})
+
+    with client(handler) as service:
+        assert service.wanted(4, 25.0)["generation"] == 5
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 408, 429])
+def test_away_when_trying_later_may_help(status: int) -> None:
+    with client(answering(status)) as service, pytest.raises(ServiceAway, match=str(status)):
+        service.put_profile({})
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])
+def test_away_when_there_is_no_answer(error: type[httpx.TransportError]) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise error("no answer", request=request)
+
+    with client(handler) as service, pytest.raises(ServiceAway, match=error.__name__) as caught:
+        service.post_result({})
+    assert isinstance(caught.value.__cause__, error)
+
+
+@pytest.mark.parametrize("content", [b"<html>welcome</html>", b"[]"])
+def test_away_when_somebody_else_answers(content: bytes) -> None:
+    with client(lambda _: httpx.Response(200, content=content)) as service, pytest.raises(ServiceAway):
+        service.wanted(0, 1.0)
+
+
+def test_refused_with_the_problems_detail() -> None:
+    problem = {
+        "type": "about:blank",
+        "title": "Unprocessable Content",
+        "status": 422,
+        "detail": "one field is not valid",
+        "errors": [{"field": "samples[0].rank", "message": "must be below workers"}],
+    }
+    with client(answering(422, problem)) as service, pytest.raises(ServiceRefused) as caught:
+        service.post_telemetry([{}])
+    assert caught.value.status == 422
+    assert caught.value.detail == "one field is not valid; samples[0].rank: must be below workers"
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        (answering(404, {"title": "Not Found"}), "Not Found"),
+        (answering(404, ["odd"]), '["odd"]'),
+        (answering(403, text="go away"), "go away"),
+        (answering(401), "Unauthorized"),
+    ],
+)
+def test_refused_without_a_problem_document(answer: Handler, detail: str) -> None:
+    with client(answer) as service, pytest.raises(ServiceRefused) as caught:
+        service.put_profile({})
+    assert caught.value.detail == detail
+
+
+def test_ignores_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with ServiceClient("http://127.0.0.1:9", "job", "secret") as service, pytest.raises(ServiceAway) as caught:
+        service.put_profile({})
+    assert isinstance(caught.value.__cause__, httpx.ConnectError)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from optimus_workers.telemetry.outbox import (
+    BATCH_SAMPLES,
+    FIRST_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    POST_PERIOD_SECONDS,
+    Outbox,
+)
+from optimus_workers.telemetry.samples import Sample
+
+
+def samples(*numbers: int) -> list[Sample]:
+    return [{"sequence": number} for number in numbers]
+
+
+def test_nothing_is_due_when_there_is_nothing() -> None:
+    assert Outbox().seconds_until_due(0.0) is None
+    assert Outbox().is_empty
+
+
+def test_first_sample_goes_at_once_and_the_next_after_a_period() -> None:
+    outbox = Outbox()
+    outbox.put(samples(1))
+    assert outbox.seconds_until_due(100.0) == 0.0
+    assert outbox.take() == samples(1)
+    outbox.put(samples(2))
+    outbox.sent(100.1)
+    assert outbox.seconds_until_due(100.1) == pytest.approx(POST_PERIOD_SECONDS)
+
+
+def test_hurry_leaves_out_the_period_until_all_is_sent() -> None:
+    outbox = Outbox()
+    outbox.put(samples(1))
+    outbox.take()
+    outbox.put(samples(2))
+    outbox.hurry()
+    outbox.sent(1.0)
+    assert outbox.seconds_until_due(1.0) == 0.0
+    outbox.take()
+    outbox.sent(2.0)
+    outbox.put(samples(3))
+    assert outbox.seconds_until_due(2.0) == pytest.approx(POST_PERIOD_SECONDS)
+
+
+def test_what_has_piled_up_goes_out_without_a_pause() -> None:
+    outbox = Outbox()
+    outbox.put(samples(*range(2 * BATCH_SAMPLES)))
+    assert len(outbox.take()) == BATCH_SAMPLES
+    outbox.sent(1.0)
+    assert outbox.seconds_until_due(1.0) == 0.0
+
+
+def test_pause_doubles_while_the_service_is_away_and_is_short_again_afterwards() -> None:
+    outbox = Outbox()
+    outbox.put(samples(1, 2))
+    now, pauses = 0.0, []
+    for _ in range(6):
+        assert outbox.take() == samples(1, 2)  # the same, in order
+        outbox.failed(now)
+        pause = outbox.seconds_until_due(now)
+        assert pause is not None
+        pauses.append(pause)
+        now += pause
+    assert pauses[:4] == [FIRST_RETRY_SECONDS * 2**n for n in range(4)]
+    assert pauses[-1] == MAX_RETRY_SECONDS
+    outbox.take()
+    outbox.sent(now)
+    outbox.put(samples(3))
+    outbox.take()
+    outbox.failed(now)
+    assert outbox.seconds_until_due(now) == FIRST_RETRY_SECONDS
+
+
+def test_drops_the_oldest_when_full() -> None:
+    outbox = Outbox(capacity=3)
+    outbox.put(samples(1, 2))
+    assert outbox.take() == samples(1, 2)
+    outbox.put(samples(3, 4))
+    outbox.failed(0.0)
+    assert outbox.n_dropped == 1
+    assert outbox.take() == samples(2, 3, 4)
+
+
+def test_what_was_refused_is_not_sent_again() -> None:
+    outbox = Outbox()
+    outbox.put(samples(1))
+    outbox.take()
+    outbox.refused(0.0)
+    assert outbox.is_empty
+    assert (outbox.n_sent, outbox.n_refused) == (0, 1)
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    """Whatever happens: nothing is lost uncounted, nothing overtakes, nothing grows without bound."""
+
+    capacity = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox = Outbox(capacity=self.capacity)
+        self.n_put = 0
+        self.out: list[Sample] = []
+        self.arrived: list[int] = []
+
+    @rule()
+    def put(self) -> None:
+        self.outbox.put(samples(self.n_put))
+        self.n_put += 1
+
+    @precondition(lambda self: not self.out)
+    @rule()
+    def take(self) -> None:
+        self.out = list(self.outbox.take())
+
+    @precondition(lambda self: self.out)
+    @rule()
+    def sent(self) -> None:
+        self.arrived += [sample["sequence"] for sample in self.out]
+        self.out = []
+        self.outbox.sent(0.0)
+
+    @precondition(lambda self: self.out)
+    @rule()
+    def failed(self) -> None:
+        self.out = []
+        self.outbox.failed(0.0)
+
+    @invariant()
+    def order_and_count(self) -> None:
+        assert self.arrived == sorted(set(self.arrived))
+        waiting = self.n_put - len(self.arrived) - self.outbox.n_dropped - len(self.out)
+        assert 0 <= waiting <= self.capacity
+        assert self.outbox.is_empty == (waiting + len(self.out) == 0)
+
+
+TestOutbox = OutboxMachine.TestCase
