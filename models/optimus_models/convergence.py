@@ -5,20 +5,32 @@ Everything is evaluated on the fitted curve: on raw losses the noise of single e
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from statistics import NormalDist
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models.history import FloatArray
 from optimus_models.inverse_law import step_of_loss, step_of_small_decrease
 from optimus_models.loss_curve import LossCurve
-from optimus_models.quantiles import weighted_quantiles
+
+BoolArray = NDArray[np.bool_]
 
 HORIZON = 50.0
-"""A curve says nothing about more than so many times the steps it was fitted to: bounds are cut off there."""
+"""A curve says nothing about more than so many times the steps it was fitted to: beyond it, there is no prediction."""
 LEAST_POINTS = 5
 """With fewer losses than this a loss-decrease rule neither fires nor is predicted."""
+
+_LOG_ERROR_DOWN, _LOG_ERROR_UP = 0.15, 0.30
+"""80 % bounds of log(true / predicted total steps) of a job that is about to end ..."""
+_LOG_GROWTH_DOWN, _LOG_GROWTH_UP = 0.40, 0.30
+"""... and how much wider they are for each unit of log(predicted / present step). Measured; see docs/models.md."""
+_SEARCH_POINTS = 128
+"""Steps at which a curve without closed forms is looked at; again as often round the first hit, twice."""
 
 
 class ConvergenceRule(Protocol):
@@ -71,6 +83,20 @@ class Prediction:
     """The field of the rule that is expected to hold first."""
 
 
+class _Search(NamedTuple):
+    """Where an end is looked for."""
+
+    now_step: float
+    horizon: float
+
+
+class _End(NamedTuple):
+    """One way for the job to end."""
+
+    step: float
+    rule: str
+
+
 def convergence_step(
     curve: LossCurve,
     rule: ConvergenceRule,
@@ -86,18 +112,15 @@ def convergence_step(
     `steps_per_epoch` is needed by the rules that speak of epochs, `steps_per_second` (present speed) and
     `elapsed_seconds` by `max_seconds`; a condition whose inputs are missing is left out. Never below `now_step`.
     """
-    limit, limit_name = _fixed_limit(rule, steps_per_epoch, now_step, elapsed_seconds, steps_per_second)
-    per_law, names = _by_loss(curve, rule, steps_per_epoch)
-    totals = np.maximum(np.minimum(per_law.min(axis=0), limit), now_step)  # (m,) one per plausible curve
-    tail = (1.0 - coverage) / 2.0
-    low, mean, high = (
-        float(q[0]) for q in weighted_quantiles(totals[:, None], curve.law_weights, (tail, 0.5, 1 - tail))
-    )
-    if not np.isfinite(mean):
-        return None
-    horizon = max(HORIZON * max(now_step, curve.last_step, 1.0), mean)
-    name = limit_name if mean >= limit and limit_name else names[_first(per_law, curve.law_weights)]
-    return Prediction(mean=mean, low=min(low, mean), high=min(max(high, mean), horizon, max(limit, mean)), rule=name)
+    limit = min(_limits(rule, steps_per_epoch, now_step, elapsed_seconds, steps_per_second), default=None)
+    by_loss = min(_loss_ends(curve, rule, steps_per_epoch, now_step), default=None)
+    latest = max(limit.step, now_step) if limit else math.inf
+    if by_loss is None:
+        return Prediction(latest, latest, latest, limit.rule) if limit else None
+    expected = max(by_loss.step, now_step)
+    low, high = _bounds(expected, now_step, coverage)
+    name = by_loss.rule if expected <= latest or limit is None else limit.rule
+    return Prediction(min(expected, latest), min(low, latest), min(high, latest), name)
 
 
 def has_converged(
@@ -109,20 +132,22 @@ def has_converged(
     elapsed_seconds: float = 0.0,
 ) -> str | None:
     """The field of the rule that holds on the fitted curve at `now_step`, or None."""
-    epoch = steps_per_epoch if steps_per_epoch and steps_per_epoch > 0 else None
+    epoch = _epoch_steps(steps_per_epoch)
     if rule.max_steps is not None and now_step >= rule.max_steps:
         return "max_steps"
     if rule.max_epochs is not None and epoch and now_step >= rule.max_epochs * epoch - 1e-9:
         return "max_epochs"
     if rule.max_seconds is not None and elapsed_seconds >= rule.max_seconds:
         return "max_seconds"
-    if not curve.n_points:
-        return None
     if rule.target_loss is not None and float(curve.predict([now_step])[0]) <= rule.target_loss:
         return "target_loss"
     if rule.loss_decrease is not None and epoch and _stays_small(curve, rule, rule.loss_decrease, epoch, now_step):
         return "loss_decrease"
     return None
+
+
+def _epoch_steps(steps_per_epoch: float | None) -> float | None:
+    return steps_per_epoch if steps_per_epoch and 0 < steps_per_epoch < math.inf else None
 
 
 def _stays_small(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch: float, now_step: float) -> bool:
@@ -132,53 +157,93 @@ def _stays_small(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch: f
     seen_before = first - curve.first_step >= -1e-9 and first >= epoch  # one epoch to start from, at least
     if not seen_before or curve.n_points < LEAST_POINTS:
         return False
-    losses = curve.predict(now_step - epoch * np.arange(patience, -1, -1))  # (patience + 1,) oldest first
-    reference = np.abs(losses[:-1]) if rule.relative else curve.scale
-    return bool(np.all(losses[:-1] - losses[1:] < delta * reference))
+    starts = first + epoch * np.arange(patience, dtype=np.float64)
+    return bool(np.all(_falls_little(curve, starts, delta, epoch, relative=rule.relative)))
 
 
-def _fixed_limit(
+def _falls_little(curve: LossCurve, starts: FloatArray, delta: float, epoch: float, *, relative: bool) -> BoolArray:
+    """(n,) whether the fitted loss falls by less than `delta` in the epoch that begins at each of `starts` (n,)."""
+    before, after = curve.predict(starts), curve.predict(starts + epoch)
+    reference = np.abs(before) if relative else curve.scale
+    little: BoolArray = before - after < delta * reference
+    return little
+
+
+def _limits(
     rule: ConvergenceRule,
     steps_per_epoch: float | None,
     now_step: float,
     elapsed_seconds: float,
     steps_per_second: float | None,
-) -> tuple[float, str | None]:
-    """The step at which a limit that does not depend on the loss ends the job, and its name; (inf, None) if none."""
-    limits: list[tuple[float, str]] = []
+) -> list[_End]:
+    """The ends that do not depend on the loss."""
+    epoch = _epoch_steps(steps_per_epoch)
+    limits = []
     if rule.max_steps is not None:
-        limits.append((float(rule.max_steps), "max_steps"))
-    if rule.max_epochs is not None and steps_per_epoch and steps_per_epoch > 0:
-        limits.append((rule.max_epochs * steps_per_epoch, "max_epochs"))
+        limits.append(_End(float(rule.max_steps), "max_steps"))
+    if rule.max_epochs is not None and epoch:
+        limits.append(_End(rule.max_epochs * epoch, "max_epochs"))
     if rule.max_seconds is not None and steps_per_second and steps_per_second > 0:
         left = max(rule.max_seconds - elapsed_seconds, 0.0)
-        limits.append((now_step + left * steps_per_second, "max_seconds"))
-    return min(limits, default=(np.inf, None))
+        limits.append(_End(now_step + left * steps_per_second, "max_seconds"))
+    return limits
 
 
-def _by_loss(
-    curve: LossCurve, rule: ConvergenceRule, steps_per_epoch: float | None
-) -> tuple[FloatArray, tuple[str, str]]:
-    """(2, m): the step at which each plausible curve meets the decrease rule and the target; inf where never."""
-    totals = np.full((2, len(curve.law_weights)), np.inf)
-    names = ("loss_decrease", "target_loss")
+def _loss_ends(curve: LossCurve, rule: ConvergenceRule, steps_per_epoch: float | None, now_step: float) -> list[_End]:
+    """The ends that the loss decides, as far as they lie within the horizon."""
     if not curve.n_points:
-        return totals, names
-    if rule.loss_decrease is not None and steps_per_epoch and steps_per_epoch > 0 and curve.n_points >= LEAST_POINTS:
-        totals[0] = _decrease_steps(curve, rule, rule.loss_decrease, steps_per_epoch)
+        return []
+    epoch = _epoch_steps(steps_per_epoch)
+    search = _Search(now_step, HORIZON * max(now_step, curve.last_step, 1.0))
+    ends = []
     if rule.target_loss is not None:
-        totals[1] = step_of_loss(curve.laws, (rule.target_loss - curve.offset) / curve.scale)
-    return totals, names
+        ends.append(_End(_target_step(curve, rule.target_loss, search), "target_loss"))
+    if rule.loss_decrease is not None and epoch and curve.n_points >= LEAST_POINTS:
+        begins = _decrease_step(curve, rule, rule.loss_decrease, epoch, search)
+        ends.append(_End(begins + max(rule.patience_epochs, 1) * epoch, "loss_decrease"))
+    return [end for end in ends if end.step <= search.horizon]
 
 
-def _decrease_steps(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch: float) -> FloatArray:
+def _target_step(curve: LossCurve, target: float, search: _Search) -> float:
+    if curve.option == "paper":
+        return step_of_loss(curve.law, (target - curve.offset) / curve.scale)
+    return _first_step(lambda steps: curve.predict(steps) <= target, search.now_step, search.horizon)
+
+
+def _decrease_step(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch: float, search: _Search) -> float:
+    """First step from which on the loss falls by less than `delta` in an epoch.
+
+    Not before the end of the first epoch: it has to be seen before anything can be compared with it.
+    """
     delta = min(max(delta, 1e-12), 1.0)
-    begins = step_of_small_decrease(curve.laws, delta, epoch, relative=rule.relative)
-    begins = np.maximum(begins, epoch)  # a first epoch has to be seen before anything can be compared with it
-    return begins + max(rule.patience_epochs, 1) * epoch
+    if curve.option == "paper":
+        return max(step_of_small_decrease(curve.law, delta, epoch, relative=rule.relative), epoch)
+    earliest = max(search.now_step - max(rule.patience_epochs, 1) * epoch, epoch)
+    return _first_step(
+        lambda starts: _falls_little(curve, starts, delta, epoch, relative=rule.relative), earliest, search.horizon
+    )
 
 
-def _first(per_law: FloatArray, weights: FloatArray) -> int:
-    """Which of the rows comes first on most of the plausible curves."""
-    votes = np.bincount(np.argmin(per_law, axis=0), weights=weights, minlength=len(per_law))
-    return int(np.argmax(votes))
+def _first_step(holds: Callable[[FloatArray], BoolArray], earliest: float, horizon: float) -> float:
+    """The first step from `earliest` to `horizon` at which `holds`, to about 0.1 % of the way; inf if there is none."""
+    if earliest > horizon:
+        return math.inf
+    offsets = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, _SEARCH_POINTS)])
+    steps = earliest + (horizon - earliest) * offsets
+    for _ in range(2):
+        hits = holds(steps)
+        first = int(np.argmax(hits))
+        if not hits[first]:
+            return math.inf
+        if first == 0:
+            return float(steps[0])
+        steps = np.linspace(steps[first - 1], steps[first], _SEARCH_POINTS)
+    return float(steps[np.argmax(holds(steps))])
+
+
+def _bounds(expected: float, now_step: float, coverage: float) -> tuple[float, float]:
+    """Errors are multiplicative and grow with how far ahead the end is: bounds in the logarithm of the total."""
+    ahead = math.log(expected / max(now_step, 1.0)) if expected > max(now_step, 1.0) else 0.0
+    width = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
+    low = expected * math.exp(-width * (_LOG_ERROR_DOWN + _LOG_GROWTH_DOWN * ahead))
+    return max(low, now_step), expected * math.exp(width * (_LOG_ERROR_UP + _LOG_GROWTH_UP * ahead))

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray, LossHistory, replace_outliers
-from optimus_models.inverse_law import InverseLaw, Profile, fit_profile
-from optimus_models.quantiles import weighted_quantiles
+from optimus_models.inverse_law import InverseLaw, fit_inverse_law
+from optimus_models.power_mixture import PowerMixture, fit_power_mixture
 
 Option = Literal["ours", "paper"]
 
-_EVIDENCE_POINTS = 30.0
-"""At most so many points count as independent evidence between curves: neighbouring losses are correlated."""
-_LEAST_WEIGHT = 1e-3
-"""Curves less likely than this are dropped: they only cost time."""
-_RECENCY = 3.0
-"""How much more the newest point weighs than the oldest (`ours`): the future resembles the recent past."""
 _SURE_POINTS = 8.0
 """Points after which the mere number of points no longer holds confidence down by more than half."""
+_SPREADS_UP, _NOISES_UP = 2.4, 0.2
+"""Upper bound of the 80 % interval: so many spreads of the averaged curves and so much of the residual above."""
+_SPREADS_DOWN = 1.9
+"""Lower bound: so many spreads below, and ..."""
+_DROP_SHARE, _DROP_HORIZON = 0.58, 0.4
+"""... this share of the present loss per unit of log(step / last step), up to that many units: one run in ten falls
+further because somebody lowers its learning rate, which no history can tell. Both measured; see docs/models.md."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossCurve:
-    """l(k) = 1/(β0·k + β1) + β2 (paper, Eq. 1) fitted to a loss history, with the curves that are nearly as likely.
+    """A fitted loss history: Eq. 1 of the paper and, unless `option` is "paper", a mixture of power laws to predict.
 
-    `beta0`, `beta1`, `beta2` describe the best fit to loss / `scale`, where `scale` is the largest |loss| so far.
-    A loss that goes below zero is moved up by `-offset` before anything else (0 for ordinary losses).
+    `beta0`, `beta1`, `beta2` describe 1/(β0·k + β1) + β2 fitted to loss / `scale`; they are always reported. `scale`
+    is the largest |loss| so far. A loss that goes below zero is moved up by `-offset` first (0 for ordinary losses).
     A fitted curve always exists; with nothing to go by `n_points` is 0, `confidence` 0 and predictions are NaN.
     """
 
@@ -49,11 +51,9 @@ class LossCurve:
     last_step: float
     """The newest step reported; predictions beyond it are extrapolation."""
     residual: float
-    """Root mean squared residual of the best fit, as a fraction of `scale`."""
-    laws: InverseLaw = field(repr=False)
-    """(m,) plausible curves, normalised."""
-    law_weights: FloatArray = field(repr=False)
-    """(m,) their probabilities, summing to 1."""
+    """Root mean squared residual as a fraction of `scale`."""
+    mixture: PowerMixture | None = field(repr=False)
+    """None when nothing is known."""
 
     @classmethod
     def fit(
@@ -66,8 +66,8 @@ class LossCurve:
     ) -> LossCurve:
         """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
 
-        `option="paper"` is the paper's method: outliers replaced, loss normalised, points down-sampled, all points
-        equal. `learning_rates` (one per point) may be given where they are known.
+        `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
+        Eq. 1 by non-negative least squares. `learning_rates` (one per point) are accepted; neither option uses them.
         """
         history = LossHistory.of(steps, losses, learning_rates)
         if not len(history):
@@ -75,93 +75,86 @@ class LossCurve:
         offset = _offset(history.losses)
         scale = max(history.largest - offset, 1e-12)
         normalised = (replace_outliers(history.losses) - offset) / scale
-        profile = fit_profile(np.maximum(history.steps, 0.0), normalised, _point_weights(len(history), option))
-        return _from_profile(option, history, normalised, scale, offset, profile)
+        from_zero = np.maximum(history.steps, 0.0)
+        law, law_residual = fit_inverse_law(from_zero, normalised)
+        mixture = fit_power_mixture(from_zero, normalised)
+        residual = law_residual if option == "paper" else mixture.noise
+        return cls(
+            option=option,
+            beta0=float(law.beta0),
+            beta1=float(law.beta1),
+            beta2=float(law.beta2),
+            scale=scale,
+            offset=offset,
+            confidence=_confidence(history, normalised, residual),
+            n_points=history.n_points,
+            first_step=float(history.steps[0]),
+            last_step=history.last_step,
+            residual=residual,
+            mixture=mixture,
+        )
+
+    @property
+    def law(self) -> InverseLaw:
+        """β0, β1, β2 of Eq. 1 in one value, for its closed forms."""
+        return InverseLaw(self.beta0, self.beta1, self.beta2)
 
     def predict(self, steps: ArrayLike) -> FloatArray:
         """Expected loss at each of `steps`, in units of the loss; NaN when nothing is known."""
-        paths = self.paths(np.asarray(steps, dtype=np.float64).reshape(-1))
-        if self.option == "paper":
-            return np.asarray(paths[int(np.argmax(self.law_weights))])
-        mean: FloatArray = self.law_weights @ paths
-        return mean
+        k = _as_steps(steps)
+        if self.mixture is None:
+            return np.full(len(k), np.nan)
+        normalised = self.law.loss(k) if self.option == "paper" else self.mixture.loss(k)
+        return normalised * self.scale + self.offset
 
     def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high), each shaped like `steps`, that hold the smoothed loss with probability `coverage`."""
-        k = np.asarray(steps, dtype=np.float64).reshape(-1)
-        tail = (1.0 - coverage) / 2.0
-        low, high = weighted_quantiles(self.paths(k), self.law_weights, (tail, 1.0 - tail))
-        margin = self.scale * self.residual * np.sqrt(self._ahead(k))
-        mean = self.predict(k)
-        return np.minimum(low, mean) - margin, np.maximum(high, mean) + margin
+        mean = self.predict(steps)
+        if self.mixture is None:
+            return mean, mean.copy()
+        k = _as_steps(steps)
+        level, spread = self.mixture.loss_and_spread(k)
+        horizon = np.clip(np.log(np.maximum(k / max(self.last_step, 1.0), 1.0)), 0.0, _DROP_HORIZON)
+        down = _SPREADS_DOWN * spread + _DROP_SHARE * horizon * level
+        up = _SPREADS_UP * spread + _NOISES_UP * self.residual
+        unit = self.scale * NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
+        return mean - unit * down, mean + unit * up
 
-    def paths(self, steps: FloatArray) -> FloatArray:
-        """(m, n): what each plausible curve says at `steps` (n,), in units of the loss."""
-        return self.laws.loss(np.maximum(steps, 0.0)) * self.scale + self.offset
 
-    def _ahead(self, steps: FloatArray) -> FloatArray:
-        """How far beyond the data: 1 within it, growing with the ratio of steps."""
-        return np.maximum(steps / max(self.last_step, 1.0), 1.0)
+def _as_steps(steps: ArrayLike) -> FloatArray:
+    return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
 
 
 def _offset(losses: FloatArray) -> float:
-    """What makes room for Eq. 1, which cannot go below 0, under losses that do: as much again as they have fallen."""
+    """What makes room for curves that cannot go below 0 under losses that do: as much again as they have fallen."""
     smallest = float(losses.min())
     return 0.0 if smallest >= 0 else 2.0 * smallest - float(losses.max())
 
 
-def _point_weights(n: int, option: Option) -> FloatArray:
-    return np.ones(n) if option == "paper" else np.linspace(1.0, _RECENCY, n)
-
-
 def _unknown(option: Option, history: LossHistory) -> LossCurve:
-    nothing = np.array([np.nan])
-    laws = InverseLaw(np.zeros(1), np.ones(1), nothing)
-    return LossCurve(
-        option, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, history.last_step, history.last_step, 0.0, laws, np.ones(1)
-    )
-
-
-def _from_profile(
-    option: Option, history: LossHistory, normalised: FloatArray, scale: float, offset: float, profile: Profile
-) -> LossCurve:
-    weights = _likelihood(profile.squared_error, len(history))
-    keep = weights >= _LEAST_WEIGHT * weights.max()
-    laws = InverseLaw(*(beta[keep] for beta in profile.laws))
-    best = profile.best
-    b0, b1, b2 = (float(beta[best]) for beta in profile.laws)
-    residual = float(np.sqrt(profile.squared_error[best]))
     return LossCurve(
         option=option,
-        beta0=b0,
-        beta1=b1,
-        beta2=b2,
-        scale=scale,
-        offset=offset,
-        confidence=_confidence(history, normalised, residual, b0),
-        n_points=history.n_points,
-        first_step=float(history.steps[0]),
+        beta0=0.0,
+        beta1=1.0,
+        beta2=0.0,
+        scale=1.0,
+        offset=0.0,
+        confidence=0.0,
+        n_points=0,
+        first_step=history.last_step,
         last_step=history.last_step,
-        residual=residual,
-        laws=laws,
-        law_weights=weights[keep] / weights[keep].sum(),
+        residual=0.0,
+        mixture=None,
     )
 
 
-def _likelihood(squared_error: FloatArray, n_points: int) -> FloatArray:
-    """Relative probability of each curve if residuals were Gaussian with the best curve's variance unknown."""
-    floor = 1e-12  # a perfect fit must not make all others impossible
-    evidence = min(float(n_points), _EVIDENCE_POINTS) / 2.0
-    ratio = (squared_error + floor) / (squared_error.min() + floor)
-    return np.asarray(ratio**-evidence)
-
-
-def _confidence(history: LossHistory, normalised: FloatArray, residual: float, beta0: float) -> float:
+def _confidence(history: LossHistory, normalised: FloatArray, residual: float) -> float:
     """High for many points that lie close to a falling curve; 0 for a run that has just diverged."""
     if not history.ends_finite:
         return 0.0
     by_count = 1.0 - 2.0 ** -((history.n_points - 1) / _SURE_POINTS)
     spread = float(normalised.max() - normalised.min())
     by_fit = 1.0 - min(1.0, 2.0 * residual / spread) if spread > 0 else 0.5
-    falling = 1.0 if beta0 > 0 else 0.2  # Eq. 1 cannot say when a curve that does not fall will be done
+    third = -(-len(normalised) // 3)
+    falling = 1.0 if normalised[-third:].mean() < normalised[:third].mean() else 0.2  # else nobody can say when it ends
     return float(np.clip(by_count * by_fit * falling, 0.0, 1.0))
