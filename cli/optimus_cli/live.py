@@ -77,7 +77,7 @@ def job_block(job: Job) -> RenderableType:
     top.add_column(width=9)
     top.add_column()
     top.add_row(
-        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state(job["state"]), _outlook(job)
+        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state(job["state"]), Text(outlook(job))
     )
     return Group(top, Text(f"  {details(job)}"), _last_words(job), Text())
 
@@ -89,11 +89,16 @@ def bar(job: Job) -> ProgressBar:
     return ProgressBar(total=1.0, completed=done, width=BAR_WIDTH, complete_style=colour, finished_style="green")
 
 
-def _outlook(job: Job) -> Text:
+def outlook(job: Job) -> str:
+    """What to expect: the time left, or what it took."""
     if is_final(job):
-        return Text(render.time_left(job))
+        return render.time_left(job)
+    if job["directive"] == "finish":
+        return "converged, finishing"
+    if job["state"] == "queued":
+        return "waiting"
     left = render.time_left(job)
-    return Text("learning", style="dim") if left == wording.UNKNOWN else Text(f"{left} left")
+    return "learning" if left == wording.UNKNOWN else f"{left} left"
 
 
 def details(job: Job) -> str:
@@ -112,18 +117,20 @@ def details(job: Job) -> str:
 
 
 def _last_words(job: Job) -> Text:
-    """Why it failed, or the last decision about it."""
+    """Why it failed, how often its size changed, or the last decision about it."""
     if job["failure"] is not None:
         # The last line of a traceback is the one that says what happened.
-        return Text(f"  {job['failure'].strip().splitlines()[-1] if job['failure'].strip() else ''}", style="red")
-    if job["reason"] is None or is_final(job):
-        return Text(f"  sizes changed {job['rescales']} times", style="dim") if is_final(job) else Text()
-    return Text(f"  {job['reason']}: {job['message'] or ''}", style="dim", no_wrap=True, overflow="ellipsis")
+        last = (job["failure"].strip().splitlines() or [""])[-1]
+        return Text(f"  {last}", style="red", no_wrap=True, overflow="ellipsis")
+    if is_final(job):
+        return Text(f"  size changed {job['rescales']} times", style="dim")
+    words = "" if job["reason"] is None else f"  {job['reason']}: {job['message'] or ''}"
+    return Text(words, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def line(job: Job) -> str:
     """One job in one line, for logs and pipes."""
-    return (
-        f"{job['name']}: {job['state']} {render.progress(job)}, {details(job)}, {render.time_left(job)}"
-        f"{'' if is_final(job) else ' left'}{'' if job['reason'] is None else ', ' + job['reason']}"
-    )
+    parts = [f"{job['state']} {render.progress(job)}", details(job), outlook(job)]
+    if job["reason"] is not None and not is_final(job):
+        parts.append(job["reason"])
+    return f"{job['name']}: {', '.join(parts)}"

@@ -87,7 +87,7 @@ def test_summary_of_jobs_that_failed_early() -> None:
     (job,) = summary["jobs"]
     assert (job["final_loss"], job["test_accuracy"], job["last_step"]) == (None, None, 0)
     assert summaries.runs([Record(failed, [], nothing)])[0].allocations == []
-    summaries.table(summary)
+    summaries.closing_words(summary)
 
 
 def test_sizes_are_told_once_per_change() -> None:

@@ -111,7 +111,7 @@ def _report(summary: dict[str, Any], directory: Path, *, as_json: bool) -> None:
     if as_json:
         output.print_json(summary)
         return
-    output.show(summaries.table(summary))
+    output.show(summaries.closing_words(summary))
     output.say(f"Wrote {directory / 'summary.json'} and {directory / 'demo.png'}.")
 
 

@@ -19,38 +19,32 @@ class Arrival:
         return str(self.spec["name"])
 
 
+LIMITS: dict[str, Any] = {
+    "workers": {"min": 1, "max": 4},
+    "servers": {"min": 1, "max": 3},
+    "checkpoint_seconds": 20,
+}
+"""Half of the slots for one job's workers: alone it cannot use everything, together they compete."""
+
+
 def arrivals() -> Sequence[Arrival]:
     """The demo's jobs by time of arrival: different networks, modes and convergence rules."""
-    limits = {"workers": {"min": 1, "max": 4}, "servers": {"min": 1, "max": 3}, "checkpoint_seconds": 20}
     return (
-        Arrival(
-            0.0,
-            {
-                "name": "digits-mlp",
-                "task": "optimus_workers.zoo.digits:mlp",
-                "mode": "sync",
-                "convergence": {"loss_decrease": {"below": 0.01, "patience_epochs": 3}, "max_epochs": 200},
-                **limits,
-            },
-        ),
-        Arrival(
-            12.0,
-            {
-                "name": "digits-cnn",
-                "task": "optimus_workers.zoo.digits:cnn",
-                "mode": "async",
-                "convergence": {"target_loss": 0.1, "max_epochs": 60},
-                **limits,
-            },
-        ),
-        Arrival(
-            24.0,
-            {
-                "name": "digits-resnet",
-                "task": "optimus_workers.zoo.digits:resnet",
-                "mode": "sync",
-                "convergence": {"max_epochs": 12},
-                **limits,
-            },
+        _arrival(0.0, "mlp", "sync", {"loss_decrease": {"below": 0.01}, "max_epochs": 300}, learning_rate=0.003),
+        _arrival(25.0, "cnn", "async", {"target_loss": 0.06, "max_epochs": 200}),
+        _arrival(
+            50.0, "resnet", "sync", {"loss_decrease": {"below": 0.01, "relative_to": "maximum"}, "max_epochs": 80}
         ),
     )
+
+
+def _arrival(at_seconds: float, network: str, mode: str, convergence: dict[str, Any], **task_args: float) -> Arrival:
+    spec = {
+        "name": f"digits-{network}",
+        "task": f"optimus_workers.zoo.digits:{network}",
+        "task_args": task_args,
+        "mode": mode,
+        "convergence": convergence,
+        **LIMITS,
+    }
+    return Arrival(at_seconds, spec)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -107,34 +106,33 @@ def _run(record: Record, submitted_seconds: float) -> Run:
     return Run(record.job, submitted_seconds, end, record.allocations, record.predictions)
 
 
-def table(summary: dict[str, Any]) -> RenderableType:
-    """The closing words of the demo."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column, justify in (
-        ("job", "left"),
-        ("state", "left"),
-        ("JCT", "right"),
-        ("workers+servers over time", "left"),
-    ):
-        grid.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for column in ("steps", *(f"predicted at {fraction:.0%}" for fraction in FRACTIONS), "final loss", "test accuracy"):
-        grid.add_column(column, justify="right")
-    for job in summary["jobs"]:
-        grid.add_row(
-            job["name"],
-            render.state(job["state"]),
-            wording.duration(job["jct_seconds"]),
-            sizes(job["allocations"]),
-            wording.count(job["last_step"]),
-            *(_compared(prediction) for prediction in job["predictions"]),
-            wording.number(job["final_loss"]),
-            wording.number(job["test_accuracy"]),
-        )
+def closing_words(summary: dict[str, Any]) -> RenderableType:
+    """The end of the demo: a few lines per job, then the whole."""
     makespan = wording.duration(summary["makespan_seconds"])
-    words = (
+    whole = (
         f"{len(summary['jobs'])} jobs on {summary['slots']:g} slots, policy {summary['policy']}: done in {makespan}."
     )
-    return Group(grid, Text(words))
+    return Group(*(_job_words(job) for job in summary["jobs"]), Text(whole, style="bold"))
+
+
+def _job_words(job: dict[str, Any]) -> RenderableType:
+    title = Text.assemble(
+        (job["name"], "bold"),
+        f" ({job['mode']}) ",
+        render.state(job["state"]),
+        f" in {wording.duration(job['jct_seconds'])}",
+    )
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("  workers + servers", sizes(job["allocations"]))
+    facts.add_row("  steps predicted", ", ".join(_compared(prediction) for prediction in job["predictions"]))
+    facts.add_row("  steps", wording.count(job["last_step"]))
+    facts.add_row("  final loss", wording.number(job["final_loss"]))
+    facts.add_row("  test accuracy", wording.number(job["test_accuracy"]))
+    if job["failure"]:
+        facts.add_row("  failure", Text(job["failure"], style="red"))
+    return Group(title, facts, Text())
 
 
 def sizes(allocations: Sequence[dict[str, Any]]) -> str:
@@ -148,7 +146,8 @@ def sizes(allocations: Sequence[dict[str, Any]]) -> str:
 
 
 def _compared(prediction: dict[str, Any]) -> str:
+    when = f"at {prediction['at_fraction']:.0%}"
     predicted, actual = prediction["predicted_total_steps"], prediction["actual"]
     if predicted is None or not actual:
-        return wording.UNKNOWN
-    return f"{wording.count(predicted)} ({(predicted - actual) / actual:+.0%})"
+        return f"{wording.UNKNOWN} {when}"
+    return f"{wording.count(predicted)} {when} ({(predicted - actual) / actual:+.0%})"
