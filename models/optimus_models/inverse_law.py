@@ -14,10 +14,10 @@ import numpy as np
 
 from optimus_models.history import FloatArray
 
-_GRID = 1.0 - np.geomspace(1.0, 1e-3, 33)
+_GRID = 1.0 - np.geomspace(1.0, 1e-3, 65)
 """Trial asymptotes as fractions of the smallest loss: 0 up to just below it, denser near it."""
-_REFINEMENTS = 2
-"""Times the grid is narrowed round its best point; two leave β2 within 0.1 % of the smallest loss."""
+_REFINEMENTS = 3
+"""Times the grid is narrowed round its best point; each narrows it eight times."""
 _SMALLEST = 1e-12
 """Keeps denominators away from 0: β1 = 0 is allowed and k = 0 may be asked for."""
 
@@ -39,7 +39,7 @@ def fit_inverse_law(steps: FloatArray, losses: FloatArray) -> tuple[InverseLaw, 
 
     Eq. 1 is not linear in β, but for a fixed β2 it is: 1/(l - β2) = β0·k + β1, which is non-negative least squares in
     two unknowns, here solved in closed form for a whole grid of β2 at once. The grid, narrowed round its best point
-    twice, keeps the β2 with the smallest residual of the loss itself.
+    a few times, keeps the β2 with the smallest residual of the loss itself.
 
     `steps` (n,) >= 0, increasing; `losses` (n,) >= 0; n >= 1.
     """

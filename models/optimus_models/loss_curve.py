@@ -113,9 +113,10 @@ class LossCurve:
         if self.mixture is None:
             return mean, mean.copy()
         k = _as_steps(steps)
-        level, spread = self.mixture.loss_and_spread(k)
+        _, spread = self.mixture.loss_and_spread(k)
+        present = float(self.mixture.loss(np.array([self.last_step]))[0])
         horizon = np.clip(np.log(np.maximum(k / max(self.last_step, 1.0), 1.0)), 0.0, _DROP_HORIZON)
-        down = _SPREADS_DOWN * spread + _DROP_SHARE * horizon * level
+        down = _SPREADS_DOWN * spread + _DROP_SHARE * horizon * present
         up = _SPREADS_UP * spread + _NOISES_UP * self.residual
         unit = self.scale * NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
         return mean - unit * down, mean + unit * up

@@ -1,0 +1,216 @@
+"""How well loss curves are predicted, measured on real training logs.
+
+    python -m benchmarks.loss_curves --data curves.csv [--json]
+
+The file has columns curve, source, family, k, loss, lr (lr may be empty). A model sees the first n = round(f·N) points
+of a curve, n >= 5, and is asked for the rest:
+
+* final-loss error: |mean prediction over the last 2 % of the points - mean loss there| / largest |loss| of the run;
+* convergence error: |predicted - true epoch| / true, where a run has converged at the first e at which its smoothed
+  loss fell by less than 1 % of its maximum between e-3 and e, at e, e+1 and e+2. Only curves that converge after the
+  prefix count, only predictions after the prefix are considered, and they are capped at 10·N;
+* coverage: how often the model's 80 % interval holds the final loss.
+
+No model is given learning rates or other curves. What was fixed while looking at such files is said in docs/models.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_models import LossCurve
+
+FloatArray = NDArray[np.float64]
+
+PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
+LEAST_POINTS = 5
+TAIL_SHARE = 0.02
+SMOOTHED_SHARE = 40
+"""The smoothing window is the N-th part of a curve by this number."""
+CAP = 10
+"""A predicted convergence epoch is at most this multiple of the length of the curve."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One training log."""
+
+    name: str
+    source: str
+    steps: FloatArray
+    losses: FloatArray
+
+    @property
+    def largest(self) -> float:
+        return float(np.max(np.abs(self.losses)))
+
+
+class Forecaster(Protocol):
+    """What is asked of a fitted model."""
+
+    def predict(self, steps: FloatArray) -> FloatArray: ...
+
+    def predict_interval(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]: ...
+
+
+class LastValue:
+    """The baseline: the loss stays where it is."""
+
+    def __init__(self, losses: FloatArray) -> None:
+        self._last = float(losses[-1])
+        self._deviation = float(np.std(losses))
+
+    def predict(self, steps: FloatArray) -> FloatArray:
+        return np.full(len(steps), self._last)
+
+    def predict_interval(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
+        mean = self.predict(steps)
+        return mean - self._deviation, mean + self._deviation
+
+
+Fit = Callable[[FloatArray, FloatArray], Forecaster]
+MODELS: Mapping[str, Fit] = {
+    "paper": lambda steps, losses: LossCurve.fit(steps, losses, option="paper"),
+    "ours": lambda steps, losses: LossCurve.fit(steps, losses),
+    "last value": lambda _, losses: LastValue(losses),
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of one model at one prefix, as fractions; one entry per curve that counts."""
+
+    final: list[float]
+    convergence: list[float]
+    covered: list[bool]
+
+    def summary(self) -> dict[str, float | int | None]:
+        """Medians and 90th percentiles over curves, in per cent."""
+        return {
+            "final_median": _percent(self.final, 50),
+            "final_p90": _percent(self.final, 90),
+            "coverage_80": 100.0 * float(np.mean(self.covered)) if self.covered else None,
+            "convergence_median": _percent(self.convergence, 50),
+            "convergence_p90": _percent(self.convergence, 90),
+            "curves": len(self.final),
+            "converging_curves": len(self.convergence),
+        }
+
+
+def _percent(errors: list[float], percentile: float) -> float | None:
+    return 100.0 * float(np.percentile(errors, percentile)) if errors else None
+
+
+def load_curves(path: Path) -> list[Curve]:
+    """All curves of a file, in its order; rows whose loss is empty or no number are NaN."""
+    rows: dict[str, list[dict[str, str]]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            rows.setdefault(row["curve"], []).append(row)
+    return [
+        Curve(
+            name=name,
+            source=group[0].get("source", ""),
+            steps=np.array([float(row["k"]) for row in group]),
+            losses=np.array([float(row["loss"] or "nan") for row in group]),
+        )
+        for name, group in rows.items()
+    ]
+
+
+def smoothed(losses: FloatArray) -> FloatArray:
+    """Centred moving average of max(3, N/40 made odd) points, narrower at the ends."""
+    n = len(losses)
+    half = max(3, (n // SMOOTHED_SHARE) | 1) // 2
+    total = np.concatenate([[0.0], np.cumsum(losses)])
+    here = np.arange(n)
+    first, last = np.maximum(here - half, 0), np.minimum(here + half + 1, n)
+    means: FloatArray = (total[last] - total[first]) / (last - first)
+    return means
+
+
+def convergence_epoch(losses: FloatArray, largest: float, after: int = 0) -> int | None:
+    """The first epoch (counted from 1) beyond `after` at which the rule of the figures holds; None if it never does."""
+    fell = np.full(len(losses), np.inf)
+    fell[3:] = losses[:-3] - losses[3:]
+    small = fell < 0.01 * largest
+    holds = small[:-2] & small[1:-1] & small[2:]
+    epochs = np.flatnonzero(holds) + 1
+    later = epochs[epochs > after]
+    return int(later[0]) if len(later) else None
+
+
+def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
+    """Score one model on all curves, by prefix."""
+    scores = {prefix: Score([], [], []) for prefix in PREFIXES}
+    for curve in curves:
+        truth = smoothed(curve.losses)
+        true_epoch = convergence_epoch(truth, float(np.max(np.abs(truth))))
+        for prefix, score in scores.items():
+            n = max(LEAST_POINTS, round(prefix * len(curve.losses)))
+            model = fit(curve.steps[:n], curve.losses[:n])
+            _score_final(model, curve, score)
+            if true_epoch is not None and true_epoch > n:
+                predicted = _predicted_epoch(model, curve, n)
+                score.convergence.append(abs(predicted - true_epoch) / true_epoch)
+    return scores
+
+
+def _score_final(model: Forecaster, curve: Curve, score: Score) -> None:
+    tail = max(1, round(TAIL_SHARE * len(curve.losses)))
+    steps, true = curve.steps[-tail:], float(np.mean(curve.losses[-tail:]))
+    score.final.append(abs(float(np.mean(model.predict(steps))) - true) / curve.largest)
+    low, high = model.predict_interval(steps)
+    score.covered.append(float(np.mean(low)) <= true <= float(np.mean(high)))
+
+
+def _predicted_epoch(model: Forecaster, curve: Curve, n: int) -> int:
+    cap = CAP * len(curve.losses)
+    spacing = (curve.steps[-1] - curve.steps[0]) / (len(curve.steps) - 1)
+    predicted = model.predict(curve.steps[0] + spacing * np.arange(cap))
+    largest = float(np.max(np.abs(smoothed(curve.losses[:n]))))
+    return convergence_epoch(predicted, largest, after=n - 1) or cap
+
+
+def _print_table(results: Mapping[str, Mapping[float, Score]]) -> None:
+    columns = ("final_median", "final_p90", "coverage_80", "convergence_median", "convergence_p90", "converging_curves")
+    print(f"{'model':12}{'prefix':>8}" + "".join(f"{column:>20}" for column in columns))
+    for model, scores in results.items():
+        for prefix, score in scores.items():
+            summary = score.summary()
+            cells = "".join(f"{'-':>20}" if summary[c] is None else f"{summary[c]:20.2f}" for c in columns)
+            print(f"{model:12}{prefix:8.0%}{cells}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a CSV file of loss curves, or a folder with curves.csv"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+    path = options.data / "curves.csv" if options.data.is_dir() else options.data
+    curves = [
+        curve for curve in load_curves(path) if np.all(np.isfinite(curve.losses)) and len(curve.losses) > LEAST_POINTS
+    ]
+    results = {name: evaluate(fit, curves) for name, fit in MODELS.items()}
+    if options.json:
+        report = {name: {f"{p:g}": score.summary() for p, score in scores.items()} for name, scores in results.items()}
+        print(json.dumps({"curves": len(curves), "percent": report}, indent=2))
+    else:
+        _print_table(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
