@@ -54,6 +54,14 @@ def test_another_request_with_the_same_key_is_a_conflict(repository: Repository)
     assert conflict.value.job_id == "digits-1"
 
 
+def test_a_submission_is_found_by_its_key(repository: Repository) -> None:
+    assert repository.find_submission("key", "hash") is None
+    job, _ = repository.create_job("digits-1", SPEC, "nonce", "key", "hash", 1.0)
+    assert repository.find_submission("key", "hash") == job
+    with pytest.raises(IdempotencyConflict):
+        repository.find_submission("key", "other")
+
+
 @pytest.mark.parametrize("key", [None, "key"])
 def test_a_job_id_is_given_once(repository: Repository, key: str | None) -> None:
     repository.create_job("digits-1", SPEC, "nonce", None, "hash", 1.0)

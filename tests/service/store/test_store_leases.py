@@ -33,3 +33,11 @@ def test_giving_up_lets_the_next_one_in_at_once(repository: Repository) -> None:
     taken = repository.acquire_lease("l", "b", 10.0, now=1.0)
     assert taken is not None
     assert taken.token == 2
+
+
+def test_anybody_can_ask_who_has_the_lease(repository: Repository) -> None:
+    assert repository.current_lease("l") is None
+    taken = repository.acquire_lease("l", "a", 10.0, now=0.0)
+    assert repository.current_lease("l") == taken
+    repository.release_lease("l", "a")
+    assert repository.current_lease("l") == LeaseRecord(holder="a", token=1, expires_at=0.0)

@@ -115,6 +115,13 @@ def test_reading_goes_on_from_the_last_id(repository: Repository, make_job: Make
     assert repository.samples_after("job-1", after_id=rest[-1].id) == []
 
 
+def test_the_newest_samples_come_first(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
+    assert [sample.sequence for sample in repository.newest_samples("job-1", limit=2)] == [4, 3]
+    assert repository.newest_samples("ghost", limit=2) == []
+
+
 def test_a_number_beyond_64_bits_is_refused_as_a_whole(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     with pytest.raises(InvalidValue):
