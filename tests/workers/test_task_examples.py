@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from optimus_service.api.schemas import JobSpecBody
+from optimus_workers.check_task import check
+from optimus_workers.loading import load_task
+from optimus_workers.sampler import step_indices
+from optimus_workers.task import TrainingTask
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+JOBS = sorted((EXAMPLES / "jobs").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _leave_imports_as_they_were() -> Iterator[None]:
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("my_training", None)
+
+
+def specification(file: Path) -> JobSpecBody:
+    """As `optimus submit` sends it: a relative working directory is relative to the file."""
+    document: dict[str, Any] = yaml.safe_load(file.read_text())
+    if "working_directory" in document:
+        document["working_directory"] = str((file.parent / document["working_directory"]).resolve())
+    return JobSpecBody.model_validate(document)
+
+
+def loss_after_a_step(task: TrainingTask) -> tuple[float, float]:
+    """Loss on one batch before and after one plain gradient step on it."""
+    model = task.build_model(0)
+    batch = task.batch(step_indices(0, 0, task.global_batch_size, task.n_examples))
+    before = task.loss(model, batch)
+    before.backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.sub_(parameter.grad, alpha=0.01)
+        return before.item(), task.loss(model, batch).item()
+
+
+def test_there_are_jobs_of_both_modes_and_of_own_code() -> None:
+    specifications = [specification(file) for file in JOBS]
+    assert {one.mode for one in specifications} == {"sync", "async"}
+    assert "my_training:task" in {one.task for one in specifications}
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_job_files_are_valid_and_their_tasks_train(file: Path) -> None:
+    spec = specification(file)
+    assert check(spec.task, spec.working_directory).ok
+    task = load_task(spec.task, spec.task_args, spec.working_directory)
+    before, after = loss_after_a_step(task.with_global_batch_size(spec.global_batch_size))
+    assert after < before
+    assert task.evaluate is not None
+    assert task.evaluate(task.build_model(0))
+
+
+def test_own_training_code_is_short() -> None:
+    assert len((EXAMPLES / "my_training.py").read_text().splitlines()) < 60
