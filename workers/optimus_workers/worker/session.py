@@ -95,9 +95,10 @@ class Session:
         for link in self._links:
             link.expect()
             link.write()
+        clock.note(any(link.is_sending for link in self._links), has_received=False)
         while busy := [link for link in self._links if not link.is_complete]:
             self._wait_and_move(busy)
-            clock.note(any(link.is_sending for link in busy), self._counts()[1] > received)
+            clock.note(any(link.is_sending for link in busy), has_received=self._counts()[1] > received)
         exchanged = clock.exchanged()
         now_sent, now_received = self._counts()
         exchanged.sent_bytes, exchanged.received_bytes = now_sent - sent, now_received - received
@@ -132,7 +133,7 @@ class _Clock:
         self._sent_at: float | None = None
         self._first_byte_at: float | None = None
 
-    def note(self, is_sending: bool, has_received: bool) -> None:
+    def note(self, is_sending: bool, *, has_received: bool) -> None:
         now = self._clock()
         if not is_sending and self._sent_at is None:
             self._sent_at = now

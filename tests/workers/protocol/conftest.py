@@ -1,0 +1,252 @@
+"""A job of real processes on loopback, and a stand-in for the service's five calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+TOKEN = "test-token"
+PATIENCE_SECONDS = 60.0
+"""Longest wait for anything; only a hang comes near it."""
+
+
+class QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that are killed hang up in the middle: no news."""
+
+
+class FakeService:
+    """Serves membership, profile, telemetry and result of one job, and remembers what it was told.
+
+    `condition` guards everything and is notified of every change.
+    """
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.wanted: dict[str, Any] = {"generation": 0, "directive": "run", "tasks": []}
+        self.memberships: list[dict[str, Any]] = []
+        self.samples: list[dict[str, Any]] = []
+        self.profile: dict[str, Any] | None = None
+        self.result: dict[str, Any] | None = None
+        self._server = QuietServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        with self.condition:
+            self.wanted = {**self.wanted, "generation": 10**6}  # end the long polls
+            self.condition.notify_all()
+
+    def want(self, tasks: list[str], directive: str = "run") -> None:
+        listed = [{"name": name, "role": name.split("-")[1], "rank": int(name.split("-")[2])} for name in tasks]
+        with self.condition:
+            generation = self.wanted["generation"] + 1
+            self.wanted = {"generation": generation, "directive": directive, "tasks": listed}
+            self.condition.notify_all()
+
+    def wait_for(self, what: str, condition: Callable[[], Any], timeout: float = PATIENCE_SECONDS) -> Any:
+        with self.condition:
+            answer = self.condition.wait_for(condition, timeout)
+        assert answer, f"not within {timeout} s: {what}"
+        return answer
+
+    @property
+    def step(self) -> int:
+        """The newest step that any worker told of."""
+        return max((sample["step"] for sample in self.samples), default=0)
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        call = method, path.partition("?")[0].rpartition("/")[2]
+        with self.condition:
+            if call == ("GET", "membership"):
+                after = int(path.partition("after=")[2].partition("&")[0])
+                self.condition.wait_for(lambda: self.wanted["generation"] > after, 5)
+                return self.wanted
+            if call == ("POST", "membership"):
+                self.memberships.append(body)
+            elif call == ("POST", "telemetry"):
+                self.samples.extend(body["samples"])
+            elif call == ("PUT", "profile"):
+                self.profile = body
+            elif call == ("POST", "result"):
+                self.result = body
+            self.condition.notify_all()
+            return {"accepted": 0, "ignored": []}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                length = int(self.headers.get("Content-Length", 0))
+                body = json.loads(self.rfile.read(length)) if length else None
+                assert self.headers["Authorization"] == f"Bearer {TOKEN}"
+                content = json.dumps(service.answer(self.command, self.path, body)).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = do_PUT = _serve  # noqa: N815 - the names that the base class calls
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+@dataclass
+class Job:
+    """The processes of one job."""
+
+    directory: Path
+    service: FakeService
+    spec: dict[str, Any]
+    port: int
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    n_coordinators: int = 0
+
+    def start(self, *names: str) -> None:
+        """Start tasks by name, `job-ROLE-RANK-INCARNATION`."""
+        for name in names:
+            _, role, rank, _ = name.split("-")
+            environment = {key: value for key, value in os.environ.items() if not key.startswith("OPTIMUS_")}
+            environment |= {
+                "OPTIMUS_SERVICE_URL": self.service.url,
+                "OPTIMUS_JOB_ID": "job",
+                "OPTIMUS_JOB_TOKEN": TOKEN,
+                "OPTIMUS_TASK_NAME": name,
+                "OPTIMUS_TASK_RANK": rank,
+                "OPTIMUS_COORDINATOR_ADDRESS": f"127.0.0.1:{self.port}",
+                "OPTIMUS_JOB_DIRECTORY": str(self.directory),
+                "OPTIMUS_JOB_SPEC": json.dumps(self.spec),
+            }
+            with (self.directory / f"{name}.log").open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "optimus_workers", role],
+                    env=environment, stdout=log, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+
+    def start_coordinator(self) -> str:
+        name = f"job-coordinator-0-{self.n_coordinators}"
+        self.n_coordinators += 1
+        self.start(name)
+        return name
+
+    def scale(self, *names: str) -> None:
+        """Want exactly these tasks, and start those that do not run."""
+        self.service.want(list(names))
+        self.start(*(name for name in names if name not in self.processes))
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait(10)
+
+    def exit_code(self, name: str) -> int:
+        return self.processes[name].wait(PATIENCE_SECONDS)
+
+    def wait_for_size(self, workers: int, servers: int, *, after_epoch: int = 0) -> dict[str, Any]:
+        """The first membership of that size that was reported with a higher epoch."""
+
+        def found() -> dict[str, Any] | None:
+            for report in self.service.memberships:
+                size = len(report["workers"]), len(report["servers"])
+                if report["epoch"] > after_epoch and size == (workers, servers):
+                    return report
+            return None
+
+        report: dict[str, Any] = self.wait_for(f"{workers} workers, {servers} servers", found)
+        return report
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait_for(f"step {step}", lambda: self.service.step >= step)
+
+    def wait_for_result(self) -> dict[str, Any]:
+        result: dict[str, Any] = self.wait_for("the result", lambda: self.service.result)
+        return result
+
+    def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
+        try:
+            return self.service.wait_for(what, condition)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def finish(self) -> dict[str, Any]:
+        """Train ten more steps, then finish as if the job had converged; the result."""
+        epoch = self.service.memberships[-1]["epoch"]
+        self.wait_for(
+            "ten more steps",
+            lambda: any(s["step"] >= self.service.memberships[-1]["step"] + 10 for s in self.service.samples
+                        if s["membership_epoch"] >= epoch),
+        )  # fmt: skip
+        self.service.want([task["name"] for task in self.service.wanted["tasks"]], "finish")
+        return self.wait_for_result()
+
+    def logs(self) -> str:
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log")))
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """`make_job(task_args, **spec)`: a job whose coordinator runs; everything is gone after the test."""
+    jobs: list[Job] = []
+
+    def make(task_args: dict[str, Any] | None = None, **spec: Any) -> Job:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        whole = {
+            "task": "tiny_training:make",
+            "task_args": task_args or {},
+            "working_directory": str(HERE),
+            "mode": "sync",
+            "seed": 5,
+            "checkpoint_seconds": 3600.0,
+            "convergence": {},
+        } | spec
+        job = Job(tmp_path, FakeService(), whole, port)
+        jobs.append(job)
+        job.start_coordinator()
+        return job
+
+    yield make
+    for job in jobs:
+        job.stop()
+        job.service.close()
+
+
+def worker(rank: int, incarnation: int = 0) -> str:
+    return f"job-worker-{rank}-{incarnation}"
+
+
+def server(rank: int, incarnation: int = 0) -> str:
+    return f"job-server-{rank}-{incarnation}"

@@ -1,0 +1,85 @@
+"""Jobs of real processes that change their size: what they compute does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tests.workers.protocol import tiny_training
+from tests.workers.protocol.conftest import Job, server, worker
+from tests.workers.protocol.replay import Replay, final_sections, history, train_in_large_batches
+
+from optimus_workers.coordinator.journal import Formed
+
+
+def test_sync_training_is_a_replay_of_its_membership_history(make_job: Callable[..., Job]) -> None:
+    arguments = {"dropout": False, "step_seconds": 0.005}
+    job = make_job(arguments)
+    job.scale(worker(0), server(0))
+    job.wait_for_step(5)
+    job.scale(worker(0), worker(1), worker(2), server(0), server(1))
+    large = job.wait_for_size(3, 2)
+    job.wait_for_step(large["step"] + 5)
+    job.scale(worker(0), worker(2), server(1))
+    small = job.wait_for_size(2, 1, after_epoch=large["epoch"])
+    job.wait_for_step(max(small["step"] + 20, 100))
+    job.service.want([worker(0), worker(2), server(1)], "finish")
+    result = job.wait_for_result()
+
+    assert result["outcome"] == "succeeded"
+    n_steps = result["step"]
+    assert result["metrics"]["accuracy"] > 0.9
+    assert result["final_loss"] < 0.5
+    assert {job.exit_code(name) for name in job.processes} == {0}
+    assert large["lost_steps"] == small["lost_steps"] == 0
+    assert 0 < large["pause_seconds"] < 5
+    assert small["workers"] == [worker(0), worker(2)]
+    steps = [report["step"] for report in job.service.memberships]
+    assert steps == sorted(steps), "steps never go back"
+    assert job.service.step == n_steps
+    assert job.service.profile is not None
+    assert job.service.profile["steps_per_epoch"] == 10.0
+
+    version, (parameters, momentum) = final_sections(job.directory, 2)
+    replay = _replayed(arguments, history(job.directory), n_steps)
+    assert version == n_steps
+    assert torch.equal(parameters, replay.vector.data)
+    assert torch.equal(momentum, replay.optimizer.state[replay.vector]["momentum_buffer"])
+
+    expected = train_in_large_batches(tiny_training.make(dropout=False), 5, n_steps)
+    distance = torch.linalg.norm(parameters[: len(expected)] - expected) / torch.linalg.norm(expected)
+    assert distance < 1e-6
+
+
+def test_async_training_pauses_and_resumes_on_another_size(make_job: Callable[..., Job]) -> None:
+    job = make_job({"momentum": 0.0, "step_seconds": 0.01}, mode="async", convergence={"max_epochs": 120.0})
+    job.scale(worker(0), worker(1), server(0))
+    job.wait_for_step(20)
+    job.service.want([], "pause")
+    assert {job.exit_code(name) for name in list(job.processes)} == {0}
+    pause = job.wait_for("the pause", lambda: _report_of(job, "pause"))
+    assert (pause["workers"], pause["servers"]) == ([], [])
+    assert job.service.result is None
+
+    job.start_coordinator()
+    job.scale(worker(0, 1), worker(1, 1), server(0, 1), server(1, 1))
+    result = job.wait_for_result()
+
+    resume = _report_of(job, "resume")
+    assert resume is not None
+    assert resume["step"] == pause["step"]
+    assert resume["lost_steps"] == 0
+    assert result["step"] == 1200, "exactly so many steps, whoever did them"
+    assert result["metrics"]["accuracy"] > 0.8
+    assert any(sample["staleness"] for sample in job.service.samples), "two workers overtake each other"
+    assert all(sample["staleness"] is not None for sample in job.service.samples)
+
+
+def _report_of(job: Job, cause: str) -> dict[str, object] | None:
+    return next((report for report in job.service.memberships if report["cause"] == cause), None)
+
+
+def _replayed(arguments: dict[str, object], memberships: list[Formed], last_step: int) -> Replay:
+    replay = Replay(tiny_training.make(**{**arguments, "step_seconds": 0.0}), seed=5)  # type: ignore[arg-type]
+    replay.follow(memberships, last_step)
+    return replay

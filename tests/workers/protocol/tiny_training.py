@@ -1,0 +1,75 @@
+"""A training task so small that the protocol, not the arithmetic, takes the time. Loaded by the tests' workers."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from optimus_workers.task import OptimizerSpec, TrainingTask
+
+N_EXAMPLES = 240
+BATCH_SIZE = 24
+MICRO_BATCHES = 4
+"""Not divisible by three workers: their shares differ."""
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(N_EXAMPLES, 8, generator=generator)
+    weights = torch.randn(8, 3, generator=generator)
+    return TensorDataset(inputs, (inputs @ weights).argmax(1))
+
+
+def network(*, batch_norm: bool = False, dropout: bool = True) -> nn.Module:
+    layers: list[nn.Module] = [nn.Linear(8, 37)]
+    if batch_norm:
+        layers.append(nn.BatchNorm1d(37))
+    layers.append(nn.Tanh())
+    if dropout:
+        layers.append(nn.Dropout(0.1))
+    return nn.Sequential(*layers, nn.Linear(37, 3))
+
+
+def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    inputs, labels = batch
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+def accuracy(model: nn.Module) -> dict[str, float]:
+    inputs, labels = dataset().tensors
+    return {"accuracy": float((model(inputs).argmax(1) == labels).float().mean())}
+
+
+def make(
+    kind: str = "sgd",
+    momentum: float = 0.9,
+    batch_norm: bool = False,
+    dropout: bool = True,
+    step_seconds: float = 0.0,
+    fails_at: int = -1,
+) -> TrainingTask:
+    """`step_seconds`: how long each slot is made to take; `fails_at`: the slot whose loss raises, by count."""
+    calls = 0
+
+    def slow_loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise ValueError("the user's mistake")
+        if step_seconds:
+            time.sleep(step_seconds)
+        return loss(model, batch)
+
+    return TrainingTask(
+        model=lambda: network(batch_norm=batch_norm, dropout=dropout),
+        loss=slow_loss,
+        dataset=dataset(),
+        optimizer=OptimizerSpec(kind=kind, learning_rate=0.05, momentum=momentum, weight_decay=1e-3),  # type: ignore[arg-type]
+        global_batch_size=BATCH_SIZE,
+        micro_batches=MICRO_BATCHES,
+        learning_rate_at=lambda step, epoch: 1.0 / (1.0 + 0.01 * step),
+        evaluate=accuracy,
+    )
