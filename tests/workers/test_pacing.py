@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_workers.pacing import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, PERIOD_SECONDS, CpuPacer
@@ -27,6 +27,7 @@ class Machine:
         self.now += seconds * stretched
 
 
+@settings(deadline=None)
 @given(
     limit=st.floats(0.05, 1.0),
     pieces=st.lists(st.tuples(st.floats(1e-4, 0.05), st.floats(0, 0.5)), min_size=1, max_size=60),

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_workers.sampler import epoch_of, slot_indices, slot_size, step_indices
@@ -12,6 +12,7 @@ from optimus_workers.sampler import epoch_of, slot_indices, slot_size, step_indi
 sizes = st.integers(1, 60)
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**63 - 1),
     n_examples=sizes,
@@ -36,6 +37,7 @@ def test_each_example_once_per_epoch_under_any_membership_history(
             assert sorted(counts) == list(range(n_examples))
 
 
+@settings(deadline=None)
 @given(batch=sizes, n_slots=st.integers(1, 80))
 def test_slots_differ_by_one_example_at_most(batch: int, n_slots: int) -> None:
     sizes = [slot_size(slot, n_slots, batch) for slot in range(n_slots)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from optimus_workers.telemetry.outbox import (
@@ -138,3 +139,4 @@ class OutboxMachine(RuleBasedStateMachine):
 
 
 TestOutbox = OutboxMachine.TestCase
+TestOutbox.settings = settings(deadline=None, stateful_step_count=30)

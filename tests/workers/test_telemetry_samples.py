@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workers.telemetry_records import record
 
@@ -97,6 +97,7 @@ def test_losses_that_json_has_no_number_for(losses: list[float], told: str) -> N
     assert json_number(0.5) == 0.5
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.builds(

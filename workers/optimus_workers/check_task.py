@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the answer; the exit code is 0 whatever it is."""
     parser = argparse.ArgumentParser(prog="optimus_workers.check_task", description=__doc__.splitlines()[0])
     parser.add_argument("import_path", metavar="package.module:name")
-    parser.add_argument("--directory", "--working-directory", help="where the job's tasks import from first")
+    parser.add_argument("--directory", metavar="DIR", help="where the job's tasks import from first")
     options = parser.parse_args(arguments)
     sys.stdout.write(json.dumps(asdict(check(options.import_path, options.directory))) + "\n")
     return 0
