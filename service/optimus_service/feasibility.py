@@ -69,8 +69,8 @@ def _too_many_tasks(spec: JobSpecBody, rooms: Sequence[Amounts]) -> Iterator[Pro
 
 def _how_many(need: Amounts, room: Amounts, enough: int) -> int:
     """How many tasks of one size `room` holds, counted up to `enough`."""
-    counts = [int((has + _EPSILON) // amount) for amount, has in zip(need, room, strict=True) if amount > 0]
-    return min([*counts, enough])
+    counts = [(has + _EPSILON) // amount for amount, has in zip(need, room, strict=True) if amount > 0]
+    return int(min([*counts, enough]))  # a tiny amount fits infinitely often
 
 
 def _fits(need: Amounts, room: Amounts) -> bool:

@@ -17,6 +17,8 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.figures import figures_reader
 from optimus_service.predictions import HistoryCache
 
+_ROUTERS = tuple(module.router for module in (jobs, job_details, from_tasks, cluster, health))
+
 
 def create_app(services: Services) -> FastAPI:
     """The API as an ASGI application.
@@ -28,9 +30,9 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task)
     app.state.histories = HistoryCache(services.repository)
-    for module in (jobs, job_details, from_tasks, cluster, health):
-        app.include_router(module.router)
-    problems.install(app)
+    for router in _ROUTERS:
+        app.include_router(router)
+    problems.install(app, [route for router in (*_ROUTERS, app.router) for route in router.routes])
     services.metrics.show_jobs(figures_reader(services.repository, services.clock))
     # The middleware added last is the outermost: refused requests are logged and measured as well.
     app.add_middleware(

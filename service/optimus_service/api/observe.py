@@ -49,20 +49,24 @@ class ObserveMiddleware:
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
             await send(message)
 
+        error: Exception | None = None
         try:
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 await self._app(scope, receive, watched_send)
+        except Exception as unexpected:
+            error = unexpected
+            raise
         finally:
-            self._record(scope, status, time.monotonic() - started)
+            self._record(scope, status, time.monotonic() - started, error)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float, error: Exception | None) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         route = getattr(scope.get("route"), "path", _OTHER_ROUTE)
         self._metrics.observe_request(method, route, status, seconds)
-        _log_request(scope, method, status, seconds)
+        _log_request(scope, method, status, seconds, error)
 
 
-def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None:
+def _log_request(scope: Scope, method: str, status: int, seconds: float, error: Exception | None) -> None:
     path = scope["path"]
     quiet = status < 400 and _QUIET_PATHS.fullmatch(path) is not None
     write = _log.debug if quiet else _log.info if status < 500 else _log.error
@@ -74,6 +78,8 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None
         "client": (scope.get("client") or ("unknown",))[0],
         "request_id": scope["state"]["request_id"],
     }
+    if error is not None:
+        figures["exc_info"] = error
     write("request", **figures)
 
 

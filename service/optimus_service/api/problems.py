@@ -17,6 +17,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
 
 from optimus_scheduler.lifecycle import InvalidTransition
 from optimus_service.api.schemas import ProblemBody, ProblemErrorBody
@@ -132,15 +133,27 @@ def respond(request: Request, problem: Problem) -> Response:
     )
     # ASCII: field names come from the client and may hold half a surrogate pair, which UTF-8 cannot say.
     content = json.dumps(body.model_dump(), ensure_ascii=True)
-    return Response(content, problem.status_code, dict(problem.headers or {}), MEDIA_TYPE)
+    headers = dict(problem.headers or {}) | ({"X-Request-ID": body.request_id} if body.request_id else {})
+    return Response(content, problem.status_code, headers, MEDIA_TYPE)
 
 
 async def _handle(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        error = _method_not_allowed(request)
     return respond(request, problem_of(error))
 
 
-def install(app: FastAPI) -> None:
-    """Let `app` answer every error with a problem document."""
+def _method_not_allowed(request: Request) -> Problem:
+    """405 with all methods of the path: the router itself names those of one route only."""
+    routes: Sequence[Route] = request.app.state.api_routes
+    here = [route.methods or set() for route in routes if route.path_regex.match(request.url.path)]
+    methods = ", ".join(sorted(set().union(*here)))
+    return Problem(405, f"allowed here: {methods}", headers={"Allow": methods})
+
+
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Let `app`, which has these `routes`, answer every error with a problem document."""
+    app.state.api_routes = [route for route in routes if isinstance(route, Route)]
     handled: tuple[type[Exception], ...] = (
         HTTPException,
         RequestValidationError,
@@ -164,6 +177,8 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _of_http(error: HTTPException) -> Problem:
+    if error.status_code == 404:
+        return Problem(404, "nothing is at this path")
     kind = _KIND_OF_STATUS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
     return Problem(error.status_code, str(error.detail), kind=kind, headers=error.headers)
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import secrets
 
-from optimus_scheduler.types import Node
 from optimus_service.api.problems import invalid, invalid_field
 from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
@@ -63,17 +62,12 @@ def new_job_id(name: str) -> str:
 
 
 def _check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> None:
-    errors = objections(spec, _known_nodes(services))
+    try:
+        errors = objections(spec, services.cluster.nodes())
+        why_not = None if errors else task_checks.why_not_loadable(spec.task, spec.working_directory)
+    except ClusterUnavailable:
+        return  # nobody can tell now, and a job may well wait until the cluster is back
     if errors:
         raise invalid(errors)
-    why_not = task_checks.why_not_loadable(spec.task, spec.working_directory)
     if why_not is not None:
         raise invalid_field("task", why_not)
-
-
-def _known_nodes(services: Services) -> tuple[Node, ...]:
-    """The nodes; none when the cluster cannot be asked, since a job may well wait until it can."""
-    try:
-        return services.cluster.nodes()
-    except ClusterUnavailable:
-        return ()

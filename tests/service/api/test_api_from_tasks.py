@@ -1,0 +1,314 @@
+"""What a job's own tasks call: telemetry, membership, profile, result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry, until
+
+from optimus_scheduler.types import Allocation, Directive, PlacedTask, Role, TaskKey
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def job_id(api: Api) -> str:
+    """A job with a first membership of two workers and one server."""
+    job_id = api.submit()
+    api.start(job_id)
+    return job_id
+
+
+def post_samples(api: Api, job_id: str, *samples: dict[str, Any]) -> Any:
+    answer = api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# --- telemetry -------------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_counted_once(api: Api, job_id: str) -> None:
+    samples = [sample(), sample(sequence=1, step=20)]
+    assert post_samples(api, job_id, *samples) == {"accepted": 2, "ignored": []}
+    again = post_samples(api, job_id, *samples, sample(sequence=2, step=30))
+    assert again == {"accepted": 1, "ignored": [{"index": n, "why": "duplicate"} for n in (0, 1)]}
+    assert api.job(job_id)["step"] == 30
+
+
+def test_samples_of_old_and_unknown_memberships_are_not_counted(api: Api, job_id: str) -> None:
+    api.start(job_id, epoch=2, at=NOW + 60, step=100, cause="worker_lost", lost_steps=5)
+    answer = post_samples(
+        api,
+        job_id,
+        sample(step=104),  # rolled back
+        sample(step=100, sequence=1),
+        sample(membership_epoch=9, step=110),
+        sample(membership_epoch=2, rank=2, workers=3, step=110),  # no such rank in this membership
+    )
+    assert answer["accepted"] == 1
+    assert {each["index"]: each["why"] for each in answer["ignored"]} == {
+        0: "old_membership",
+        2: "unknown_membership",
+        3: "old_membership",
+    }
+
+
+@pytest.mark.parametrize("loss", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("quoted", [True, False])
+def test_losses_that_are_not_finite_are_legal_as_words_and_as_literals(
+    api: Api, job_id: str, loss: str, quoted: bool
+) -> None:
+    body = json.dumps(telemetry(sample(loss=loss)))
+    body = body if quoted else body.replace(f'"{loss}"', loss)
+    answer = api.as_task("POST", job_id, "telemetry", content=body, headers=JSON)
+    assert answer.json() == {"accepted": 1, "ignored": []}
+    assert api.job(job_id)["loss"] is None
+    assert api.repository.get_job(job_id).loss == pytest.approx(float(loss), nan_ok=True)
+    assert api.get(f"/v1/jobs/{job_id}/predictions").json()["losses"] == [{"step": 10.0, "loss": None}]
+
+
+MALFORMED: list[tuple[dict[str, Any], str, str]] = [
+    ({"rank": 2}, "samples.1", "rank (2) must be below workers (2)"),
+    ({"rank": -1}, "samples.1.rank", "greater than or equal to 0"),
+    ({"membership_epoch": 0}, "samples.1.membership_epoch", "greater than or equal to 1"),
+    ({"membership_epoch": 10**30}, "samples.1.membership_epoch", "less than or equal to"),
+    ({"step": -1}, "samples.1.step", "greater than or equal to 0"),
+    ({"step": 2**53 + 1}, "samples.1.step", "less than or equal to 9007199254740992"),
+    ({"sequence": 1.5}, "samples.1.sequence", "integer"),
+    ({"loss": "low"}, "samples.1.loss", "number"),
+    ({"loss": None}, "samples.1.loss", "number"),
+    ({"seconds": float("nan")}, "samples.1.seconds", "finite"),
+    ({"seconds": float("inf")}, "samples.1.seconds", "finite"),
+    ({"at": 1e300}, "samples.1.at", "less than or equal to"),
+    ({"data_epoch": float("-inf")}, "samples.1.data_epoch", "finite"),
+    ({"sent_bytes": 10**20}, "samples.1.sent_bytes", "less than or equal to"),
+    ({"staleness": float("nan")}, "samples.1.staleness", "finite"),
+    ({"workers": 0}, "samples.1.workers", "greater than or equal to 1"),
+    ({"speed": 3}, "samples.1.speed", "allowed here: membership_epoch, rank"),
+]
+
+
+@on_sqlite
+@pytest.mark.parametrize(("change", "field", "message"), MALFORMED, ids=lambda value: str(value)[:40])
+def test_malformed_samples_are_refused_as_a_whole(api: Api, job_id: str, change: Any, field: str, message: str) -> None:
+    body = json.dumps(telemetry(sample(), sample(sequence=1) | change))
+    answer = api.as_task("POST", job_id, "telemetry", content=body, headers=JSON)
+    assert message in faults(answer)[field]
+    assert api.repository.samples_after(job_id) == []
+
+
+@on_sqlite
+def test_a_post_without_samples_or_with_too_many_is_refused(api: Api, job_id: str) -> None:
+    for samples in ([], [sample()] * 1001):
+        assert "samples" in faults(api.as_task("POST", job_id, "telemetry", json={"samples": samples}))
+
+
+def test_missing_fields_of_a_sample_are_named(api: Api, job_id: str) -> None:
+    body = {"samples": [{name: value for name, value in sample().items() if name != "loss"}]}
+    assert faults(api.as_task("POST", job_id, "telemetry", json=body)) == {"samples.0.loss": "is required"}
+
+
+# --- membership, reported --------------------------------------------------------------------------------------------
+
+
+def test_the_first_membership_starts_the_job(api: Api) -> None:
+    job_id = api.submit()
+    api.surroundings.clock.now += 3
+    api.start(job_id)
+    job = api.job(job_id)
+    assert (job["state"], job["membership_epoch"], job["running"]["workers"]) == ("running", 1, 2)
+    assert job["started_at"] is not None
+
+
+def test_a_pause_and_a_resumption_are_seen(api: Api, job_id: str) -> None:
+    api.start(job_id, epoch=2, workers=0, servers=0, cause="pause", step=40)
+    assert api.job(job_id)["state"] == "paused"
+    api.start(job_id, epoch=3, cause="resume", step=40)
+    assert api.job(job_id)["state"] == "running"
+
+
+def test_a_late_repetition_of_a_report_does_not_undo_a_newer_one(api: Api, job_id: str) -> None:
+    pause: dict[str, Any] = {"epoch": 2, "workers": 0, "servers": 0, "cause": "pause", "step": 40}
+    api.start(job_id, **pause)
+    api.start(job_id, epoch=3, cause="resume", step=40)
+    api.start(job_id, **pause)
+    job = api.job(job_id)
+    assert (job["state"], job["membership_epoch"]) == ("running", 3)
+
+
+def test_a_report_for_an_ended_job_is_a_conflict(api: Api) -> None:
+    job_id = api.submit()
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    answer = api.as_task("POST", job_id, "membership", json=membership(job_id))
+    assert "cancelled already" in problem(answer, 409)["detail"]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"epoch": 0}, "epoch"),
+        ({"cause": "boredom"}, "cause"),
+        ({"workers": [""]}, "workers.0"),
+        ({"workers": ["w"] * 1025}, "workers"),
+        ({"pause_seconds": -1}, "pause_seconds"),
+        ({"message": "x" * 2001}, "message"),
+        ({"at": -1}, "at"),
+    ],
+)
+def test_malformed_reports_are_refused(api: Api, job_id: str, change: Any, field: str) -> None:
+    answer = api.as_task("POST", job_id, "membership", json=membership(job_id) | change)
+    assert field in faults(answer)
+
+
+# --- membership, asked for (long poll) -------------------------------------------------------------------------------
+
+
+def want(api: Api, job_id: str, workers: int) -> int:
+    tasks = [PlacedTask(TaskKey(job_id, Role.WORKER, rank), "node-1") for rank in range(workers)]
+    return api.repository.set_wanted(job_id, Allocation(workers, 1), Directive.RUN, tasks, NOW)
+
+
+def ask(api: Api, job_id: str, **params: Any) -> Any:
+    answer = api.as_task("GET", job_id, "membership", params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_what_is_wanted_already_is_answered_at_once(api: Api, job_id: str) -> None:
+    generation = want(api, job_id, 2)
+    found = ask(api, job_id, after=generation - 1, timeout_seconds=60)
+    assert found["generation"] == generation
+    assert found["directive"] == "run"
+    assert found["tasks"][1] == {"name": f"{job_id}-worker-1-0", "role": "worker", "rank": 1}
+
+
+def test_nothing_new_is_answered_unchanged_at_the_timeout(api: Api, job_id: str) -> None:
+    generation = want(api, job_id, 2)
+    assert ask(api, job_id, after=generation, timeout_seconds=0.05)["generation"] == generation
+
+
+@pytest.mark.parametrize("through", ["notify", "database"])
+def test_a_change_ends_the_wait(api: Api, job_id: str, through: str) -> None:
+    """By this replica's own round (notify), or seen in the database after another replica's."""
+    before = want(api, job_id, 2)
+
+    async def wait_and_change() -> Any:
+        call = api.call_async(
+            "GET",
+            f"/v1/jobs/{job_id}/membership",
+            token=token,
+            params={"after": before, "timeout_seconds": 60},
+        )
+        waiting = asyncio.create_task(call())
+        await until(lambda: api.services.hub.n_waiters > 0)
+        generation = await asyncio.to_thread(want, api, job_id, 3)
+        if through == "notify":
+            api.services.hub.notify(job_id, generation)
+        return (await waiting).json(), generation
+
+    token = api.job_token(job_id)
+    started = time.monotonic()
+    answer, generation = api.portal.call(wait_and_change)
+    assert answer["generation"] == generation
+    assert len(answer["tasks"]) == 3
+    assert time.monotonic() - started < 30
+    assert api.services.hub.n_waiters == 0
+
+
+def test_cancelling_ends_the_wait_with_the_directive(api: Api, job_id: str) -> None:
+    before = want(api, job_id, 2)
+    token = api.job_token(job_id)
+    asking = api.call_async(
+        "GET", f"/v1/jobs/{job_id}/membership", token=token, params={"after": before, "timeout_seconds": 60}
+    )
+    waiting = api.portal.start_task_soon(asking)
+    assert api.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
+    assert waiting.result(timeout=30).json()["directive"] == "cancel"
+
+
+def test_many_waiters_need_neither_threads_nor_connections(api: Api, job_id: str) -> None:
+    """More long polls than there are threads (40) or connections, and the API still answers others."""
+    before = want(api, job_id, 2)
+    token = api.job_token(job_id)
+    asking = api.call_async(
+        "GET", f"/v1/jobs/{job_id}/membership", token=token, params={"after": before, "timeout_seconds": 60}
+    )
+    waiting = [api.portal.start_task_soon(asking) for _ in range(100)]
+    deadline = time.monotonic() + 30
+    while api.services.hub.n_waiters < 100:
+        assert time.monotonic() < deadline
+        assert api.get("/healthz").status_code == 200
+    assert api.job(job_id)["state"] == "running"
+    want(api, job_id, 3)
+    assert {len(each.result(timeout=30).json()["tasks"]) for each in waiting} == {3}
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("timeout_seconds=61", "timeout_seconds"),
+        ("timeout_seconds=nan", "timeout_seconds"),
+        ("timeout_seconds=-1", "timeout_seconds"),
+        ("after=-2", "after"),
+        ("after=1e3", "after"),
+        ("generation=1", "generation"),
+    ],
+)
+def test_wrong_questions_are_refused(api: Api, job_id: str, query: str, field: str) -> None:
+    assert field in faults(api.as_task("GET", job_id, f"membership?{query}"))
+
+
+# --- profile and result ----------------------------------------------------------------------------------------------
+
+PROFILE = {"n_parameters": 1000, "n_examples": 600, "global_batch_size": 60, "steps_per_epoch": 10.0}
+
+
+def test_a_profile_is_shown(api: Api, job_id: str) -> None:
+    for _ in range(2):
+        assert api.as_task("PUT", job_id, "profile", json=PROFILE).status_code == 204
+    assert api.job(job_id)["profile"] == PROFILE
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"steps_per_epoch": 0}, "steps_per_epoch"), ({"n_examples": -1}, "n_examples"), ({"layers": 3}, "layers")],
+)
+def test_malformed_profiles_are_refused(api: Api, job_id: str, change: Any, field: str) -> None:
+    assert field in faults(api.as_task("PUT", job_id, "profile", json=PROFILE | change))
+
+
+def test_a_result_ends_the_job_and_may_be_repeated(api: Api, job_id: str) -> None:
+    result = {"outcome": "succeeded", "step": 100, "final_loss": 0.5}
+    for _ in range(2):
+        assert api.as_task("POST", job_id, "result", json=result).status_code == 204
+    job = api.job(job_id)
+    assert (job["state"], job["step"], job["result"]["final_loss"]) == ("succeeded", 100, 0.5)
+    assert "result" in api.surroundings.triggers
+
+
+def test_a_diverged_result_is_legal_and_shown_as_null(api: Api, job_id: str) -> None:
+    result = {"outcome": "succeeded", "step": 9, "final_loss": "Infinity", "metrics": {"test_loss": "NaN", "x": None}}
+    assert api.as_task("POST", job_id, "result", json=result).status_code == 204
+    shown = api.job(job_id)["result"]
+    assert (shown["final_loss"], shown["metrics"]) == (None, {"test_loss": None, "x": None})
+
+
+def test_a_failure_says_why(api: Api, job_id: str) -> None:
+    result = {"outcome": "failed", "step": 3, "error": "ValueError: no images"}
+    api.as_task("POST", job_id, "result", json=result)
+    job = api.job(job_id)
+    assert (job["state"], job["failure"]) == ("failed", "ValueError: no images")
+
+
+def test_another_end_than_the_first_is_a_conflict(api: Api, job_id: str) -> None:
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 9})
+    answer = api.as_task("POST", job_id, "result", json={"outcome": "failed", "step": 9})
+    assert "succeeded already" in problem(answer, 409)["detail"]

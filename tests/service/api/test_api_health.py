@@ -1,0 +1,175 @@
+"""Health, metrics, request ids, and answers when something is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+from tests.service.api.api_harness import NOW, Api, Surroundings, faults, on_sqlite, problem, sample, telemetry
+from tests.service.api.conftest import serve
+
+from optimus_service.settings import Settings
+from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.repository import Repository
+
+Serve = Callable[..., AbstractContextManager[Api]]
+
+
+def test_a_healthy_service_is_alive_and_ready(api: Api) -> None:
+    assert api.get("/healthz").json() == {"status": "alive", "version": "1.2.3"}
+    assert api.get("/readyz").json() == {"status": "ready", "version": "1.2.3"}
+
+
+def test_a_dead_loop_is_not_ready(api: Api) -> None:
+    api.surroundings.loop_error = "no round for 300 s"
+    answer = api.get("/readyz")
+    assert faults(answer, 503) == {"loop": "no round for 300 s"}
+    assert int(answer.headers["retry-after"]) > 0
+    assert api.get("/healthz").status_code == 200
+
+
+def test_a_database_without_our_tables_is_not_ready_and_says_how_to_repair_it(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    repository = Repository(create_engine_from_url(empty_database_url))
+    settings = Settings(data_directory=tmp_path, database_url=empty_database_url)
+    with serve(repository, settings, Surroundings()) as api:
+        assert "optimus db upgrade" in faults(api.get("/readyz"), 503)["database"]
+    repository.close()
+
+
+@pytest.fixture
+def lost_database(tmp_path: Path) -> str:
+    """The URL of a database that cannot be opened."""
+    return f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'optimus.db'}"
+
+
+def test_without_a_database_everything_that_needs_it_says_so(lost_database: str, tmp_path: Path) -> None:
+    repository = Repository(create_engine_from_url(lost_database))
+    settings = Settings(data_directory=tmp_path, database_url=lost_database)
+    with serve(repository, settings, Surroundings()) as api:
+        assert faults(api.get("/readyz"), 503) == {"database": "cannot be reached"}
+        assert api.get("/healthz").status_code == 200
+        token = api.services.job_tokens.issue("a-job", "nonce")
+        calls: list[tuple[str, str, Any]] = [
+            ("GET", "/v1/jobs", ""),
+            ("GET", "/v1/jobs/a-job", ""),
+            ("GET", "/v1/jobs/a-job/predictions", ""),
+            ("POST", "/v1/jobs/a-job/telemetry", token),
+        ]
+        for method, path, sent in calls:
+            answer = api.call(method, path, token=sent)
+            assert "database" in problem(answer, 503)["detail"]
+            assert answer.headers["retry-after"]
+        assert figures(api)["optimus_database_up", ()] == 0
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def figures(api: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = api.get("/metrics")
+    assert answer.status_code == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_show_jobs_samples_and_requests(api: Api) -> None:
+    job_id = api.submit(name="digits")
+    api.start(job_id)
+    api.start(job_id, epoch=2, workers=3, step=5, cause="rescale", pause_seconds=0.2)
+    samples = [sample(membership_epoch=2, sequence=n, step=10 * (n + 1), at=NOW + n) for n in range(3)]
+    api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
+    api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
+    found = figures(api)
+    job = (("job", "digits"), ("job_id", job_id))
+    assert found["optimus_jobs", (("state", "running"),)] == 1
+    assert found["optimus_jobs", (("state", "failed"),)] == 0
+    assert found["optimus_job_workers", job] == 3
+    assert found["optimus_job_step", job] == 30
+    assert found["optimus_job_loss", job] == 2.5
+    assert found["optimus_job_steps_per_second", job] == pytest.approx(10.0)
+    assert found["optimus_job_rescales", job] == 1
+    assert ("optimus_job_predicted_remaining_seconds", job) not in found
+    assert found["optimus_samples_total", (("outcome", "accepted"),)] == 3
+    assert found["optimus_samples_total", (("outcome", "duplicate"),)] == 3
+    assert found["optimus_rescale_pause_seconds_count", (("cause", "rescale"),)] == 1
+    route = (("method", "POST"), ("route", "/v1/jobs/{job_id}/telemetry"), ("status", "200"))
+    assert found["optimus_api_request_seconds_count", route] == 2
+
+
+def test_series_of_a_job_end_with_it(api: Api) -> None:
+    job_id = api.submit()
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    assert not any(dict(labels).get("job_id") == job_id for _, labels in figures(api))
+
+
+@on_sqlite
+def test_labels_are_bounded_whatever_is_asked_for(api: Api) -> None:
+    for number in range(5):
+        api.get(f"/no/such/path/{number}")
+        api.call(f"METHOD{number}", "/v1/jobs")
+    routes = {dict(labels)["route"] for name, labels in figures(api) if name == "optimus_api_request_seconds_count"}
+    assert "(none)" in routes
+    assert not any("such" in route for route in routes)
+    methods = {dict(labels)["method"] for name, labels in figures(api) if name == "optimus_api_request_seconds_count"}
+    assert methods == {"GET", "OTHER"}
+
+
+def test_rounds_of_this_replica_are_measured(api: Api) -> None:
+    api.services.metrics.observe_round(0.3, {"forecast": 0.1, "place": 0.05})
+    api.services.metrics.observe_round(0.1, {}, failed=True)
+    api.services.metrics.set_leader(True)
+    found = figures(api)
+    assert found["optimus_round_seconds_count", ()] == 2
+    assert found["optimus_round_phase_seconds_sum", (("phase", "forecast"),)] == pytest.approx(0.1)
+    assert found["optimus_rounds_failed_total", ()] == 1
+    assert found["optimus_leader", ()] == 1
+
+
+# --- around every request --------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+def test_request_ids_are_taken_over_or_made(api: Api) -> None:
+    assert api.get("/v1/jobs", headers={"X-Request-ID": "abc-1.2_3"}).headers["x-request-id"] == "abc-1.2_3"
+    made = {api.get("/v1/jobs", headers={"X-Request-ID": "bad id\n"[:6]}).headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    assert not any(" " in each for each in made)
+
+
+@on_sqlite
+def test_requests_are_logged_without_their_tokens(api: Api) -> None:
+    with structlog.testing.capture_logs() as lines:
+        api.get("/v1/jobs", token="very secret", headers={"X-Request-ID": "id-1"})
+    (line,) = [line for line in lines if line["event"] == "request"]
+    assert (line["method"], line["path"], line["status"], line["request_id"]) == ("GET", "/v1/jobs", 200, "id-1")
+    assert "very secret" not in str(lines)
+
+
+@on_sqlite
+def test_an_unexpected_error_is_a_500_that_tells_nothing_of_the_inside(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr(Repository, "rounds", broken)
+    with serving(raises=False) as api:
+        with structlog.testing.capture_logs() as lines:
+            answer = api.get("/v1/rounds")
+        assert "swordfish" not in problem(answer, 500)["detail"]
+        (line,) = [line for line in lines if line["event"] == "request"]
+        assert line["request_id"] == answer.headers["x-request-id"]
+        assert "swordfish" in str(line["exc_info"])
+        found = figures(api)
+        route = (("method", "GET"), ("route", "/v1/rounds"), ("status", "500"))
+        assert found["optimus_api_request_seconds_count", route] == 1

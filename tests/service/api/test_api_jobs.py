@@ -1,0 +1,378 @@
+"""What an owner sees of jobs: lists, details, cancelling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
+
+from optimus_scheduler.types import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
+from optimus_service.clusters.base import TaskLaunch
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.store.records import DecisionRecord, RoundRecord
+
+UNKNOWN = "/v1/jobs/no-such-job"
+
+
+def decide(api: Api, job_id: str, at: float = NOW, **changes: Any) -> None:
+    """A round that believes the job needs 100 steps in total, of which 90 are left at 5 steps/s."""
+    forecast = {
+        "job_id": job_id,
+        "total_steps": {"mean": 100.0, "low": 80.0, "high": math.inf},
+        "remaining_steps": {"mean": 90.0, "low": 70.0, "high": math.inf},
+        "confidence": 0.75,
+        "rule": "loss_decrease",
+        "loss_curve": {"beta0": 0.1, "beta1": 0.5, "beta2": 0.2},
+        "speed_model": {"theta0": math.nan},
+        "steps_per_second": 5.0,
+        "remaining_seconds": {"mean": 18.0, "low": 14.0, "high": math.inf},
+        "converged": False,
+    }
+    decision = DecisionRecord(
+        job_id=job_id,
+        at=at,
+        allocation=Allocation(2, 1),
+        previous=Allocation(1, 1),
+        reason="GrantedMore",
+        message="One more worker saves 40 s.",
+        gain=0.5,
+        next_gain=math.inf,
+        forecast=forecast,
+    )
+    values: dict[str, Any] = {"trigger": "period", "seconds": 0.1, "phase_seconds": {"forecast": 0.05}}
+    record = RoundRecord(at=at, n_jobs=1, n_actions=2, **values | changes)
+    api.repository.add_round(record, [decision])
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_newest_first_page_by_page(api: Api) -> None:
+    made = []
+    for number in range(5):
+        api.surroundings.clock.now += 1
+        made.append(api.submit(name=f"job-{number}"))
+    first = api.get("/v1/jobs", params={"limit": 3}).json()
+    second = api.get("/v1/jobs", params={"limit": 3, "cursor": first["next_cursor"]}).json()
+    assert [job["id"] for job in first["jobs"] + second["jobs"]] == made[::-1]
+    assert second["next_cursor"] is None
+
+
+def test_jobs_are_filtered_by_state_project_and_name(api: Api) -> None:
+    cancelled = api.submit(name="alpha", project="vision")
+    queued = api.submit(name="alphabet", project="speech")
+    other = api.submit(name="beta", project="vision")
+    api.post(f"/v1/jobs/{cancelled}/cancel")
+
+    def listed(**filters: Any) -> set[str]:
+        return {job["id"] for job in api.get("/v1/jobs", params=filters).json()["jobs"]}
+
+    assert listed(state="cancelled") == {cancelled}
+    assert listed(state=["queued", "cancelled"]) == {cancelled, queued, other}
+    assert listed(project="vision") == {cancelled, other}
+    assert listed(name="ALPHA") == {cancelled, queued}
+    assert listed(name="ALPHA", state="queued") == {queued}
+    assert listed(name="\0%_") == set()
+
+
+WRONG_QUERIES = [
+    ("/v1/jobs?limit=0", "limit", "greater than or equal to 1"),
+    ("/v1/jobs?limit=201", "limit", "less than or equal to 200"),
+    ("/v1/jobs?limit=many", "limit", "integer"),
+    ("/v1/jobs?cursor=rubbish", "cursor", "next_cursor of an earlier answer"),
+    ("/v1/jobs?state=happy", "state.0", "'queued', 'running'"),
+    ("/v1/jobs?sort=name", "sort", "allowed here: cursor, limit, name, project, state"),
+    ("/v1/rounds?state=queued", "state", "allowed here: cursor, limit"),
+    ("/v1/cluster?verbose", "verbose", "none are allowed here"),
+]
+
+
+@on_sqlite
+@pytest.mark.parametrize(("path", "field", "message"), WRONG_QUERIES)
+def test_wrong_queries_are_named_with_what_is_allowed(api: Api, path: str, field: str, message: str) -> None:
+    assert message in faults(api.get(path))[field]
+
+
+# --- one job ---------------------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+@pytest.mark.parametrize("what", ["", "/events", "/decisions", "/explanation", "/predictions", "/allocations", "/logs"])
+def test_an_unknown_job_is_not_found(api: Api, what: str) -> None:
+    assert "no-such-job" in problem(api.get(UNKNOWN + what), 404)["detail"]
+
+
+def test_cancelling_an_unknown_job_is_not_found(api: Api) -> None:
+    problem(api.post(UNKNOWN + "/cancel"), 404)
+
+
+@on_sqlite
+def test_ids_that_no_database_could_hold_are_not_found(api: Api) -> None:
+    problem(api.get("/v1/jobs/%00"), 404)
+    problem(api.get("/v1/jobs/%ff"), 404)
+    problem(api.get("/v1/jobs/" + "x" * 5000), 404)
+
+
+def test_a_running_job_shows_its_progress_and_what_is_left(api: Api) -> None:
+    job_id = api.submit()
+    decide(api, job_id)
+    api.start(job_id)
+    samples = [sample(sequence=n, step=10 * (n + 1), at=NOW + 2 * n, loss=3.0 - n) for n in range(3)]
+    api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
+    job = api.job(job_id)
+    assert job["state"] == "running"
+    assert (job["step"], job["first_step"], job["loss"]) == (30, 1, 1.0)
+    assert job["running"] == {"workers": 2, "servers": 1, "gpu_type": None}
+    assert job["steps_per_second"] == pytest.approx(5.0)
+    assert job["progress"] == pytest.approx(0.3)
+    assert job["remaining_steps"] == {"mean": 70.0, "low": 50.0, "high": None}
+    assert job["remaining_seconds"] == {"mean": 14.0, "low": 10.0, "high": None}
+    assert (job["reason"], job["message"]) == ("GrantedMore", "One more worker saves 40 s.")
+
+
+def test_a_job_that_makes_no_steps_has_no_speed(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    api.as_task("POST", job_id, "telemetry", json=telemetry())
+    api.surroundings.clock.now += 31
+    assert api.job(job_id)["steps_per_second"] is None
+
+
+def test_an_ended_job_shows_how_it_ended(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    api.surroundings.clock.now += 100
+    result = {"outcome": "succeeded", "step": 50, "final_loss": 0.1, "metrics": {"test_accuracy": 0.9}}
+    assert api.as_task("POST", job_id, "result", json=result).status_code == 204
+    job = api.job(job_id)
+    assert (job["state"], job["jct_seconds"], job["progress"]) == ("succeeded", 100.0, 1.0)
+    assert job["result"]["metrics"] == {"test_accuracy": 0.9}
+    assert (job["remaining_steps"], job["remaining_seconds"]) == (None, None)
+
+
+# --- cancelling ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queued_job_is_cancelled_at_once(api: Api) -> None:
+    job_id = api.submit()
+    answer = api.post(f"/v1/jobs/{job_id}/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+    assert api.surroundings.triggers == ["submit", "cancel"]
+
+
+def test_a_job_with_tasks_is_told_to_stop_and_may_be_told_again(api: Api) -> None:
+    job_id = api.submit()
+    api.repository.put_task(TaskKey(job_id, Role.WORKER, 0), "node-1", NOW)
+    for _ in range(2):
+        job = api.post(f"/v1/jobs/{job_id}/cancel").json()
+        assert (job["state"], job["directive"]) == ("queued", "cancel")
+
+
+def test_an_ended_job_cannot_be_cancelled(api: Api) -> None:
+    job_id = api.submit()
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    assert "cancelled already" in problem(api.post(f"/v1/jobs/{job_id}/cancel"), 409)["detail"]
+
+
+# --- details ---------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_listed_newest_first_page_by_page(api: Api) -> None:
+    job_id = api.submit()
+    api.repository.add_event(job_id, "TaskExited", "A worker crashed.", {"seconds": math.inf, "codes": [1]}, NOW)
+    first = api.get(f"/v1/jobs/{job_id}/events", params={"limit": 1}).json()
+    assert first["events"][0]["data"] == {"seconds": None, "codes": [1]}
+    rest = api.get(f"/v1/jobs/{job_id}/events", params={"cursor": first["next_cursor"]}).json()
+    assert [event["type"] for event in rest["events"]] == ["JobSubmitted"]
+
+
+def test_decisions_say_what_was_believed_without_infinities(api: Api) -> None:
+    job_id = api.submit()
+    decide(api, job_id)
+    (decision,) = api.get(f"/v1/jobs/{job_id}/decisions").json()["decisions"]
+    assert decision["allocation"]["workers"] == 2
+    assert (decision["gain"], decision["next_gain"]) == (0.5, None)
+    assert decision["forecast"]["total_steps"] == {"mean": 100.0, "low": 80.0, "high": None}
+    assert decision["forecast"]["speed_model"] == {"theta0": None}
+
+
+def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
+    job_id = api.submit()
+    before = api.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert (before["at"], before["reason"]) == (None, None)
+    assert "round" in before["message"]
+    decide(api, job_id)
+    after = api.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert (after["reason"], after["gain"], after["confidence"]) == ("GrantedMore", 0.5, 0.75)
+    assert after["what_would_change_it"]
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    assert "cancelled" in api.get(f"/v1/jobs/{job_id}/explanation").json()["message"]
+
+
+def test_allocations_tell_the_history_of_memberships(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id, at=NOW + 5)
+    api.start(job_id, epoch=2, workers=4, servers=2, at=NOW + 65, step=300, cause="rescale", pause_seconds=0.2)
+    first, second = api.get(f"/v1/jobs/{job_id}/allocations").json()["allocations"]
+    assert (first["at_seconds"], first["workers"], first["servers"]) == (5.0, 2, 1)
+    assert (second["at_seconds"], second["workers"], second["servers"], second["step"]) == (65.0, 4, 2, 300)
+    assert (second["pause_seconds"], second["cause"]) == (0.2, "rescale")
+    assert api.job(job_id)["rescales"] == 1
+
+
+def test_logs_show_the_end_of_what_tasks_printed(api: Api) -> None:
+    job_id = api.submit()
+    keys = [TaskKey(job_id, Role.WORKER, rank) for rank in range(2)]
+    for key in keys:
+        api.repository.put_task(key, "node-1", NOW + key.rank)
+        api.surroundings.cluster.start(TaskLaunch(key, "node-1", Resources(), {}))
+        api.surroundings.cluster.print_line(key, f"hello from {key.rank}")
+    logs = api.get(f"/v1/jobs/{job_id}/logs").json()["logs"]
+    assert [log["task"] for log in logs] == [keys[1].name, keys[0].name]
+    (one,) = api.get(f"/v1/jobs/{job_id}/logs", params={"task": keys[0].name, "tail_bytes": 3}).json()["logs"]
+    assert one["text"] == " 0\n"
+    assert "task" in faults(api.get(f"/v1/jobs/{job_id}/logs", params={"task": "stranger"}))
+
+
+def test_logs_are_unavailable_while_the_cluster_is(api: Api) -> None:
+    job_id = api.submit()
+    api.repository.put_task(TaskKey(job_id, Role.WORKER, 0), "node-1", NOW)
+    api.surroundings.cluster.available = False
+    assert api.get(f"/v1/jobs/{job_id}/logs").headers["retry-after"]
+    problem(api.get(f"/v1/jobs/{job_id}/logs"), 503)
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_predicted_of_a_job_that_has_not_run(api: Api) -> None:
+    job_id = api.submit()
+    found = api.get(f"/v1/jobs/{job_id}/predictions", params={"workers": "1-2", "servers": "3"}).json()
+    assert [(point["workers"], point["servers"]) for point in found["speeds"]] == [(1, 3), (2, 3)]
+    assert all(point["steps_per_second"] is None for point in found["speeds"])
+    assert (found["at"], found["total_steps"], found["losses"], found["fitted"]) == (None, None, [], [])
+
+
+def test_predictions_show_the_curve_the_speeds_and_earlier_beliefs(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    samples = [
+        sample(sequence=n, step=10 * (n + 1), at=NOW + n, loss=1 / (0.05 * n + 0.5) + 0.1) for n in range(20)
+    ] + [sample(sequence=20, step=210, at=NOW + 20, loss="Infinity")]
+    api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
+    decide(api, job_id, at=NOW + 1)
+    decide(api, job_id, at=NOW + 2)
+    found = api.get(f"/v1/jobs/{job_id}/predictions", params={"workers": "1-4", "servers": "1-2"}).json()
+    assert found["total_steps"]["mean"] == 100.0
+    assert (found["confidence"], found["rule"]) == (0.75, "loss_decrease")
+    speeds = {(point["workers"], point["servers"]): point["steps_per_second"] for point in found["speeds"]}
+    assert len(speeds) == 8
+    assert speeds[2, 1] == pytest.approx(10.0, rel=0.1)  # ten steps a second were measured at this size
+    assert speeds[4, 1] > speeds[1, 1]
+    assert len(found["losses"]) == 21
+    assert found["losses"][-1] == {"step": 210.0, "loss": None}
+    assert found["fitted"][5]["loss"] == pytest.approx(samples[5]["loss"], rel=0.2)
+    assert [point["step"] for point in found["history"]] == [10, 10]
+    assert found["history"][0]["at"] < found["history"][1]["at"]
+
+
+def test_the_fitted_curve_goes_on_to_the_predicted_end(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    samples = [sample(sequence=n, step=n + 1, n_steps=1, at=NOW + n, loss=1 / (n + 1)) for n in range(20)]
+    api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
+    decide(api, job_id)
+    fitted = api.get(f"/v1/jobs/{job_id}/predictions").json()["fitted"]
+    assert fitted[-1]["step"] == 100.0
+    assert [point["step"] for point in fitted] == sorted(point["step"] for point in fitted)
+
+
+@on_sqlite
+@pytest.mark.parametrize("sizes", ["", "0-3", "4-2", "1-9999", "a", "1-2-3", "-1"])
+def test_wrong_ranges_of_sizes_are_refused(api: Api, sizes: str) -> None:
+    job_id = api.submit()
+    assert "servers" in faults(api.get(f"/v1/jobs/{job_id}/predictions", params={"servers": sizes}))
+
+
+@on_sqlite
+def test_a_table_of_too_many_sizes_is_refused(api: Api) -> None:
+    job_id = api.submit()
+    found = faults(api.get(f"/v1/jobs/{job_id}/predictions", params={"workers": "1-100", "servers": "1-100"}))
+    assert "1024 sizes" in found["workers"]
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+def place(api: Api, job_id: str, *ranks: int) -> None:
+    for rank in ranks:
+        key = TaskKey(job_id, Role.WORKER, rank)
+        api.surroundings.cluster.start(TaskLaunch(key, "node-1", Resources(), {}))
+
+
+def test_nodes_show_what_their_tasks_use(api: Api) -> None:
+    job_id = api.submit(workers={"resources": {"cpu": 1.5, "memory_bytes": 1000}})
+    place(api, job_id, 0, 1)
+    place(api, "a-forgotten-job", 0)
+    exited = TaskKey(job_id, Role.WORKER, 1)
+    api.surroundings.cluster.exit(exited, 0)
+    (node,) = api.get("/v1/nodes").json()["nodes"]
+    assert node["name"] == "node-1"
+    assert node["used"] == {"cpu": 1.5, "memory_bytes": 1000, "gpus": {}}
+    assert node["tasks"] == ["a-forgotten-job-worker-0-0", f"{job_id}-worker-0-0"]
+
+
+def test_the_cluster_in_one_look(api: Api) -> None:
+    api.surroundings.cluster.__dict__.update(
+        FakeCluster([Node("a", Resources(4, 100, {"v100": 2})), Node("b", Resources(2, 50))]).__dict__
+    )
+    job_id = api.submit(
+        workers={"resources": {"cpu": 1, "memory_bytes": 10}}, servers={"resources": {"memory_bytes": 1}}
+    )
+    decide(api, job_id)
+    found = api.get("/v1/cluster").json()
+    assert found["capacity"] == {"cpu": 6.0, "memory_bytes": 150, "gpus": {"v100": 2}}
+    assert found["jobs"]["queued"] == 1
+    assert found["last_round_at"].startswith("2025-10-09T08:53:20")
+    assert (found["policy"], found["version"]) == ("optimus", "1.2.3")
+
+
+def test_rounds_are_listed_newest_first(api: Api) -> None:
+    job_id = api.submit()
+    decide(api, job_id)
+    decide(api, job_id, trigger="submit", error="the cluster could not be asked")
+    rounds = api.get("/v1/rounds").json()["rounds"]
+    assert [each["trigger"] for each in rounds] == ["submit", "period"]
+    assert rounds[0]["error"] == "the cluster could not be asked"
+
+
+def test_the_cluster_that_cannot_be_asked_is_a_503(api: Api) -> None:
+    api.surroundings.cluster.available = False
+    assert "cluster" in problem(api.get("/v1/nodes"), 503)["detail"]
+
+
+# --- paths and methods -----------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+def test_unknown_paths_are_not_found(api: Api) -> None:
+    for path in ("/", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/a/b/c"):
+        problem(api.get(path), 404)
+
+
+@on_sqlite
+def test_other_methods_are_not_allowed_and_those_that_are_get_named(api: Api) -> None:
+    answer = api.call("DELETE", "/v1/jobs")
+    assert "GET, POST" in problem(answer, 405)["detail"]
+    assert answer.headers["allow"] == "GET, POST"
+
+
+def test_a_wanted_job_shows_what_it_should_have(api: Api) -> None:
+    job_id = api.submit()
+    task = PlacedTask(TaskKey(job_id, Role.WORKER, 0), "node-1")
+    api.repository.set_wanted(job_id, Allocation(1, 1), Directive.RUN, [task], NOW)
+    job = api.job(job_id)
+    assert job["wanted"] == {"workers": 1, "servers": 1, "gpu_type": None}
+    assert job["running"]["workers"] == 0

@@ -1,0 +1,117 @@
+"""The OpenAPI document tells the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import Api, on_sqlite
+
+from optimus_service.api import examples
+from optimus_service.api.schemas import (
+    Body,
+    JobProfileBody,
+    JobResultBody,
+    JobSpecBody,
+    MembershipReportBody,
+    TelemetryBody,
+)
+
+pytestmark = on_sqlite
+
+ALL_EXAMPLES: list[tuple[type[Body], examples.Examples]] = [
+    (JobSpecBody, examples.JOB_SPECS),
+    (TelemetryBody, examples.TELEMETRY),
+    (MembershipReportBody, examples.MEMBERSHIPS),
+    (JobProfileBody, examples.PROFILES),
+    (JobResultBody, examples.RESULTS),
+]
+
+
+@pytest.fixture
+def document(api: Api) -> dict[str, Any]:
+    answer = api.get("/openapi.json")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for part in value.values():
+            yield from references(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from references(part)
+
+
+def test_all_references_lead_somewhere(document: dict[str, Any]) -> None:
+    names = {reference.removeprefix("#/components/schemas/") for reference in references(document)}
+    assert names <= set(document["components"]["schemas"])
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_every_operation_is_described_with_its_errors(document: dict[str, Any]) -> None:
+    for name, operation in operations(document):
+        assert operation["description"], name
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                assert set(answer["content"]) == {"application/problem+json"}, name
+        assert {"422", "500", "503"} <= set(operation["responses"]), name
+
+
+def test_every_body_has_examples_and_its_own_errors(document: dict[str, Any]) -> None:
+    with_body = {name: operation for name, operation in operations(document) if "requestBody" in operation}
+    assert len(with_body) == 5
+    for name, operation in with_body.items():
+        assert operation["requestBody"]["content"]["application/json"]["examples"], name
+        assert {"400", "413", "415"} <= set(operation["responses"]), name
+
+
+def test_every_operation_names_the_token_that_it_needs(document: dict[str, Any]) -> None:
+    needed = {name: operation.get("security") for name, operation in operations(document)}
+    assert needed.pop("GET /healthz") is None
+    assert needed.pop("GET /readyz") is None
+    of_jobs = {name for name, security in needed.items() if security == [{"job": []}]}
+    assert of_jobs == {
+        f"{method} /v1/jobs/{{job_id}}/{what}"
+        for method, what in [
+            ("GET", "membership"),
+            ("POST", "membership"),
+            ("PUT", "profile"),
+            ("POST", "telemetry"),
+            ("POST", "result"),
+        ]
+    }
+    assert all(security == [{"user": []}] for name, security in needed.items() if name not in of_jobs)
+
+
+@pytest.mark.parametrize(("body", "given"), ALL_EXAMPLES, ids=lambda value: getattr(value, "__name__", ""))
+def test_examples_are_accepted_bodies(body: type[Body], given: examples.Examples, database_url: str) -> None:
+    for example in given.values():
+        body.model_validate(example["value"])
+
+
+def test_the_examples_of_a_job_are_accepted_by_the_service(api: Api) -> None:
+    for example in examples.JOB_SPECS.values():
+        assert api.post("/v1/jobs", json=example["value"]).status_code == 201
+    job_id = api.submit()
+    for example in examples.MEMBERSHIPS.values():
+        assert api.as_task("POST", job_id, "membership", json=example["value"]).status_code == 204
+    for example in examples.TELEMETRY.values():
+        assert api.as_task("POST", job_id, "telemetry", json=example["value"]).json()["accepted"] == 2
+
+
+def test_the_page_for_people_is_there(api: Api) -> None:
+    answer = api.get("/docs")
+    assert answer.status_code == 200
+    assert "/openapi.json" in answer.text

@@ -1,0 +1,172 @@
+"""The hub that long polls wait in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import until
+
+from optimus_service import hub as hub_module
+from optimus_service.hub import TooManyWaiters, WakeUpHub
+from optimus_service.store.errors import DatabaseNotAvailable
+
+LONG = 60.0
+"""A time limit that no test waits for."""
+
+
+class Generations:
+    """Stands for the database; counts how often it is asked."""
+
+    def __init__(self, **generations: int) -> None:
+        self.generations = generations
+        self.available = True
+        self.asked = 0
+
+    def __call__(self) -> dict[str, int]:
+        self.asked += 1
+        if not self.available:
+            raise DatabaseNotAvailable("switched off")
+        return dict(self.generations)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await test
+
+    asyncio.run(limited())
+
+
+async def until_waiting(hub: WakeUpHub, n_waiters: int = 1) -> None:
+    await until(lambda: hub.n_waiters >= n_waiters)
+
+
+def test_a_notification_from_another_thread_wakes_those_it_is_news_for() -> None:
+    async def test() -> None:
+        hub = WakeUpHub(Generations())
+        waiting = [asyncio.create_task(hub.wait("a", after, LONG)) for after in (1, 2, 5)]
+        other = asyncio.create_task(hub.wait("b", 1, LONG))
+        await until_waiting(hub, 4)
+        thread = threading.Thread(target=hub.notify, args=("a", 3))
+        thread.start()
+        assert await waiting[0] == 3
+        assert await waiting[1] == 3
+        thread.join()
+        assert hub.n_waiters == 2
+        hub.close()
+        assert [await waiting[2], await other] == [5, 1]
+
+    run(test())
+
+
+def test_the_timeout_answers_with_what_the_caller_knew() -> None:
+    async def test() -> None:
+        hub = WakeUpHub(Generations(a=1))
+        assert await hub.wait("a", 7, 0.001) == 7
+        assert hub.n_waiters == 0
+
+    run(test())
+
+
+def test_changes_of_other_replicas_are_seen_in_the_database() -> None:
+    async def test() -> None:
+        database = Generations(a=1)
+        hub = WakeUpHub(database, poll_seconds=0.001)
+        running = asyncio.create_task(hub.run())
+        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(50)]
+        await until_waiting(hub, 50)
+        database.generations["a"] = 2
+        assert set(await asyncio.gather(*waiting)) == {2}
+        running.cancel()
+
+    run(test())
+
+
+def test_the_database_is_asked_once_a_period_and_not_at_all_without_waiters() -> None:
+    async def test() -> None:
+        database = Generations(a=1)
+        hub = WakeUpHub(database, poll_seconds=0.001)
+        running = asyncio.create_task(hub.run())
+        for _ in range(100):  # turns of the event loop without anybody waiting
+            await asyncio.sleep(0)
+        assert database.asked == 0
+        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(200)]
+        await until_waiting(hub, 200)
+        await until(lambda: database.asked > 0)
+        assert database.asked < 200
+        hub.close()
+        await asyncio.gather(*waiting)
+        running.cancel()
+
+    run(test())
+
+
+def test_a_database_that_comes_back_is_asked_again() -> None:
+    async def test() -> None:
+        database = Generations(a=2)
+        database.available = False
+        hub = WakeUpHub(database, poll_seconds=0.001)
+        running = asyncio.create_task(hub.run())
+        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
+        await until(lambda: database.asked >= 3)
+        assert not waiting.done()
+        database.available = True
+        assert await waiting == 2
+        running.cancel()
+
+    run(test())
+
+
+def test_a_closed_hub_lets_nobody_wait() -> None:
+    async def test() -> None:
+        hub = WakeUpHub(Generations())
+        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
+        await until_waiting(hub)
+        thread = threading.Thread(target=hub.close)
+        thread.start()
+        assert await waiting == 1
+        thread.join()
+        assert await hub.wait("a", 1, LONG) == 1
+        hub.close()
+
+    run(test())
+
+
+def test_a_waiter_that_goes_away_is_forgotten() -> None:
+    async def test() -> None:
+        hub = WakeUpHub(Generations())
+        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
+        await until_waiting(hub)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert hub.n_waiters == 0
+        hub.notify("a", 9)
+
+    run(test())
+
+
+def test_waiters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(hub_module, "MAX_WAITERS", 1)
+        hub = WakeUpHub(Generations())
+        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
+        await until_waiting(hub)
+        with pytest.raises(TooManyWaiters):
+            await hub.wait("a", 1, LONG)
+        hub.close()
+        await waiting
+
+    run(test())
+
+
+def test_a_notification_without_an_event_loop_does_no_harm() -> None:
+    hub = WakeUpHub(Generations())
+    hub.notify("a", 1)
+    asyncio.run(hub.wait("a", 1, 0.001))  # the event loop that it knew is closed now
+    hub.notify("a", 2)
+    hub.close()

@@ -1,0 +1,68 @@
+"""Job tokens and the secret that they come from."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimus_service.job_tokens import JobTokens, is_job_token, load_secret, new_nonce
+from optimus_service.settings import Settings
+
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+
+
+def test_a_token_can_be_made_again_after_a_restart() -> None:
+    token = JobTokens(b"secret").issue("job-1", "nonce")
+    assert JobTokens(b"secret").verify(token, "job-1", "nonce")
+    assert is_job_token(token)
+
+
+@given(first=st.tuples(words, words), second=st.tuples(words, words))
+def test_a_token_is_good_for_one_job_and_nonce_only(first: tuple[str, str], second: tuple[str, str]) -> None:
+    tokens = JobTokens(b"secret")
+    assert tokens.verify(tokens.issue(*first), *second) == (first == second)
+
+
+@given(token=st.text())
+def test_nobody_guesses_a_token(token: str) -> None:
+    assert not JobTokens(b"secret").verify(token, "job-1", "nonce")
+
+
+def test_another_secret_makes_other_tokens() -> None:
+    assert not JobTokens(b"other").verify(JobTokens(b"secret").issue("job-1", "nonce"), "job-1", "nonce")
+
+
+def test_nonces_differ() -> None:
+    assert len({new_nonce() for _ in range(100)}) == 100
+
+
+def test_the_secret_is_made_once_for_the_owner_only(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path / "data")
+    secret = load_secret(settings)
+    assert len(secret) == 64
+    assert load_secret(settings) == secret
+    path = tmp_path / "data" / "secret.key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_processes_that_start_together_agree_on_the_secret(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path)
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(load_secret, [settings] * 16))) == 1
+
+
+def test_a_given_secret_needs_no_file(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path, secret="given from outside")
+    assert load_secret(settings) == b"given from outside"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        JobTokens(b"")

@@ -1,0 +1,68 @@
+"""Asking whether tasks can load some code."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from optimus_service.api.task_checks import TaskChecks
+
+
+class Question:
+    """Stands for the cluster; counts what it is asked."""
+
+    def __init__(self, answer: str | None = None) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def __call__(self, import_path: str, _working_directory: str | None) -> str | None:
+        self.asked.append(import_path)
+        assert self.may_answer.wait(30)
+        return self.answer
+
+
+def test_good_news_is_remembered_for_a_while() -> None:
+    question, now = Question(), [0.0]
+    checks = TaskChecks(question, clock=lambda: now[0])
+    for _ in range(3):
+        assert checks.why_not_loadable("m:f", None) is None
+    assert question.asked == ["m:f"]
+    assert checks.why_not_loadable("m:f", "/elsewhere") is None
+    now[0] = 61.0
+    assert checks.why_not_loadable("m:f", None) is None
+    assert len(question.asked) == 3
+
+
+def test_bad_news_is_not_remembered() -> None:
+    question = Question("no such module")
+    checks = TaskChecks(question)
+    assert checks.why_not_loadable("m:f", None) == "no such module"
+    question.answer = None
+    assert checks.why_not_loadable("m:f", None) is None
+
+
+def test_equal_questions_at_one_time_are_asked_once_and_others_do_not_wait() -> None:
+    question = Question()
+    checks = TaskChecks(question)
+    question.may_answer.clear()
+    with ThreadPoolExecutor(8) as pool:
+        same = [pool.submit(checks.why_not_loadable, "m:f", None) for _ in range(6)]
+        other = pool.submit(checks.why_not_loadable, "n:f", None)
+        while len(question.asked) < 2:  # bounded by the test's time limit
+            pass
+        question.may_answer.set()
+        assert [each.result(30) for each in [*same, other]] == [None] * 7
+    assert sorted(question.asked) == ["m:f", "n:f"]
+
+
+def test_only_so_many_answers_are_remembered() -> None:
+    question = Question()
+    checks = TaskChecks(question, clock=lambda: 0.0)
+    for number in range(300):
+        checks.why_not_loadable(f"m{number}:f", None)
+    checks.why_not_loadable("m299:f", None)
+    assert len(question.asked) == 300
+    checks.why_not_loadable("m0:f", None)
+    assert len(question.asked) == 301
