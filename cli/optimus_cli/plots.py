@@ -24,7 +24,8 @@ DPI = 144
 MAX_COLUMNS = 4
 """Panels side by side; more jobs go into further rows."""
 ROBUST_QUANTILE = 0.98
-"""A few wild losses (a diverging start) must not flatten the rest of the picture."""
+WILD = 10.0
+"""Losses above this many times the bulk of them (a diverging start) are cut off: they would flatten the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def _draw_loss(axes: Axes, run: Run, colour: str) -> None:
     if fitted:
         axes.plot(fitted_steps, fitted, color=BLACK, linewidth=1.5, label="fitted")
     if losses:
-        axes.set_ylim(0, 1.1 * float(np.quantile(losses, ROBUST_QUANTILE)))
+        axes.set_ylim(0, 1.05 * min(max(losses), WILD * float(np.quantile(losses, ROBUST_QUANTILE))))
         axes.legend(frameon=False)
     else:
         _say_nothing_known(axes, "no loss was reported")

@@ -30,10 +30,10 @@ LIMITS: dict[str, Any] = {
 def arrivals() -> Sequence[Arrival]:
     """The demo's jobs by time of arrival: different networks, modes and convergence rules."""
     return (
-        _arrival(0.0, "mlp", "sync", {"loss_decrease": {"below": 0.01}, "max_epochs": 300}, learning_rate=0.003),
-        _arrival(25.0, "cnn", "async", {"target_loss": 0.06, "max_epochs": 200}),
+        _arrival(0.0, "mlp", "sync", {"loss_decrease": {"below": 0.006}, "max_epochs": 400}),
+        _arrival(30.0, "cnn", "async", {"target_loss": 0.05, "max_epochs": 200}),
         _arrival(
-            50.0, "resnet", "sync", {"loss_decrease": {"below": 0.01, "relative_to": "maximum"}, "max_epochs": 80}
+            55.0, "resnet", "sync", {"loss_decrease": {"below": 0.006, "relative_to": "maximum"}, "max_epochs": 80}
         ),
     )
 
