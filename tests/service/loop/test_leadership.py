@@ -1,0 +1,117 @@
+"""Who leads: leases, takeover from the dead, and fencing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from optimus_scheduler.types import Allocation, Directive
+from optimus_service import kernel
+from optimus_service.loop.leader import Holder, Leadership
+from optimus_service.store.errors import StaleLeader
+from optimus_service.store.repository import Repository
+
+LEASE_SECONDS = 9.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def leadership(repository: Repository, clock: Clock, holder: Holder) -> Leadership:
+    return Leadership(repository, LEASE_SECONDS, clock, holder)
+
+
+def alive() -> Holder:
+    return Holder.this_process()
+
+
+def elsewhere(number: int = 1) -> Holder:
+    """A process of another machine."""
+    return Holder(f"host-{number}/boot/pid:[1]", kernel.Process(1, 1))
+
+
+def dead() -> Holder:
+    """A process of this machine that has ended."""
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    parsed = kernel.parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    assert parsed is not None
+    os.waitpid(pid, 0)
+    return replace(alive(), process=parsed[0])
+
+
+def test_names_can_be_read_back() -> None:
+    assert Holder.parse(alive().name) == alive()
+    assert Holder.parse("somebody") is None
+    assert Holder.parse("host/with/1/x") is None
+
+
+def test_only_one_leads_until_the_lease_is_over(repository: Repository, clock: Clock) -> None:
+    first = leadership(repository, clock, elsewhere(1))
+    second = leadership(repository, clock, elsewhere(2))
+    token = first.claim()
+    assert token is not None
+    assert second.claim() is None
+    clock.now += LEASE_SECONDS - 0.1
+    assert second.claim() is None
+    clock.now += 0.2
+    newer = second.claim()
+    assert newer is not None
+    assert newer > token
+
+
+def test_renewing_keeps_the_lease(repository: Repository, clock: Clock) -> None:
+    first = leadership(repository, clock, elsewhere(1))
+    second = leadership(repository, clock, elsewhere(2))
+    token = first.claim()
+    for _ in range(20):
+        clock.now += LEASE_SECONDS / 3
+        assert first.claim() == token
+        assert second.claim() is None
+
+
+def test_resigning_lets_others_lead_at_once(repository: Repository, clock: Clock) -> None:
+    first = leadership(repository, clock, elsewhere(1))
+    first.claim()
+    first.resign()
+    assert leadership(repository, clock, elsewhere(2)).claim() is not None
+    assert first.claim() is None
+
+
+def test_leader_that_died_on_this_machine_is_replaced_at_once(repository: Repository, clock: Clock) -> None:
+    token = leadership(repository, clock, dead()).claim()
+    assert token is not None
+    successor = leadership(repository, clock, alive()).claim()
+    assert successor is not None
+    assert successor > token
+
+
+def test_leader_that_lives_or_cannot_be_seen_is_not_replaced(repository: Repository, clock: Clock) -> None:
+    leadership(repository, clock, alive()).claim()
+    assert leadership(repository, clock, elsewhere()).claim() is None
+    assert leadership(repository, clock, replace(dead(), host=elsewhere().host)).claim() is None
+
+
+def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
+    first = leadership(repository, clock, elsewhere(1))
+    token = first.claim()
+    clock.now += LEASE_SECONDS + 1
+    assert leadership(repository, clock, elsewhere(2)).claim() is not None
+    first.step_down()
+    assert first.claim() is None
+    assert token is not None
+    spec = {"name": "job", "project": "default", "task": "m:f"}
+    repository.create_job("job-1", spec, "nonce", None, "hash", 0.0)
+    with pytest.raises(StaleLeader):
+        repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, (), 0.0, token)

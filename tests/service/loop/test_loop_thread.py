@@ -1,0 +1,174 @@
+"""The thread: when rounds are run, what its health says, and that nothing kills it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.service.clusters.cluster_harness import wait_until
+from tests.service.loop.loop_world import NODES, World
+
+from optimus_scheduler import cycle
+from optimus_scheduler.types import Plan, Resources, Role, Snapshot, TaskKey
+from optimus_service.clusters.base import TaskLaunch
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.loop.leader import Leadership
+from optimus_service.loop.loop import LoopTimes, SchedulingLoop
+from optimus_service.metrics import Metrics
+from optimus_service.store.repository import LEADER_LEASE, Repository
+
+NEVER = 3600.0
+"""A period that no test lives to see."""
+
+
+class Planner:
+    """Counts rounds; raises when told to; otherwise plans nothing, or what the real one would."""
+
+    def __init__(self) -> None:
+        self.n_rounds = 0
+        self.error: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, snapshot: Snapshot, timer: cycle.Timer) -> Plan:
+        self.gate.wait(20)
+        self.n_rounds += 1
+        if self.error is not None:
+            raise self.error
+        return Plan((), ())
+
+
+class Running:
+    """A loop with its parts at hand."""
+
+    def __init__(self, repository: Repository, directory: Path) -> None:
+        self.repository = repository
+        self.planner = Planner()
+        self.world = World(repository, directory, FakeCluster(NODES), planner=self.planner)
+        repository.release_lease(LEADER_LEASE, f"world-{id(self.world)}")
+        self.metrics = Metrics()
+        self.loops: list[SchedulingLoop] = []
+
+    def loop(self, round_seconds: float = NEVER, debounce_seconds: float = 0.0) -> SchedulingLoop:
+        loop = SchedulingLoop(
+            self.world.rounds,
+            Leadership(self.repository, 10.0, time.time),
+            self.world.cluster,
+            self.repository,
+            self.metrics,
+            LoopTimes(round_seconds, debounce_seconds, 10.0),
+            time.time,
+        )
+        self.loops.append(loop)
+        return loop
+
+    def started(self, **times: float) -> SchedulingLoop:
+        loop = self.loop(**times)
+        loop.start()
+        wait_until("the first round is over", lambda: bool(self.repository.rounds().items))
+        return loop
+
+    def triggers(self) -> list[str]:
+        return [record.trigger for record in reversed(self.repository.rounds().items)]
+
+    def errors(self) -> list[str | None]:
+        return [record.error for record in self.repository.rounds().items]
+
+    def failed_rounds(self) -> float:
+        value = self.metrics.registry.get_sample_value("optimus_rounds_failed_total")
+        assert value is not None
+        return value
+
+
+@pytest.fixture
+def running(repository: Repository, tmp_path: Path) -> Iterator[Running]:
+    found = Running(repository, tmp_path)
+    yield found
+    found.planner.gate.set()
+    for loop in found.loops:
+        loop.stop(20)
+
+
+def test_first_round_follows_the_start(running: Running) -> None:
+    loop = running.started()
+    assert running.triggers() == ["start"]
+    assert loop.leads
+    assert loop.health() is None
+    loop.stop(20)
+    assert not loop.leads
+
+
+def test_trigger_asks_for_a_round_soon(running: Running) -> None:
+    loop = running.started()
+    loop.trigger("submit")
+    wait_until("the round has run", lambda: running.triggers() == ["start", "submit"])
+
+
+def test_events_during_a_round_share_the_next_one(running: Running) -> None:
+    loop = running.started()
+    running.planner.gate.clear()
+    loop.trigger("first")
+    wait_until("the round has begun", lambda: not loop._reasons)
+    for why in ("submit", "submit", "cancel"):
+        loop.trigger(why)
+    running.planner.gate.set()
+    wait_until("both rounds have run", lambda: running.triggers() == ["start", "first", "submit, cancel"])
+
+
+def test_rounds_come_by_the_period(running: Running) -> None:
+    running.started(round_seconds=0.05)
+    wait_until("three rounds have run", lambda: running.triggers()[:3] == ["start", "period", "period"])
+
+
+def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
+    loop = running.started()
+    running.world.submit()
+    key = TaskKey("job-1", Role.WORKER, 0)
+    running.repository.put_task(key, "node-0", 0.0)
+    running.world.cluster.start(TaskLaunch(key, "node-0", Resources(), {}))
+    wait_until("the task was seen", lambda: key in loop._live)
+    running.world.cluster.exit(key, 1)
+    wait_until("a round has run for it", lambda: running.triggers() == ["start", "task exited"])
+
+
+def test_follower_waits_and_takes_over(running: Running) -> None:
+    repository = running.repository
+    other = repository.acquire_lease(LEADER_LEASE, "somebody else", 3600.0, time.time())
+    assert other is not None
+    loop = running.loop()
+    loop.start()
+    wait_until("the follower runs", lambda: loop._thread.is_alive())
+    assert loop.health() is None
+    assert not loop.leads
+    assert running.triggers() == []
+    repository.release_lease(LEADER_LEASE, "somebody else")
+    wait_until("it has taken over", lambda: running.triggers() == ["start"])
+
+
+def test_unavailable_cluster_is_waited_for(running: Running) -> None:
+    loop = running.started(round_seconds=0.05)
+    running.world.cluster.available = False
+    wait_until("health shows it", lambda: "cluster" in (loop.health() or ""))
+    running.world.cluster.available = True
+    wait_until("it is well again", lambda: loop.health() is None)
+
+
+def test_error_in_a_round_is_shown_and_survived(running: Running) -> None:
+    loop = running.started(round_seconds=0.05)
+    running.planner.error = ZeroDivisionError("by nothing")
+    wait_until("health shows it", lambda: "ZeroDivisionError: by nothing" in (loop.health() or ""))
+    wait_until("it is counted", lambda: running.failed_rounds() >= 1)
+    wait_until("the round is recorded", lambda: "ZeroDivisionError: by nothing" in running.errors())
+    running.planner.error = None
+    wait_until("it is well again", lambda: loop.health() is None)
+
+
+def test_health_before_the_start_and_after_the_end(running: Running) -> None:
+    loop = running.loop()
+    assert loop.health() == "the scheduling loop is not running"
+    loop.start()
+    loop.stop(20)
+    assert loop.health() is None, "being stopped is no illness"

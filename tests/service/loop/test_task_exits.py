@@ -1,0 +1,124 @@
+"""What exits of tasks do to their job."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.loop.loop_world import World
+
+from optimus_scheduler.types import JobState, Role, TaskKey
+from optimus_service.loop.exits import is_failure
+
+WORKER = TaskKey("job-1", Role.WORKER, 0)
+SERVER = TaskKey("job-1", Role.SERVER, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted", "expected"),
+    [
+        (0, False, False),
+        (0, True, False),
+        (None, False, False),  # lost with its node
+        (4, False, False),  # follows from the death of the coordinator
+        (1, False, True),
+        (1, True, True),
+        (3, False, True),
+        (137, False, True),
+        (137, True, False),  # it was stopped because it was not wanted
+        (143, False, True),
+        (143, True, False),
+    ],
+)
+def test_which_exits_speak_against_a_job(code: int | None, unwanted: bool, expected: bool) -> None:
+    assert is_failure(code, 5.0 if unwanted else None) is expected
+
+
+def newest(world: World, role: Role) -> TaskKey:
+    return max(key for key in world.running("job-1", role) if key.rank == 0)
+
+
+def crash(world: World, role: Role, code: int = 1) -> None:
+    world.clock.now += 1.0
+    world.cluster.exit(newest(world, role), code)
+    world.round("task exited")
+
+
+def test_error_in_the_users_code_fails_the_job_at_once(world: World) -> None:
+    world.submit()
+    world.round()
+    world.cluster.print_line(WORKER, "Traceback: no data at /data/cats")
+    crash(world, Role.WORKER, code=3)
+    job = world.repository.get_job("job-1")
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    assert "own code failed in job-1-worker-0-0" in job.failure
+    assert "no data at /data/cats" in job.failure
+
+
+def test_crashing_without_progress_fails_the_job(world: World) -> None:
+    world.submit()
+    world.round()
+    for _ in range(world.settings.max_task_failures - 1):
+        crash(world, Role.WORKER)
+        assert world.state() is JobState.QUEUED
+    crash(world, Role.WORKER)
+    job = world.repository.get_job("job-1")
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    assert job.failure.startswith("worker 0 failed 6 times without any progress")
+
+
+def test_each_task_has_failures_of_its_own(world: World) -> None:
+    """One incident that takes all tasks of a large job is not six failures."""
+    world.submit()
+    world.round()
+    for _ in range(world.settings.max_task_failures - 1):
+        crash(world, Role.WORKER)
+        crash(world, Role.SERVER)
+    assert world.state() is JobState.QUEUED
+
+
+def test_progress_forgives_earlier_failures(world: World) -> None:
+    world.submit()
+    world.round()
+    for _ in range(2 * world.settings.max_task_failures):
+        crash(world, Role.WORKER)
+        world.train(2)
+    assert world.state() is JobState.RUNNING
+
+
+def test_lost_node_is_not_the_jobs_fault(world: World) -> None:
+    world.submit()
+    world.round()
+    world.train(5)
+    node = next(task.node for task in world.cluster.tasks())
+    world.cluster.lose_node(node)
+    world.round("node lost")
+    moved = [*world.running("job-1", Role.WORKER), *world.running("job-1", Role.SERVER)]
+    assert len(moved) == 2
+    assert node not in {task.node for task in world.cluster.tasks() if task.key in moved}
+    assert [event["exit_code"] for event in world.events("job-1", "TaskExited")] == [None] * 3
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    assert world.state() is JobState.SUCCEEDED
+
+
+def test_task_that_was_never_seen_is_started_again(world: World) -> None:
+    """The service died after it had recorded the task, before the cluster knew of it."""
+    world.submit()
+    world.cluster.refuses_to_start = {WORKER.name}
+    world.round()
+    assert WORKER in {record.key for record in world.repository.tasks()}
+    world.cluster.refuses_to_start = set()
+    world.round()
+    assert WORKER in world.running("job-1")
+    assert world.events("job-1", "TaskExited") == []
+
+
+def test_tasks_that_nobody_recorded_are_left_alone(world: World) -> None:
+    world.submit()
+    world.round()
+    stranger = TaskKey("somebody-else", Role.WORKER, 0)
+    launch = world.cluster.launches[0]
+    world.cluster.start(type(launch)(stranger, launch.node, launch.resources, {}))
+    world.round()
+    assert stranger in world.cluster.running()
+    assert world.cluster.stopped == []
