@@ -36,7 +36,7 @@ def allocate(
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
-    contest = Contest(tuple(contenders), capacity - leaving, leaving)
+    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving)
     return {**grants, **policy.allocate(contest, settings)}
 
 
@@ -65,6 +65,13 @@ def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
             if node in cordoned:
                 total = total + (job.spec.worker if role is Role.WORKER else job.spec.server).resources
     return total
+
+
+def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
+    """Never below nothing, though a cluster that has just lost nodes may hold less than jobs still have."""
+    left = capacity - leaving
+    gpus = {kind: max(count, 0) for kind, count in left.gpus.items()}
+    return Resources(max(left.cpu, 0.0), max(left.memory_bytes, 0), gpus)
 
 
 def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str], policy: Policy) -> Request:

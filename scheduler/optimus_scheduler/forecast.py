@@ -80,9 +80,7 @@ def _forecast(job: Job, now: float, curve: LossCurve, speeds: Speeds, settings: 
 # --- the end of the job ----------------------------------------------------------------------------------------------
 
 
-def _predict_total(
-    job: Job, curve: LossCurve, elapsed: float, speed: float | None, coverage: float = 0.8
-) -> Prediction | None:
+def _predict_total(job: Job, curve: LossCurve, elapsed: float, speed: float | None) -> Prediction | None:
     return convergence_step(
         curve,
         job.spec.convergence,
@@ -90,7 +88,6 @@ def _predict_total(
         now_step=job.step,
         elapsed_seconds=elapsed,
         steps_per_second=speed,
-        coverage=coverage,
     )
 
 
@@ -104,10 +101,10 @@ def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) 
 
 
 def _converged_by(job: Job, curve: LossCurve, elapsed: float, settings: Settings) -> str | None:
-    """The part of the rule that holds now, beyond reasonable doubt; None otherwise.
+    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
 
-    The best curve alone fires too early on noise, so the plausible worse ones have to agree. Limits that the
-    coordinator keeps are left to it.
+    Judged on the fitted curve, which noise hardly moves, and not before there is something to fit: neither in the
+    first epoch nor on a handful of points nor on a run that has just diverged.
     """
     rule = job.spec.convergence
     if rule.max_seconds is not None and elapsed >= rule.max_seconds:
@@ -117,10 +114,7 @@ def _converged_by(job: Job, curve: LossCurve, elapsed: float, settings: Settings
     if job.steps_per_epoch is not None and job.step < job.steps_per_epoch:
         return None
     holds = has_converged(curve, rule, steps_per_epoch=job.steps_per_epoch, now_step=job.step)
-    if holds is None or holds in _ENFORCED_BY_COORDINATOR:
-        return None
-    prediction = _predict_total(job, curve, elapsed, None, settings.convergence_coverage)
-    return holds if prediction is not None and prediction.high <= job.step else None
+    return None if holds in _ENFORCED_BY_COORDINATOR else holds
 
 
 def _may_end_by_loss(job: Job) -> bool:

@@ -24,8 +24,6 @@ class Settings:
     """Time left of a job of which nothing at all is known, for the order of the queue only."""
     convergence_points: int = 12
     """Losses needed before a job is called converged: fewer fit any curve."""
-    convergence_coverage: float = 0.5
-    """The rule has to hold on the upper end of this interval of plausible curves, not just on the best one."""
 
     # --- allocating
     least_task_gain: float = 0.01

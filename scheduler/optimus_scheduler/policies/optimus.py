@@ -36,8 +36,8 @@ class OptimusPolicy:
         room = capacity
         for outlook in first.admitted:
             room = room - outlook.demand(chosen[outlook.id])
-        shared = sum(chosen[outlook.id] != outlook.minimum for outlook in first.admitted) > 1
-        explain = _Explanation(room, capacity, shared, settings)
+        grown = frozenset(outlook.id for outlook in first.admitted if chosen[outlook.id] != outlook.minimum)
+        explain = _Explanation(room, capacity, grown, settings)
         grants = {outlook.id: Grant(NOTHING, Reason.WAITING_FOR_RESOURCES) for outlook in first.waiting}
         for outlook in first.admitted:
             grants[outlook.id] = explain.grant(outlook, chosen[outlook.id], growths[outlook.id])
@@ -51,8 +51,8 @@ class _Explanation:
     room: Resources
     """What is left free."""
     capacity: Resources
-    shared: bool
-    """Whether several jobs have more than their minimum."""
+    grown: frozenset[str]
+    """Jobs that have more than their minimum."""
     settings: Settings
 
     def grant(self, outlook: Outlook, size: Allocation, growth: Growth) -> Grant:
@@ -76,5 +76,5 @@ class _Explanation:
             return Reason.NOT_WORTH_RESCALING if added.fits_in(self.room) else Reason.BETTER_USED_ELSEWHERE
         if best.gain <= 0:
             return Reason.NO_FURTHER_GAIN
-        fits = best.demand.fits_in(self.room)
-        return Reason.UNCHANGED if fits or not self.shared else Reason.BETTER_USED_ELSEWHERE
+        is_free, others_have_it = best.demand.fits_in(self.room), bool(self.grown - {outlook.id})
+        return Reason.UNCHANGED if is_free or not others_have_it else Reason.BETTER_USED_ELSEWHERE

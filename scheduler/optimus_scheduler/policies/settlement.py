@@ -34,8 +34,9 @@ def settle(
     """The size that each admitted job gets, by job id.
 
     Starts from what the jobs have and takes a change only for a reason: a minimum that has to be made room for
-    (always), or a size that saves its job more than it costs everybody. Costs and savings are seconds of progress:
-    a job that runs s times as fast for T seconds gains (s - 1)·T, a change costs its predicted stop.
+    (always), or a size that saves its job more than it costs everybody. Savings and losses are measured alike, in
+    seconds: ln(s)·T for a job that runs s times as fast for T seconds, and a change costs its predicted stop. With
+    (s - 1)·T instead, two equal jobs would take a task from each other for ever: 1→2 gains more than 2→1 loses.
     """
     settlement = Settlement(admitted, growths, contest, settings)
     settlement.make_room_for_minima()
@@ -85,8 +86,10 @@ class Settlement:
         growth = self._growths[outlook.id]
         if self._exchange(outlook, growth.ideal):
             return
-        for size in sorted(set(growth.path), key=lambda size: (-outlook.speeds.at(size), size.workers, size.servers)):
-            if self._improves(outlook, size) and self._fits(outlook, size) and self._is_worth(outlook, size, 0.0):
+        for size in sorted(growth.path, key=outlook.speeds.at, reverse=True):
+            if not (self._improves(outlook, size) and self._fits(outlook, size)):
+                continue
+            if self._is_worth(outlook, size, self._horizon(outlook, size), cost_to_others=0.0):
                 self._commit({outlook.id: size})
                 return
 
@@ -99,28 +102,26 @@ class Settlement:
         taken = self._take(room, self._ideals, givers)
         if taken is None:
             return False
-        seconds = self._horizon(outlook, size)
+        changes = {**taken, outlook.id: size}
+        # When the first of them ends, the room would come by itself: the exchange makes a difference until then.
+        seconds = min(self._horizon(self._jobs[job_id], changed) for job_id, changed in changes.items())
         cost = sum(self._loss(self._jobs[job_id], less, seconds) for job_id, less in taken.items())
-        if not self._is_worth(outlook, size, cost):
+        if not self._is_worth(outlook, size, seconds, cost):
             return False
-        self._commit({**taken, outlook.id: size})
+        self._commit(changes)
         return True
 
     def _improves(self, outlook: Outlook, size: Allocation) -> bool:
         least = 1.0 + self._settings.least_speedup
         return outlook.speedup(size, self.chosen[outlook.id]) >= least
 
-    def _is_worth(self, outlook: Outlook, size: Allocation, cost_to_others: float) -> bool:
-        """Whether the seconds saved exceed what the change costs."""
-        priority = outlook.job.spec.priority
-        speedup = outlook.speedup(size, self.chosen[outlook.id])
-        saved = (speedup - 1.0) * self._horizon(outlook, size) * priority
-        return saved > self._stop(outlook) * priority + cost_to_others
+    def _is_worth(self, outlook: Outlook, size: Allocation, seconds: float, cost_to_others: float) -> bool:
+        """Whether what the job saves by having `size` for `seconds` exceeds what that costs others."""
+        return -self._loss(outlook, size, seconds) > cost_to_others
 
     def _loss(self, outlook: Outlook, size: Allocation, seconds: float) -> float:
-        """Seconds of progress that the job loses by having `size` for `seconds`, its stop included."""
-        seconds = min(seconds, self._horizon(outlook, size))
-        slowdown = 1.0 - outlook.speedup(size, self.chosen[outlook.id])
+        """Seconds that the job loses by having `size` for `seconds`, its stop included; negative for a saving."""
+        slowdown = -math.log(outlook.speedup(size, self.chosen[outlook.id]))
         return (slowdown * seconds + self._stop(outlook)) * outlook.job.spec.priority
 
     def _urgency(self, outlook: Outlook) -> tuple[float, str]:

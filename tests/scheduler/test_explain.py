@@ -1,0 +1,94 @@
+"""What a job's owner reads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
+
+from optimus_scheduler.explain import decide
+from optimus_scheduler.forecast import forecast
+from optimus_scheduler.place import Placed, Unplaced, posts
+from optimus_scheduler.policies import Grant
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import NOTHING, Allocation, Decision, Job, Reason
+
+RUNNING = a_job("a", has=(2, 1), measured=samples(law(), ALL_SIZES), step=9_800)
+NEW = a_job("a", submitted_at=NOW - 30)
+
+
+def placed(workers: int, servers: int) -> Placed:
+    size = Allocation(workers, servers)
+    return Placed(size, dict.fromkeys(posts(size), "node-0"))
+
+
+def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> Decision:
+    if where is None and not grant.allocation.is_empty:
+        where = placed(grant.allocation.workers, grant.allocation.servers)
+    return decide(forecast(job, NOW, Settings()), grant, where)
+
+
+@pytest.mark.parametrize(
+    ("job", "grant", "message"),
+    [
+        (
+            NEW,
+            Grant(Allocation(1, 1), Reason.LEARNING_SPEED),
+            "Starts with 1 worker and 1 server; it grows once its speed is measured.",
+        ),
+        (
+            NEW,
+            Grant(NOTHING, Reason.WAITING_FOR_RESOURCES),
+            "Waits, for 30 s so far: there is no room for 1 worker and 1 server beside the jobs ahead of it.",
+        ),
+        (
+            RUNNING,
+            Grant(Allocation(4, 2), Reason.GRANTED_MORE),
+            "Grows from 2 workers and 1 server to 4 workers and 2 servers: predicted N times as fast, about N s left.",
+        ),
+        (
+            RUNNING,
+            Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2)),
+            "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
+            "but the change stops training for about N s (about N min left).",
+        ),
+        (
+            RUNNING,
+            Grant(Allocation(1, 1), Reason.BETTER_USED_ELSEWHERE),
+            "Shrinks from 2 workers and 1 server to 1 worker and 1 server, as other jobs need the room more: "
+            "predicted N times as fast, about N min left.",
+        ),
+        (RUNNING, Grant(NOTHING, Reason.CANCELLING), "Cancelled: its tasks are being stopped."),
+    ],
+)
+def test_sentences(job: Job, grant: Grant, message: str) -> None:
+    """N stands for a predicted figure."""
+    pattern = re.escape(message).replace("N", r"\d+(\.\d+)?")
+    assert re.fullmatch(pattern, decision(job, grant).message)
+
+
+def test_a_smaller_place_than_granted_is_explained() -> None:
+    less = decision(RUNNING, Grant(Allocation(6, 6), Reason.GRANTED_MORE), placed(3, 1))
+    assert (less.reason, less.allocation) == (Reason.GRANTED_MORE, Allocation(3, 1))
+    none = decision(RUNNING, Grant(Allocation(6, 6), Reason.GRANTED_MORE), placed(2, 1))
+    assert none.reason is Reason.NO_FEASIBLE_NODE
+    assert none.message == ("Keeps 2 workers and 1 server: no node has room for the tasks of 6 workers and 6 servers.")
+
+
+def test_no_place_at_all_is_explained() -> None:
+    waits = decision(NEW, Grant(Allocation(1, 1), Reason.LEARNING_SPEED), Unplaced("all nodes are full"))
+    assert (waits.reason, waits.allocation) == (Reason.NO_FEASIBLE_NODE, NOTHING)
+    assert waits.message == "Waits: all nodes are full (1 worker and 1 server)."
+
+
+WITHOUT_TASKS = (Reason.WAITING_FOR_RESOURCES, Reason.NO_FEASIBLE_NODE, Reason.CANCELLING)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_a_sentence(reason: Reason) -> None:
+    sizes = [NOTHING] if reason in WITHOUT_TASKS else [Allocation(2, 1), Allocation(3, 3)]
+    for size in sizes:
+        message = decision(RUNNING, Grant(size, reason)).message
+        assert message[0].isupper()
+        assert message.endswith(".")

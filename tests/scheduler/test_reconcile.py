@@ -1,0 +1,183 @@
+"""From observed tasks to wanted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, applied, live_tasks
+
+from optimus_scheduler.place import posts
+from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import (
+    NOTHING,
+    Action,
+    Allocation,
+    Directive,
+    Job,
+    PlacedTask,
+    Role,
+    SetWanted,
+    Snapshot,
+    StartTask,
+    StopTask,
+    Task,
+    TaskKey,
+    TaskPhase,
+)
+
+SETTINGS = Settings(drain_seconds=20.0, cancel_force_seconds=10.0)
+
+
+def want(workers: int, servers: int, directive: Directive = Directive.RUN, node: str = "node-0") -> Want:
+    size = Allocation(workers, servers)
+    return Want(directive, size, dict.fromkeys(posts(size), node))
+
+
+def key(job: str, role: Role, rank: int = 0, incarnation: int = 0) -> TaskKey:
+    return TaskKey(job, role, rank, incarnation)
+
+
+def snapshot_of(job: Job, tasks: Iterable[Task] | None = None) -> Snapshot:
+    return a_snapshot([job], a_cluster(16), tuple(tasks) if tasks is not None else None)
+
+
+def actions_for(job: Job, wanted: Want, tasks: Iterable[Task] | None = None) -> tuple[Action, ...]:
+    return reconcile(snapshot_of(job, tasks), {job.id: wanted}, SETTINGS)
+
+
+def started(actions: Iterable[Action]) -> list[TaskKey]:
+    return [action.task.key for action in actions if isinstance(action, StartTask)]
+
+
+def stopped(actions: Iterable[Action]) -> list[StopTask]:
+    return [action for action in actions if isinstance(action, StopTask)]
+
+
+def exited(tasks: Iterable[Task], gone: TaskKey, exit_code: int | None) -> list[Task]:
+    return [replace(task, phase=TaskPhase.EXITED, exit_code=exit_code) if task.key == gone else task for task in tasks]
+
+
+def test_a_new_job_gets_its_set_and_its_tasks_coordinator_first() -> None:
+    actions = actions_for(a_job("a"), want(1, 1))
+    tasks = tuple(PlacedTask(key("a", role), "node-0") for role in (Role.SERVER, Role.WORKER))
+    assert actions == (
+        SetWanted("a", Allocation(1, 1), Directive.RUN, tasks),
+        StartTask(PlacedTask(key("a", Role.COORDINATOR), "node-0")),
+        *(StartTask(task) for task in tasks),
+    )
+
+
+def test_nothing_to_do_when_all_is_as_wanted() -> None:
+    assert actions_for(a_job("a", has=(2, 1)), want(2, 1)) == ()
+
+
+def test_a_task_that_never_appeared_is_started_again_under_its_name() -> None:
+    job = a_job("a", has=(2, 1))
+    missing = key("a", Role.WORKER, 1)
+    tasks = [task for task in live_tasks([job]) if task.key != missing]
+    assert actions_for(job, want(2, 1), tasks) == (StartTask(PlacedTask(missing, "node-0")),)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 137, None])
+def test_an_exited_task_is_replaced_by_the_next_incarnation(exit_code: int | None) -> None:
+    job = a_job("a", has=(2, 1))
+    tasks = exited(live_tasks([job]), key("a", Role.WORKER, 1), exit_code)
+    actions = actions_for(job, want(2, 1), tasks)
+    assert started(actions) == [key("a", Role.WORKER, 1, 1)]
+    assert isinstance(actions[0], SetWanted)
+    assert PlacedTask(key("a", Role.WORKER, 1, 1), "node-0") in actions[0].tasks
+
+
+def test_incarnations_are_never_used_again() -> None:
+    """A rank that was given up and comes back does not take the name of the task that is still leaving."""
+    job = a_job("a", has=(1, 1))
+    leaving = Task(key("a", Role.WORKER, 1, 4), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - 1)
+    actions = actions_for(job, want(2, 1), [*live_tasks([job]), leaving])
+    assert started(actions) == [key("a", Role.WORKER, 1, 5)]
+
+
+def test_a_moved_task_is_a_new_incarnation() -> None:
+    actions = actions_for(a_job("a", has=(1, 1)), want(1, 1, node="node-1"))
+    assert set(started(actions)) == {key("a", Role.WORKER, 0, 1), key("a", Role.SERVER, 0, 1)}
+
+
+def test_an_exited_coordinator_starts_again_where_it_was() -> None:
+    job = a_job("a", has=(1, 1), nodes="node-1")
+    tasks = exited(live_tasks([job]), key("a", Role.COORDINATOR), 1)
+    actions = actions_for(job, want(1, 1, node="node-1"), tasks)
+    assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-1")),)
+
+
+def test_shrinking_leaves_the_rest_to_the_coordinator() -> None:
+    actions = actions_for(a_job("a", has=(3, 1)), want(1, 1))
+    assert [type(action) for action in actions] == [SetWanted]
+    assert isinstance(actions[0], SetWanted)
+    assert [task.key.rank for task in actions[0].tasks if task.key.role is Role.WORKER] == [0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.0, []), (19.9, []), (20.0, [False]), (39.9, [False]), (40.0, [True])]
+)
+def test_an_unwanted_task_has_time_to_leave(seconds: float, expected: list[bool]) -> None:
+    job = a_job("a", has=(1, 1))
+    leaving = Task(key("a", Role.WORKER, 1), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - seconds)
+    actions = actions_for(job, want(1, 1), [*live_tasks([job]), leaving])
+    assert actions == tuple(StopTask(leaving.key, force) for force in expected)
+
+
+@pytest.mark.parametrize(("since", "force"), [(None, False), (NOW - 9.9, False), (NOW - 10.0, True)])
+def test_cancelling_stops_at_once(since: float | None, force: bool) -> None:
+    job = a_job("a", has=(1, 1), directive=Directive.CANCEL)
+    tasks = [replace(task, unwanted_since=since) for task in live_tasks([job])]
+    actions = actions_for(job, Want(Directive.CANCEL, NOTHING, {}), tasks)
+    assert actions[0] == SetWanted("a", NOTHING, Directive.CANCEL, ())
+    assert {(stop.key.role, stop.force) for stop in stopped(actions)} == {(role, force) for role in Role}
+    assert started(actions) == []
+
+
+def test_tasks_of_ended_jobs_have_time_to_leave() -> None:
+    leaving = Task(key("gone", Role.WORKER), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - 1)
+    assert reconcile(a_snapshot([], a_cluster(4), (leaving,)), {}, SETTINGS) == ()
+
+
+def test_orphans_are_stopped() -> None:
+    live = Task(key("gone", Role.WORKER), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - 60)
+    dead = Task(key("gone", Role.SERVER), "node-0", TaskPhase.EXITED, exit_code=0)
+    actions = reconcile(a_snapshot([], a_cluster(4), (live, dead)), {}, SETTINGS)
+    assert actions == (StopTask(live.key, force=True),)
+
+
+def test_a_finishing_job_lets_its_tasks_go_by_themselves() -> None:
+    job = a_job("a", has=(1, 1), directive=Directive.FINISH)
+    tasks = [replace(task, phase=TaskPhase.EXITED, exit_code=0) for task in live_tasks([job])]
+    assert actions_for(job, want(1, 1, Directive.FINISH), tasks) == ()
+
+
+def test_a_finishing_job_still_gets_lost_tasks_back() -> None:
+    job = a_job("a", has=(1, 1), directive=Directive.FINISH)
+    tasks = exited(live_tasks([job]), key("a", Role.SERVER), 137)
+    assert started(actions_for(job, want(1, 1, Directive.FINISH), tasks)) == [key("a", Role.SERVER, 0, 1)]
+
+
+def test_pausing_takes_everything_without_killing() -> None:
+    actions = actions_for(a_job("a", has=(2, 1)), Want(Directive.PAUSE, NOTHING, {}))
+    assert actions == (SetWanted("a", NOTHING, Directive.PAUSE, ()),)
+
+
+def test_finishing_is_told_without_touching_the_tasks() -> None:
+    job = a_job("a", has=(2, 1))
+    assert actions_for(job, want(2, 1, Directive.FINISH)) == (
+        SetWanted("a", Allocation(2, 1), Directive.FINISH, job.wanted_tasks),
+    )
+
+
+@pytest.mark.parametrize("directive", [Directive.RUN, Directive.FINISH])
+def test_nothing_is_left_to_do_after_it_was_done(directive: Directive) -> None:
+    job = a_job("a", has=(3, 2))
+    tasks = exited(live_tasks([job]), key("a", Role.WORKER, 0), 1)
+    snapshot, wants = snapshot_of(job, tasks), {"a": want(2, 4, directive)}
+    after = applied(snapshot, reconcile(snapshot, wants, SETTINGS))
+    assert reconcile(after, wants, SETTINGS) == ()
