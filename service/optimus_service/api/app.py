@@ -26,7 +26,14 @@ def create_app(services: Services) -> FastAPI:
     Its lifespan runs the hub. A server that shuts down has to call `services.hub.close()` first: it waits for open
     requests before the lifespan ends, and long polls end only when the hub is closed.
     """
-    app = FastAPI(title="Optimus", version=services.version, lifespan=_lifespan, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Optimus",
+        version=services.version,
+        lifespan=_lifespan,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,
+    )
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task)
     app.state.histories = HistoryCache(services.repository)
