@@ -13,23 +13,32 @@ from optimus_scheduler.place import Placed, Placements, place
 from optimus_scheduler.policies.base import Grant, Policy
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Directive, Plan, Snapshot
+from optimus_scheduler.types import NOTHING, Directive, Job, Plan, Snapshot
 
 Timer = Callable[[str], AbstractContextManager[object]]
 """Given by a shell that has a clock: entered around each named step."""
+
+Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
+"""(jobs, now, settings) to the outlook of every job, sorted by job id. A simulation may put a perfect one here."""
 
 
 def _untimed(_: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def plan(snapshot: Snapshot, policy: Policy, settings: Settings | None = None, timer: Timer = _untimed) -> Plan:
+def plan(
+    snapshot: Snapshot,
+    policy: Policy,
+    settings: Settings | None = None,
+    timer: Timer = _untimed,
+    forecaster: Forecaster = forecast_all,
+) -> Plan:
     """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`."""
     settings = settings or Settings()
 
     # 1. Forecast: what will each job do?
     with timer("forecast"):
-        outlooks = forecast_all(snapshot.jobs, snapshot.now, settings)
+        outlooks = forecaster(snapshot.jobs, snapshot.now, settings)
 
     # 2. Allocate: how many workers and servers does each job get?
     with timer("allocate"):

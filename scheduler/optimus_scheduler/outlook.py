@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Allocation, Forecast, Job, Resources
+from optimus_scheduler.types import Allocation, Forecast, Job, Resources, TaskDemand
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,12 @@ class Outlook:
     def maximum(self) -> Allocation:
         return self.size(self.job.spec.worker.maximum, self.job.spec.server.maximum)
 
+    @cached_property
+    def requested(self) -> Allocation:
+        """What a policy gives that does not choose sizes: what the owner asked for, within minimum and maximum."""
+        spec = self.job.spec
+        return self.size(_within(spec.requested_workers, spec.worker), _within(spec.requested_servers, spec.server))
+
     def size(self, workers: int, servers: int) -> Allocation:
         return Allocation(workers, servers, self.gpu_type)
 
@@ -71,3 +77,7 @@ class Outlook:
         if remaining is None or self.speeds.model.n_points == 0:
             return self.typical_seconds
         return remaining.mean / self.speeds.at(allocation)
+
+
+def _within(count: int | None, demand: TaskDemand) -> int:
+    return demand.maximum if count is None else min(max(count, demand.minimum), demand.maximum)

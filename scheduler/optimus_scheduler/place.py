@@ -7,11 +7,16 @@ own minima as far as that helps. What remains is `Unplaced`, with the reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from optimus_scheduler.transfer import Extra, Space, Spread
+from optimus_scheduler.rooms import Rooms
+from optimus_scheduler.transfer import Counts, Extra, Space, Spread
 from optimus_scheduler.types import Allocation, Node, Resources, Role
+
+_NODES_AT_FIRST = 32
+"""Nodes looked at first, with and without GPUs: the emptiest nearly always do, and a cluster may have thousands."""
 
 Post = tuple[Role, int]
 """A role and a rank: what a task is within its job, whichever process fills it."""
@@ -72,8 +77,7 @@ class _Placer:
     """Room on the nodes and the seats taken so far."""
 
     def __init__(self, nodes: Iterable[Node], spread: Spread) -> None:
-        self._nodes = sorted(nodes, key=lambda node: node.name)
-        self._room = {node.name: node.capacity for node in self._nodes}
+        self._rooms = Rooms(nodes)
         self._spread = spread
         self._seats: dict[str, dict[Post, str]] = {}
         self._requests: dict[str, Request] = {}
@@ -100,8 +104,8 @@ class _Placer:
 
     def _take(self, request: Request, seats: dict[Post, str], post: Post, node: str) -> None:
         need = request.need(post[0])
-        if node in self._room and need.fits_in(self._room[node]):
-            self._room[node] = self._room[node] - need
+        if self._rooms.fits(need, node):
+            self._rooms.take(need, node)
             seats[post] = node
 
     def _release(self, request: Request, keep: Allocation) -> dict[Post, str]:
@@ -109,7 +113,7 @@ class _Placer:
         seats, kept = self._seats[request.job_id], set(posts(keep))
         released = {post: node for post, node in seats.items() if post not in kept}
         for post, node in released.items():
-            self._room[node] = self._room[node] + request.need(post[0])
+            self._rooms.give_back(request.need(post[0]), node)
             del seats[post]
         return released
 
@@ -123,7 +127,7 @@ class _Placer:
             worker=request.worker,
             server=request.server,
         )
-        counts = self._spread(self._spaces(seats), extra) if missing else {}
+        counts = self._counts(seats, extra) if missing else {}
         if counts is None:
             return False
         for post, node in _assign(missing, counts):
@@ -131,20 +135,25 @@ class _Placer:
         assert all(post in seats for post in posts(allocation)), "a spread places everything where it fits"
         return True
 
-    def _spaces(self, seats: Mapping[Post, str]) -> list[Space]:
-        counts: dict[str, dict[Role, int]] = {}
-        for (role, _), node in seats.items():
-            here = counts.setdefault(node, {Role.WORKER: 0, Role.SERVER: 0})
-            here[role] += 1
+    def _counts(self, seats: Mapping[Post, str], extra: Extra) -> Counts | None:
+        """How the extra tasks spread over the emptiest nodes; all nodes are looked at only if those do not do."""
+        counts = self._spread(self._spaces(seats, self._rooms.emptiest(_NODES_AT_FIRST)), extra)
+        if counts is None and len(self._rooms) > _NODES_AT_FIRST:
+            counts = self._spread(self._spaces(seats, self._rooms.emptiest()), extra)
+        return counts
+
+    def _spaces(self, seats: Mapping[Post, str], names: Sequence[str]) -> list[Space]:
+        """The named nodes and those of the seats, as the job sees them."""
+        present = Counter((node, role) for (role, _), node in seats.items())
+        closed = Resources()  # on a cordoned node there is no room, only what is there
         return [
             Space(
-                node.name,
-                self._room[node.name] if node.schedulable else Resources(),
-                counts.get(node.name, {}).get(Role.WORKER, 0),
-                counts.get(node.name, {}).get(Role.SERVER, 0),
+                name,
+                self._rooms.free(name) if self._rooms.is_open(name) else closed,
+                present[name, Role.WORKER],
+                present[name, Role.SERVER],
             )
-            for node in self._nodes
-            if node.schedulable or node.name in counts
+            for name in sorted({*names, *seats.values()})
         ]
 
     # --- smaller -------------------------------------------------------------------------------------------------

@@ -110,11 +110,16 @@ class _JobSide:
         seen = [task for task in self._observed if task.key.role is Role.COORDINATOR]
         newest = max(seen, key=lambda task: task.key.incarnation, default=None)
         if newest is None:
-            yield PlacedTask(TaskKey(self._job.id, *_COORDINATOR), self._want.nodes[(Role.SERVER, 0)])
+            yield PlacedTask(TaskKey(self._job.id, *_COORDINATOR), self._first_node())
         elif newest.phase is not TaskPhase.EXITED or self._is_done(newest):
             yield PlacedTask(newest.key, newest.node)
         else:
             yield PlacedTask(self._next_key(_COORDINATOR), newest.node)
+
+    def _first_node(self) -> str:
+        """Beside the first server, or the first worker of a job without servers."""
+        nodes = self._want.nodes
+        return nodes[(Role.SERVER, 0)] if (Role.SERVER, 0) in nodes else nodes[(Role.WORKER, 0)]
 
     def _fill(self, post: Post) -> PlacedTask:
         """The task that fills a post: the one that does so already, or the next incarnation."""

@@ -190,6 +190,10 @@ class JobSpec:
     """Examples in one step over all workers (sync) or in one worker's mini-batch (async); None until reported."""
     priority: float = 1.0
     """Multiplies the job's gain; above 0."""
+    requested_workers: int | None = None
+    """The one size that a policy gives which does not choose sizes; None: the maximum."""
+    requested_servers: int | None = None
+    """... and of servers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def test_somebody_who_waits_gets_room_from_those_who_have_more() -> None:
 
 def test_resources_go_where_they_save_most() -> None:
     scales = known("scales", speed=law(compute=2.0, fixed=0.01, transfer=0.02, per_task=0.001))
-    stuck = known("stuck", speed=law(compute=0.01, fixed=1.0, transfer=0.02, per_task=0.001))
+    stuck = known("stuck", speed=law(compute=0.2, fixed=1.0, transfer=0.02, per_task=0.001))
     grants = allocate([scales, stuck], 12)
     assert sum(size(grants["scales"])) == 10
     assert size(grants["stuck"]) == (1, 1)

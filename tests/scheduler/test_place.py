@@ -159,3 +159,15 @@ def test_places_are_complete_and_within_capacity(
                 assert each.minimum.workers <= placed.allocation.workers <= each.allocation.workers
                 assert each.minimum.servers <= placed.allocation.servers <= each.allocation.servers
                 held[each.job_id] = placed.nodes
+
+
+def test_the_one_node_that_fits_is_found_among_many() -> None:
+    """The emptiest nodes by CPU have no memory left; the only one that has comes last."""
+    nodes = (
+        *(Node(f"node-{i}", Resources(16.0, 1)) for i in range(100)),
+        Node("small", Resources(2.0, 64)),
+    )
+    needs = Request("a", Resources(1.0, 32), Resources(1.0, 32), Allocation(1, 1), Allocation(1, 1), {})
+    placed = place([needs], nodes, spread_least_transfer)["a"]
+    assert isinstance(placed, Placed)
+    assert set(placed.nodes.values()) == {"small"}
