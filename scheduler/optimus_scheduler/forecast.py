@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from optimus_models.convergence import LEAST_POINTS, Prediction, convergence_step, has_converged
 from optimus_models.loss_curve import LossCurve
-from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
+from optimus_scheduler import fits
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState, SpeedSample
+from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState
 
 _LINDY = 9.0
 """P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
@@ -40,17 +38,16 @@ def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[O
 
 def forecast(job: Job, now: float, settings: Settings) -> Outlook:
     """Fit the models of one job and predict its end."""
-    model = _fit_speed(job, now, settings)
-    curve = LossCurve.fit(job.loss_steps, job.losses)
-    speeds = Speeds(model)
+    speeds = fits.speeds(job.speed_samples, job.spec, settings)
+    curve = fits.loss_curve(job.loss_steps, job.losses)
     return Outlook(
         job=job,
         forecast=_forecast(job, now, curve, speeds, settings),
         speeds=speeds,
-        stop_seconds=RescaleCost.fit(job.rescale_seconds).predict(),
+        stop_seconds=fits.stop_seconds(job.rescale_seconds),
         waited_seconds=_waited_seconds(job, now),
         measured=_is_measured(job, now, settings),
-        learning=model.confidence < settings.sure_speed,
+        learning=speeds.model.confidence < settings.sure_speed,
         typical_seconds=settings.typical_seconds,
     )
 
@@ -151,24 +148,6 @@ def _describe_curve(curve: LossCurve) -> dict[str, float]:
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
-
-
-def _fit_speed(job: Job, now: float, settings: Settings) -> SpeedModel:
-    samples = job.speed_samples
-    return SpeedModel.fit(
-        [sample.workers for sample in samples],
-        [sample.servers for sample in samples],
-        [sample.steps_per_second for sample in samples],
-        weights=[_weight(sample, now, settings) for sample in samples],
-        mode="sync" if job.spec.mode == "sync" else "async",
-        global_batch_size=job.spec.global_batch_size,
-    )
-
-
-def _weight(sample: SpeedSample, now: float, settings: Settings) -> float:
-    exactness = min(sample.n_steps / settings.full_weight_steps, 1.0)
-    age = max(now - sample.at, 0.0)
-    return float(exactness * np.exp2(-min(age / settings.sample_half_life_seconds, 50.0)))
 
 
 def _describe_speed(model: SpeedModel) -> dict[str, float]:

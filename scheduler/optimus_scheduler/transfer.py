@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from optimus_scheduler.packing import pack_closely, pack_emptiest
 from optimus_scheduler.types import Resources
 
 _MOST_CANDIDATES = 16
@@ -83,6 +84,8 @@ def spread_least_transfer(spaces: Sequence[Space], extra: Extra) -> Counts | Non
     """
     if extra.workers + extra.servers == 0:
         return {}
+    if _has_no_servers(spaces, extra):
+        return pack_closely(spaces, extra.worker, extra.workers)
     ordered = sorted(spaces, key=lambda space: _preference(space, extra))
     on_one = _on_one_node(ordered, extra)
     if on_one is not None:
@@ -94,6 +97,11 @@ def spread_least_transfer(spaces: Sequence[Space], extra: Extra) -> Counts | Non
         if exact is not None:
             return exact
     return _fill(ordered, extra)
+
+
+def _has_no_servers(spaces: Sequence[Space], extra: Extra) -> bool:
+    """Whether the job is an all-reduce job."""
+    return extra.servers == 0 and not any(space.servers for space in spaces)
 
 
 def _preference(space: Space, extra: Extra) -> tuple[bool, int, float, int, str]:
@@ -241,6 +249,8 @@ def _with_present(spaces: Sequence[Space], added: Counts) -> list[tuple[int, int
 
 def spread_evenly(spaces: Sequence[Space], extra: Extra) -> Counts | None:
     """The paper's placement: the first k nodes by available CPU that host the job evenly, for the smallest k."""
+    if _has_no_servers(spaces, extra):
+        return pack_emptiest(spaces, extra.worker, extra.workers)
     ordered = sorted(spaces, key=lambda space: (-space.room.cpu, space.node))
     for k in range(1, min(extra.workers + extra.servers, len(ordered)) + 1):
         shares = [(_part(extra.workers, k, index), _part(extra.servers, k, index)) for index in range(k)]
