@@ -3,9 +3,13 @@
 Synchronous (paper, Eq. 4):   1/f = θ0·M/w + θ1 + θ2·w/p + θ3·w + θ4·p
 Asynchronous (paper, Eq. 3):  w/f = θ0 + θ1·w/p + θ2·w + θ3·p
 
-f is in steps per second, w workers, p servers, M the global batch size. With flat sharding and full-duplex links each
-worker still pushes the whole vector through its own link, so more servers than workers do not help: the `flat` form
-has max(w/p, 1) in place of w/p.
+f is in steps per second, w workers, p servers, M the global batch size. Our own two forms add a term 1/p: a server
+applies one combined update a step, which takes the longer the larger its range of the parameters is, however many
+workers there are. They differ in what is sent at the same time:
+
+* `shared`: w/p, as in the paper: w workers share the links of p servers;
+* `flat`: max(w/p, 1): with flat sharding and full-duplex links each worker still pushes the whole vector through its
+  own link, so more servers than workers do not help.
 
 References: Peng et al., "Optimus", EuroSys 2018, section 3.2.
 """
@@ -15,40 +19,49 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimus_models.history import FloatArray
 
 Mode = Literal["sync", "async"]
-CommunicationTerm = Literal["paper", "flat"]
+Terms = Literal["paper", "shared", "flat"]
 
-PRIOR_SHARES: dict[Mode, FloatArray] = {
-    "sync": np.array([0.75, 0.10, 0.12, 0.015, 0.015]),
-    "async": np.array([0.85, 0.12, 0.015, 0.015]),
+_PRIOR_SHARES: dict[Mode, FloatArray] = {
+    "sync": np.array([0.60, 0.15, 0.18, 0.015, 0.005, 0.05]),
+    "async": np.array([0.77, 0.18, 0.02, 0.01, 0.02]),
 }
-"""Which part of the step time each term is believed to make up before anything else is known.
+"""Which part of the step time each term is believed to make up before anything else is known; order of coefficients.
 
-Order as the coefficients. A step that somebody bothers to distribute is mostly computing (75 %), with a part that does
-not shrink with more workers (10 %); transfers of a well-connected cluster take about as much (12 %). The per-task
-overheads are what finally ends scaling: 1.5 % each puts the end at about 7 times the measured number of workers, a
-little below the 8 to 16 of the paper's figures 4 and 9, so that exploring starts carefully. Asynchronous steps do not
+A step that somebody bothers to distribute is mostly computing (60 %), with a part that does not shrink with more
+workers (15 %); sending takes about as much as that (18 %), updating less (5 %). Overheads per task are small at small
+sizes, but they are what finally ends scaling: a job measured at 1 + 1 is believed to gain up to about 6 workers, and
+real clusters stop at 8 to 16 (paper, figures 4 and 9). More computing would predict faster growth from a single
+measurement, which on a 1 GbE testbed is wrong by more than it is here (docs/models.md). Asynchronous steps do not
 share the batch: computing and the constant part are one term.
 """
 
 
-def terms(
-    workers: NDArray[np.float64], servers: FloatArray, mode: Mode, communication: CommunicationTerm, batch: float
-) -> FloatArray:
-    """(n, n_terms): each row's terms of the step time of one worker, for `workers` (n,) and `servers` (n,)."""
+def step_terms(workers: FloatArray, servers: FloatArray, mode: Mode, terms: Terms, batch: float) -> FloatArray:
+    """(n, t): what each coefficient is multiplied with, for `workers` (n,) and `servers` (n,)."""
     w, p = workers, servers
-    transfer = w / p if communication == "paper" else np.maximum(w / p, 1.0)
-    if mode == "async":
-        return np.column_stack([np.ones_like(w), transfer, w, p])
-    return np.column_stack([batch / w, np.ones_like(w), transfer, w, p])
+    sending = np.maximum(w / p, 1.0) if terms == "flat" else w / p
+    columns = [np.ones_like(w), sending, w, p]
+    if mode == "sync":
+        columns.insert(0, batch / w)
+    if terms != "paper":
+        columns.append(1.0 / p)
+    return np.column_stack(columns)
+
+
+def prior_shares(mode: Mode, terms: Terms) -> FloatArray:
+    """(t,) shares of the step time, summing to 1."""
+    shares = _PRIOR_SHARES[mode]
+    shares = shares[:-1] if terms == "paper" else shares
+    normalised: FloatArray = shares / shares.sum()
+    return normalised
 
 
 def step_seconds(workers: FloatArray, speeds: FloatArray, mode: Mode) -> FloatArray:
-    """The step time that `terms` add up to: 1/f (sync), w/f (async: the job's speed is that of w workers)."""
+    """The step time that the terms add up to: 1/f (sync), w/f (async: the job's speed is that of w workers)."""
     return workers / speeds if mode == "async" else 1.0 / speeds
 
 

@@ -70,7 +70,7 @@ def test_auto_is_close_with_plenty_of_points(theta: tuple[float, ...], flat: boo
 @pytest.mark.parametrize("flat", [True, False])
 def test_the_communication_term_is_chosen_by_evidence(flat: bool) -> None:
     clean = sync_speed((0.01, 0.05, 1.0, 0.002, 0.002), W, P, flat=flat)
-    assert SpeedModel.fit(W, P, clean, global_batch_size=64).communication == ("flat" if flat else "paper")
+    assert SpeedModel.fit(W, P, clean, global_batch_size=64).form.terms == ("flat" if flat else "shared")
 
 
 def test_paced_links_show_the_flat_term() -> None:
@@ -79,7 +79,7 @@ def test_paced_links_show_the_flat_term() -> None:
     milliseconds = np.array([332, 346, 358, 671, 350, 360, 1339, 682, 362])
     w, p = (np.array(axis, dtype=np.float64) for axis in zip(*pairs, strict=True))
     model = SpeedModel.fit(w, p, 1000.0 / milliseconds, global_batch_size=64)
-    assert model.communication == "flat"
+    assert model.form.terms == "flat"
     assert mean_error(model, w, p, 1000.0 / milliseconds) < 0.06
 
 
