@@ -163,9 +163,12 @@ def _draw_sizes(axes: Axes, runs: Sequence[Run], capacity: float) -> None:
                 times, base, top, step="post", facecolor=series(index), edgecolor="white", lw=0.4, **style
             )
             base = top
+    for index, run in enumerate(runs):
+        # The gap between the dotted line and the band is the time until the job's first tasks were ready.
+        axes.axvline(run.submitted_seconds, color=series(index), linewidth=1.2, linestyle=":")
     axes.axhline(capacity, color=BLACK, linewidth=1, linestyle="--")
     axes.annotate(f"{capacity:g} slots", (0.0, capacity), xytext=(4, 3), textcoords="offset points", fontsize=9)
-    axes.set_title("Who has which slots: workers (solid) and parameter servers (hatched)")
+    axes.set_title("Who has which slots: workers (solid), parameter servers (hatched); submissions (dotted)")
     axes.set_xlabel("time since the first submission (s)")
     axes.set_ylabel("tasks")
     axes.set_ylim(0, max(capacity, float(base.max(initial=0.0))) * 1.12)

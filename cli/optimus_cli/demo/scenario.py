@@ -30,10 +30,17 @@ LIMITS: dict[str, Any] = {
 def arrivals() -> Sequence[Arrival]:
     """The demo's jobs by time of arrival: different networks, modes and convergence rules."""
     return (
-        _arrival(0.0, "mlp", "sync", {"loss_decrease": {"below": 0.006}, "max_epochs": 400}),
+        _arrival(
+            0.0,
+            "mlp",
+            "sync",
+            {"loss_decrease": {"below": 0.006}, "max_epochs": 400},
+            learning_rate=0.005,
+            momentum=0.0,
+        ),
         _arrival(30.0, "cnn", "async", {"target_loss": 0.05, "max_epochs": 200}),
         _arrival(
-            55.0, "resnet", "sync", {"loss_decrease": {"below": 0.006, "relative_to": "maximum"}, "max_epochs": 80}
+            55.0, "resnet", "sync", {"loss_decrease": {"below": 0.004, "relative_to": "maximum"}, "max_epochs": 80}
         ),
     )
 
