@@ -116,7 +116,8 @@ class Metrics:
     """The process's own figures, and the registry that holds everything."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # when each series began: as many series again, which nobody draws
+        # When each series began: as many series again, which nobody draws.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
