@@ -102,6 +102,11 @@ class FakeCluster:
             for task in [task for task in self._tasks.values() if task.node == name]:
                 self.exit(task.key, None)
 
+    def return_node(self, name: str) -> None:
+        """The node is back, empty."""
+        with self._lock:
+            self._nodes[name] = replace(self._nodes[name], schedulable=True)
+
     def running(self) -> tuple[TaskKey, ...]:
         with self._lock:
             return tuple(sorted(key for key, task in self._tasks.items() if task.phase is not TaskPhase.EXITED))

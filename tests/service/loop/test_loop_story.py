@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.service.loop.loop_world import World
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import Allocation, Directive, JobState, Role, TaskKey, TaskPhase
+from optimus_scheduler.types import Allocation, Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.errors import StaleLeader
+from optimus_service.store.repository import Repository
 
 COORDINATOR = TaskKey("job-1", Role.COORDINATOR, 0)
 SERVER = TaskKey("job-1", Role.SERVER, 0)
@@ -149,6 +153,32 @@ def test_cancelled_job_ends_when_its_tasks_are_gone(world: World) -> None:
     assert [event["wanted"] for event in world.events("job-1", "TaskExited")] == [False] * 3
     world.round()
     assert world.cluster.tasks() == ()
+
+
+@pytest.mark.parametrize("lost_role", [Role.SERVER, Role.WORKER])
+def test_job_without_room_is_paused_and_goes_on_later(repository: Repository, tmp_path: Path, lost_role: Role) -> None:
+    """One slot per node: when a node is lost, there is no room for even the smallest job."""
+    nodes = [Node(f"node-{number}", Resources(1.0, 2**34)) for number in range(2)]
+    world = World(repository, tmp_path, FakeCluster(nodes))
+    world.submit()
+    world.round()
+    world.train(5)
+    step = world.coordinators["job-1"].step
+    lost = next(task.node for task in world.cluster.tasks() if task.key.role is lost_role)
+
+    world.cluster.lose_node(lost)
+    world.live_until("the job is paused", lambda: world.state() is JobState.PAUSED)
+    assert world.repository.get_job("job-1").wanted.is_empty
+    world.clock.now += 60
+    for _ in range(3):
+        world.round()
+    assert world.running("job-1") == [], "nothing of a paused job is left, the coordinator included"
+
+    world.cluster.return_node(lost)
+    world.live_until("the job trains again", lambda: world.coordinators["job-1"].step > step)
+    assert world.state() is JobState.RUNNING
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    assert world.state() is JobState.SUCCEEDED
 
 
 def test_unavailable_cluster_changes_nothing(world: World) -> None:
