@@ -55,6 +55,7 @@ def run(options: Options) -> dict[str, Any]:
         finally:
             with _uninterrupted():
                 service.stop()
+            output.say("The service and its tasks have ended.")
 
 
 def _service_options(options: Options) -> list[str]:
