@@ -74,6 +74,8 @@ class ResultReported:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
     """With `FAILED`: what went wrong."""
+    checkpoint: str | None = None
+    """Where the last checkpoint is: a path or URL that the job's tasks can read."""
 
 
 @dataclass(frozen=True, slots=True)

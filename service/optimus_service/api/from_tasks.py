@@ -103,6 +103,7 @@ def report_result(
         final_loss=result.final_loss,
         metrics=result.metrics,
         error=result.error,
+        checkpoint=result.checkpoint,
     )
     job = services.repository.advance_job(job_id, event, services.clock())
     services.hub.notify(job_id, job.generation)

@@ -161,6 +161,7 @@ def _result_document(result: lifecycle.ResultReported) -> Document:
         "final_loss": result.final_loss,
         "metrics": dict(result.metrics),
         "error": result.error,
+        "checkpoint": result.checkpoint,
     }
 
 

@@ -286,11 +286,12 @@ def test_malformed_profiles_are_refused(api: Api, job_id: str, change: Any, fiel
 
 
 def test_a_result_ends_the_job_and_may_be_repeated(api: Api, job_id: str) -> None:
-    result = {"outcome": "succeeded", "step": 100, "final_loss": 0.5}
+    result = {"outcome": "succeeded", "step": 100, "final_loss": 0.5, "checkpoint": "/jobs/mine/manifest.json"}
     for _ in range(2):
         assert api.as_task("POST", job_id, "result", json=result).status_code == 204
     job = api.job(job_id)
     assert (job["state"], job["step"], job["result"]["final_loss"]) == ("succeeded", 100, 0.5)
+    assert job["result"]["checkpoint"] == result["checkpoint"]
     assert "result" in api.surroundings.triggers
 
 
