@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import sys
 
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import EnvironmentProblem
+from optimus_workers.exits import TERMINATED
 
 BAD_USAGE = 2
 
@@ -19,6 +21,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="optimus_workers", description="Run one task of a training job.")
     parser.add_argument("role", choices=["coordinator", "server", "worker"])
     role = parser.parse_args().role
+    # Until the role has its own way to leave: importing torch and loading the task take seconds.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per request otherwise
     try:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,10 +67,15 @@ class FakeService:
             self.condition.notify_all()
 
     def wait_for(self, what: str, condition: Callable[[], Any], timeout: float = PATIENCE_SECONDS) -> Any:
+        """What `condition` gives once that is true. Asked anew at every call of the job, and every tenth of a second
+        for what the service does not hear of."""
+        give_up_at = time.monotonic() + timeout
         with self.condition:
-            answer = self.condition.wait_for(condition, timeout)
-        assert answer, f"not within {timeout} s: {what}"
-        return answer
+            while time.monotonic() < give_up_at:
+                if answer := condition():
+                    return answer
+                self.condition.wait(0.1)
+        raise AssertionError(f"not within {timeout} s: {what}")
 
     @property
     def step(self) -> int:
@@ -110,7 +116,7 @@ class FakeService:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = do_PUT = _serve  # noqa: N815 - the names that the base class calls
+            do_GET = do_POST = do_PUT = _serve  # noqa: N815
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -111,7 +111,7 @@ class Replay:
             torch.manual_seed(slot_seed(self.seed, self.step, slot))
             loss = task.loss(self.model, task.batch(indices.tolist()))
             gradient += self._flatten(torch.autograd.grad(loss * weight, self.parameters))
-            sums = [total + buffer * weight for total, buffer in zip(sums, self.buffers(), strict=True)]
+            sums = [torch.add(total, buffer, alpha=weight) for total, buffer in zip(sums, self.buffers(), strict=True)]
         return gradient, sums
 
     def _restore(self, step: int) -> None:

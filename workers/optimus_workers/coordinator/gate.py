@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from optimus_workers.coordinator.plan import JobPlan
+
 Ticket = tuple[str, int]
 """A worker and the step (counted from 0) that it may do."""
 
@@ -105,3 +107,10 @@ class AsyncGate:
         self._n_done[worker] += 1
         self.version += 1
         return True
+
+
+def make_gate(plan: JobPlan, workers: tuple[str, ...], version: int, last_step: int | None) -> Gate:
+    """The gate of one membership epoch that begins at `version`."""
+    if plan.is_async:
+        return AsyncGate(workers, version, last_step, plan.max_lead)
+    return SyncGate(workers, version, last_step)

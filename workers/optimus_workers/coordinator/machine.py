@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from optimus_workers.coordinator.attempt import Attempt
 from optimus_workers.coordinator.events import (
     CheckpointRead,
     Directive,
@@ -28,7 +28,7 @@ from optimus_workers.coordinator.events import (
     Wanted,
     WantedArrived,
 )
-from optimus_workers.coordinator.gate import AsyncGate, Gate, SyncGate
+from optimus_workers.coordinator.gate import Gate, make_gate
 from optimus_workers.coordinator.instructions import (
     Append,
     Instruction,
@@ -43,13 +43,26 @@ from optimus_workers.coordinator.instructions import (
 )
 from optimus_workers.coordinator.journal import Ended, Formed, Forming, Past, Profiled
 from optimus_workers.coordinator.losses import LossWindow
-from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, choose_members, newest_cover
+from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, choose_members
+from optimus_workers.coordinator.phases import (
+    ARRIVAL_SECONDS,
+    CLOSING_SECONDS,
+    DATA_LOST_SECONDS,
+    LINGER_SECONDS,
+    MAX_ARRIVAL_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_SAVE_ATTEMPTS,
+    REGROUP_SECONDS,
+    RETRY_SECONDS,
+    STOPPING_SECONDS,
+    UNWANTED_SECONDS,
+    Phase,
+)
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
+from optimus_workers.coordinator.results import failure, success
 from optimus_workers.coordinator.saving import Saving, Then
-from optimus_workers.exits import USER_CODE_FAILED
-from optimus_workers.ranges import server_ranges, worker_slots
+from optimus_workers.exits import LET_GO, USER_CODE_FAILED
 from optimus_workers.wire.messages import (
-    Assume,
     Assumed,
     AssumeFailed,
     DataLost,
@@ -60,71 +73,19 @@ from optimus_workers.wire.messages import (
     Failed,
     FromTask,
     Go,
-    Halt,
     Halted,
-    Holding,
-    Join,
     Joined,
     Leave,
     Pong,
-    Release,
     Save,
     Saved,
     SaveFailed,
-    ServerRange,
     SnapshotTaken,
 )
 
-ARRIVAL_SECONDS = 1.5
-"""Tasks that arrive within this time of each other come in together: one change instead of several."""
-MAX_ARRIVAL_SECONDS = 5.0
-"""Nobody who is ready waits longer than this for others to arrive."""
-REGROUP_SECONDS = 15.0
-"""How long a coordinator that took over waits for the servers of the last membership before it gives up the state that
-they hold and restores the last checkpoint. Tasks dial again within a second, busy machines included."""
-DATA_LOST_SECONDS = 1.0
-"""A broken data connection usually means that a task died, which its control connection tells at the same moment."""
-UNWANTED_SECONDS = 5.0
-"""A task that nobody wants may be of a wanted set that is still on its way here; after this it is not."""
-CLOSING_SECONDS = 10.0
-"""How long tasks that were let go may take to hang up."""
-STOPPING_SECONDS = 60.0
-"""Told to pause or finish without tasks: how long replacements may take before the last checkpoint has to do."""
-LINGER_SECONDS = 3.0
-"""How long a coordinator that found the job ended stays to let go the tasks that dial again."""
-SAVE_RETRY_SECONDS = 1.0
-MAX_SAVE_ATTEMPTS = 5
-"""After this many failures of the last checkpoint (disk full?) the job goes on without it."""
-ERROR_CHARACTERS = 8_000
-"""The tail of a traceback that goes into the result: the end says what went wrong."""
 
-
-class Phase(StrEnum):
-    """What the coordinator is waiting for."""
-
-    GATHERING = "gathering"
-    """Tasks to train with."""
-    HALTING = "halting"
-    """Every server to say what it holds."""
-    RESTORING = "restoring"
-    """The newest checkpoint to be found."""
-    ASSUMING = "assuming"
-    """Every server of the new membership to have its range."""
-    JOINING = "joining"
-    """Every worker of it to have the parameters."""
-    TRAINING = "training"
-    """Workers to do their steps."""
-    SAVING = "saving"
-    """A checkpoint: its snapshots, or all of it before something final."""
-    EVALUATING = "evaluating"
-    """One worker to evaluate the final parameters."""
-    CLOSING = "closing"
-    """The tasks to hang up."""
-    OVER = "over"
-
-
-@dataclass(slots=True)
-class _Checkpoint:
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
     """The newest complete checkpoint of the history that is being trained."""
 
     version: int
@@ -149,34 +110,34 @@ class Coordinator:
         self.profile = past.profile
         self.tasks: dict[str, ConnectedTask] = {}
         self.wanted: Wanted | None = None
-        self._formed = past.formed
-        self._cause = _first_cause(past)
+        self.checkpoint: Checkpoint | None = None
         self._now = now
         self._out: list[Instruction] = []
-        self._awaiting: set[str] = set()
-        self._holdings: dict[str, tuple[Holding, ...]] = {}
-        self._cover: Cover | None = None
-        self._gate: Gate = SyncGate((), self.version, None)
-        self._losses = LossWindow(steps_per_epoch(past.profile) if past.profile else 1.0)
-        self._saving: Saving | None = None
-        self._save_attempts = 0
-        self._save_at = now
-        self._checkpoint: _Checkpoint | None = None
-        self._stopped_at: float | None = None
-        self._data_lost_at: float | None = None
-        self._form_at_once = False
-        self._form_from = now
+        # Gathering: what the next membership follows on, and how long to wait for whom.
+        self._formed = past.formed
+        self._cause = _first_cause(past)
+        self._message: str | None = None
         self._took_over = past.formed is not None and not past.is_paused
         self._expected = set(past.formed.servers) if past.formed and self._took_over else set[str]()
-        """Servers of the last membership that may still hold its state."""
         self._gathering_since = now
+        self._form_at_once = False
+        self._form_from = now
+        # Forming and training.
+        self._attempt: Attempt | None = None
+        self._n_attempts = 0
+        self._gate: Gate = make_gate(plan, (), self.version, None)
+        self._losses = LossWindow(steps_per_epoch(past.profile) if past.profile else 1.0)
+        self._stopped_at: float | None = None
+        self._data_lost_at: float | None = None
+        # Saving and what comes after.
+        self._saving: Saving | None = None
+        self._save_at = now
+        self._n_save_attempts = 0
+        self._save_again: Then | None = None
+        self._evaluator: str | None = None
         self._deadline = now
         self._linger_until = now
-        self._exit_code = 0
-        self._evaluator: str | None = None
-        self._message: str | None = None
-        self._retry_then: Then | None = None
-        """A final checkpoint failed and is to be tried again at `_deadline`."""
+        self._exit_code = LET_GO
         self._resend(past)
 
     def _resend(self, past: Past) -> None:
@@ -187,7 +148,7 @@ class Coordinator:
             self._do(TellMembership(formed))
         if past.ended is not None:
             self._do(TellResult(past.ended))
-            self._close("the job has ended", USER_CODE_FAILED if past.ended.outcome == "failed" else 0)
+            self._close("the job has ended", USER_CODE_FAILED if past.ended.outcome == "failed" else LET_GO)
             self._linger_until = self._now + LINGER_SECONDS
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -245,14 +206,14 @@ class Coordinator:
         elif name in self.members:
             self._regroup("server_lost" if task.is_server else "worker_lost", f"{name} was lost")
         elif self.phase is Phase.HALTING:
-            self._awaiting.discard(name)
+            self._answered(Phase.HALTING, name)
 
     def _wanted_arrived(self, wanted: Wanted) -> None:
         if self.wanted is not None and wanted.generation < self.wanted.generation:
             return
         self.wanted = wanted
         if wanted.directive is Directive.CANCEL and self.phase is not Phase.CLOSING:
-            self._close("the job was cancelled", 0)
+            self._close("the job was cancelled", LET_GO)
 
     def _message_arrived(self, name: str, message: FromTask) -> None:
         if name not in self.tasks or getattr(message, "epoch", self.epoch) != self.epoch:
@@ -261,12 +222,12 @@ class Coordinator:
             case Pong():
                 pass
             case Halted():
-                self._holdings[name] = message.holdings
-                self._answered(Phase.HALTING, name)
+                if self.phase is Phase.HALTING and self._attempt is not None:
+                    self._attempt.halted(name, message.holdings)
             case Assumed():
                 self._answered(Phase.ASSUMING, name)
             case AssumeFailed():
-                self._form_from = self._now + 1.0
+                self._form_from = self._now + RETRY_SECONDS
                 self._regroup(self._cause, f"{name} could not get its range: {message.reason}")
             case Joined():
                 self._answered(Phase.JOINING, name)
@@ -278,20 +239,21 @@ class Coordinator:
             case SnapshotTaken() | Saved() | SaveFailed():
                 self._save_progress(name, message)
             case Evaluated():
-                self._evaluated(name, message)
+                if self.phase is Phase.EVALUATING and name == self._evaluator:
+                    self._finish(message.metrics)
             case Leave():
                 self._wants_to_leave(self.tasks[name])
             case Failed():
                 self._fail(message.traceback)
 
+    def _answered(self, phase: Phase, name: str) -> None:
+        if self.phase is phase and self._attempt is not None:
+            self._attempt.awaiting.discard(name)
+
     def _wants_to_leave(self, task: ConnectedTask) -> None:
         task.wants_to_leave = True
         if self.phase is Phase.GATHERING and not task.is_server:
             self._dismiss(task)  # a worker holds nothing that is needed
-
-    def _answered(self, phase: Phase, name: str) -> None:
-        if self.phase is phase:
-            self._awaiting.discard(name)
 
     def _done(self, name: str, message: Done) -> None:
         if self.phase is not Phase.TRAINING:
@@ -315,22 +277,27 @@ class Coordinator:
     def _gathering(self) -> bool:
         if self.wanted is None and not self._took_over:
             return False
-        directive = self._directive
         members = self._desired()
         if self._still_waits(members):
             return False
-        if members.can_train or (directive is Directive.PAUSE and members.servers):
-            return self.profile is not None and self._begin_attempt(members)
-        if directive is Directive.RUN or self._now < self._gathering_since + STOPPING_SECONDS:
+        if members.can_train or (self._directive is Directive.PAUSE and members.servers):
+            return self._begin_attempt(members)
+        if self._directive is Directive.RUN or self._now < self._gathering_since + STOPPING_SECONDS:
             return False
         # Told to stop, and nobody is left to stop: what there is, is the last checkpoint.
-        if directive is Directive.PAUSE:
-            self._paused()
+        if self._directive is Directive.PAUSE:
+            self._pause()
         else:
-            self._finished({})
+            self._finish({})
         return True
 
     def _begin_attempt(self, members: Members) -> bool:
+        if self.profile is None:
+            return False  # servers are there to be paused before any worker was
+        if self._n_attempts == MAX_ATTEMPTS:
+            self._fail(f"no membership could be formed in {MAX_ATTEMPTS} attempts; the last one: {self._message}")
+            return True
+        self._n_attempts += 1
         self.epoch += 1
         self.members = members
         self._form_at_once = False
@@ -338,127 +305,80 @@ class Coordinator:
         self._data_lost_at = None
         self._saving = None
         self._losses.drop_step()
-        self._holdings = {}
-        self._awaiting = {task.name for task in self.tasks.values() if task.is_server}
-        self._do(Append(Forming(self.epoch)))
-        self._do(*(Send(name, Halt(self.epoch)) for name in sorted(self.tasks)))
+        self._attempt = Attempt(self.epoch, members, self.profile, is_async=self.plan.is_async)
+        self._do(Append(Forming(self.epoch)), *self._attempt.halts(self.tasks.values()))
         self.phase = Phase.HALTING
         return True
 
     def _halting(self) -> bool:
-        if self._awaiting:
+        attempt = self._open_attempt
+        if attempt.awaiting:
             return False
-        assert self.profile is not None, "members are chosen once a worker has told its profile"
-        self._cover = newest_cover(
-            self._holdings,
-            {name: self.tasks[name].address for name in self._holdings if name in self.tasks},
-            self.profile.total_floats,
-            oldest_epoch=self._formed.epoch if self._formed else 0,
-            same_version=not self.plan.is_async,
-        )
-        if self._cover is not None:
-            return self._begin_assuming(self._cover)
+        cover = attempt.cover(self.tasks, oldest_epoch=self._formed.epoch if self._formed else 0)
+        if cover is not None:
+            return self._begin_assuming(cover)
         self._do(ReadCheckpoint(self.epoch))
         self.phase = Phase.RESTORING
         return True
-
-    def _waiting(self) -> bool:
-        """Of phases that end by an event."""
-        return False
 
     def _checkpoint_read(self, event: CheckpointRead) -> None:
         if self.phase is not Phase.RESTORING or event.epoch != self.epoch:
             return
         if event.manifest is None and not self.members.workers:
-            self._paused()  # before anything was trained
+            self._pause()  # before anything was trained
         elif event.manifest is None:
-            self._checkpoint = None
+            self.checkpoint = None
             self._begin_assuming(Cover(0, ()))
         elif event.manifest.profile != self.profile:
             self._fail(f"the checkpoint is of a different task: {event.manifest.profile} instead of {self.profile}")
         else:
-            self._checkpoint = _Checkpoint(event.manifest.version, event.path)
+            self.checkpoint = Checkpoint(event.manifest.version, event.path)
             self._begin_assuming(Cover(event.manifest.version, event.manifest.sources))
 
     def _begin_assuming(self, cover: Cover) -> bool:
-        assert self.profile is not None
-        self._cover = cover
-        for name, (first, end) in zip(self.members.servers, self._ranges(), strict=True):
-            sources = cover.part(first, end)
-            n_workers = len(self.members.workers)
-            self._do(
-                Send(
-                    name,
-                    Assume(self.epoch, cover.version, first, end, self.profile, n_workers, self.plan.is_async, sources),
-                )
-            )
-        self._awaiting = set(self.members.servers)
+        self._do(*self._open_attempt.assumes(cover))
         self.phase = Phase.ASSUMING
         return True
 
     def _assuming(self) -> bool:
-        if self._awaiting:
+        if self._open_attempt.awaiting:
             return False
-        self._do(*(Send(name, Release(self.epoch)) for name in self.members.servers))
+        self._do(*self._open_attempt.joins(self.tasks))
         self._let_leavers_go()
-        self._send_joins()
-        self._awaiting = set(self.members.workers)
         self.phase = Phase.JOINING
         return True
 
-    def _send_joins(self) -> None:
-        assert self.profile is not None
-        assert self._cover is not None
-        n_workers = len(self.members.workers)
-        servers = tuple(
-            ServerRange(self.tasks[name].address, first, end)
-            for name, (first, end) in zip(self.members.servers, self._ranges(), strict=True)
-        )
-        for rank, name in enumerate(self.members.workers):
-            first_slot, end_slot = worker_slots(self.profile.micro_batches, rank, n_workers)
-            brings = rank == 0 and not self._cover.sources
-            join = Join(
-                self.epoch, self._cover.version, rank, n_workers, first_slot, end_slot, servers, self.plan.is_async,
-                brings,
-            )  # fmt: skip
-            self._do(Send(name, join))
-
     def _joining(self) -> bool:
-        if self._awaiting:
+        attempt = self._open_attempt
+        if attempt.awaiting:
             return False
-        assert self._cover is not None
         assert self.profile is not None
-        version = self._cover.version
-        if self.members.workers:
-            self._record_membership(version)
-        self.version = version
+        if attempt.members.workers:
+            self._record_membership(attempt)
+        self.version = attempt.version
         last_step = self.plan.last_step(self.profile)
-        if self.plan.is_async:
-            self._gate = AsyncGate(self.members.workers, version, last_step, self.plan.max_lead)
-        else:
-            self._gate = SyncGate(self.members.workers, version, last_step)
-        if self._checkpoint is None:
+        self._gate = make_gate(self.plan, attempt.members.workers, attempt.version, last_step)
+        if self.checkpoint is None:
             self._save_at = self._now
-        self._cause = "rescale"
+        self._n_attempts = 0
         self.phase = Phase.TRAINING
         return True
 
-    def _record_membership(self, version: int) -> None:
-        lost_steps = max(0, self.version - version)
+    def _record_membership(self, attempt: Attempt) -> None:
         self._formed = Formed(
-            epoch=self.epoch,
-            generation=self.wanted.generation if self.wanted else 0,
+            epoch=attempt.epoch,
+            generation=self._generation,
             at=self._now,
-            step=version,
-            workers=self.members.workers,
-            servers=self.members.servers,
+            step=attempt.version,
+            workers=attempt.members.workers,
+            servers=attempt.members.servers,
             cause=self._cause,
             pause_seconds=None if self._stopped_at is None else max(0.0, self._now - self._stopped_at),
-            lost_steps=lost_steps,
+            lost_steps=max(0, self.version - attempt.version),
             message=self._message,
         )
-        self._message = None
         self._do(Append(self._formed), TellMembership(self._formed))
+        self._cause, self._message = "rescale", None
 
     def _training(self) -> bool:
         self._dismiss_unwanted()
@@ -470,10 +390,9 @@ class Coordinator:
 
     def _reason_to_stop(self) -> Callable[[], bool] | None:
         """What to do at the next step boundary other than the next step; None: nothing."""
-        directive = self._directive
-        if self._gate.is_exhausted or directive is Directive.FINISH:
+        if self._gate.is_exhausted or self._directive is Directive.FINISH:
             return lambda: self._begin_saving(Then.FINISH)
-        if directive is Directive.PAUSE:
+        if self._directive is Directive.PAUSE:
             return lambda: self._begin_saving(Then.PAUSE)
         members = self._desired()
         if not members.can_train:
@@ -484,22 +403,44 @@ class Coordinator:
             return lambda: self._begin_saving(Then.TRAIN)
         return None
 
+    def _waiting(self) -> bool:
+        """Of phases that end by an event."""
+        return False
+
+    def _closing(self) -> bool:
+        if self._now < (self._deadline if self.tasks else self._linger_until):
+            return False
+        self._do(Stop(self._exit_code))
+        self.phase = Phase.OVER
+        return True
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
     def _begin_saving(self, then: Then) -> bool:
         self._save_at = self._now + self.plan.checkpoint_seconds
-        self._save_attempts = 0
+        self._n_save_attempts = 0
+        self._save_again = None
         self.phase = Phase.SAVING
-        if self._checkpoint is not None and self._checkpoint.version == self.version:
+        if self.checkpoint is not None and self.checkpoint.version == self.version:
             self._saving = None
-            return self._saved(then)
-        self._send_saves(then)
+            self._after_saving(then)
+        else:
+            self._send_saves(then)
         return True
 
     def _send_saves(self, then: Then) -> None:
-        servers = tuple(
-            name for name, (first, end) in zip(self.members.servers, self._ranges(), strict=True) if first < end
-        )
+        servers = self._open_attempt.serving
         self._saving = Saving(self.epoch, self.version, servers, then)
         self._do(*(Send(name, Save(self.epoch, self.version)) for name in servers))
+
+    def _saving_phase(self) -> bool:
+        if self._save_again is not None and self._now >= self._deadline:
+            then, self._save_again = self._save_again, None
+            self._send_saves(then)
+        if self._saving is None or self._saving.then is not Then.TRAIN or not self._saving.may_go_on:
+            return False
+        self.phase = Phase.TRAINING
+        return True
 
     def _save_progress(self, name: str, message: SnapshotTaken | Saved | SaveFailed) -> None:
         saving = self._saving
@@ -517,52 +458,40 @@ class Coordinator:
 
     def _manifest_written(self, event: ManifestWritten) -> None:
         saving = self._saving
-        if event.error is not None:
-            if saving is not None and saving.version == event.version:
-                self._save_failed(saving, event.error)
-            return
         if saving is None or saving.version != event.version:
-            return  # of an epoch that is over; it exists and may be used, but this epoch's own comes sooner or later
-        self._checkpoint = _Checkpoint(event.version, event.path)
+            return  # of an epoch that is over: it exists and may be used; this epoch's own comes sooner or later
+        if event.error is not None:
+            self._save_failed(saving, event.error)
+            return
+        self.checkpoint = Checkpoint(event.version, event.path)
         self._saving = None
-        if saving.then is not Then.TRAIN and self.phase is Phase.SAVING:
-            self._saved(saving.then)
+        if self.phase is Phase.SAVING:
+            self._after_saving(saving.then)
 
     def _save_failed(self, saving: Saving, why: str) -> None:
         self._do(Note(f"checkpoint of step {saving.version} failed: {why}"))
         self._saving = None
-        if saving.then is Then.TRAIN:
-            self.phase = Phase.TRAINING if self.phase is Phase.SAVING else self.phase
-            return
-        self._save_attempts += 1
-        if self._save_attempts >= MAX_SAVE_ATTEMPTS:
-            self._saved(saving.then)
-        else:
-            self._deadline = self._now + SAVE_RETRY_SECONDS
-            self._retry_then = saving.then
+        self._n_save_attempts += 1
+        if saving.then is not Then.TRAIN and self._n_save_attempts < MAX_SAVE_ATTEMPTS:
+            self._save_again = saving.then
+            self._deadline = self._now + RETRY_SECONDS
+        elif self.phase is Phase.SAVING:
+            self._after_saving(saving.then)
 
-    def _saving_phase(self) -> bool:
-        if self._retry_then is not None and self._now >= self._deadline:
-            then, self._retry_then = self._retry_then, None
-            self._send_saves(then)
-        if self._saving is None or self._saving.then is not Then.TRAIN or not self._saving.may_go_on:
-            return False
-        self.phase = Phase.TRAINING
-        return True
-
-    def _saved(self, then: Then) -> bool:
+    def _after_saving(self, then: Then) -> None:
         match then:
             case Then.TRAIN:
                 self.phase = Phase.TRAINING
             case Then.PAUSE:
-                self._paused()
+                self._pause()
             case Then.FINISH:
                 self._begin_evaluating()
             case Then.EVACUATE:
                 self._let_leavers_go()
                 self._gathering_since = self._now
                 self.phase = Phase.GATHERING
-        return True
+
+    # --- ends --------------------------------------------------------------------------------------------------------
 
     def _begin_evaluating(self) -> None:
         self._evaluator = next((name for name in self.members.workers if name in self.tasks), None)
@@ -572,42 +501,24 @@ class Coordinator:
             self._do(Send(self._evaluator, Evaluate(self.epoch)))
             self.phase = Phase.EVALUATING
 
-    def _evaluated(self, name: str, message: Evaluated) -> None:
-        if self.phase is Phase.EVALUATING and name == self._evaluator:
-            self._finished(message.metrics)
-
-    def _closing(self) -> bool:
-        if self._now < (self._deadline if self.tasks else self._linger_until):
-            return False
-        self._do(Stop(self._exit_code))
-        self.phase = Phase.OVER
-        return True
-
-    # --- ends --------------------------------------------------------------------------------------------------------
-
-    def _finished(self, metrics: dict[str, float]) -> None:
-        path = self._checkpoint.path if self._checkpoint else None
-        figures = {name: value if _is_finite(value) else None for name, value in metrics.items()}
-        self._end(Ended("succeeded", self.version, self._losses.mean, figures, path))
-        self._close("the job is done", 0)
+    def _finish(self, metrics: dict[str, float]) -> None:
+        self._end(success(self.version, self._losses.mean, metrics, self._checkpoint_path))
+        self._close("the job is done", LET_GO)
 
     def _fail(self, error: str) -> None:
-        if self.phase is Phase.CLOSING:
-            return
-        path = self._checkpoint.path if self._checkpoint else None
-        self._end(Ended("failed", self.version, self._losses.mean, {}, path, error[-ERROR_CHARACTERS:]))
-        self._close("the job has failed", USER_CODE_FAILED)
+        if self.phase is not Phase.CLOSING:
+            self._end(failure(self.version, self._losses.mean, error, self._checkpoint_path))
+            self._close("the job has failed", USER_CODE_FAILED)
 
     def _end(self, ended: Ended) -> None:
         self._do(Append(ended), TellResult(ended))
 
-    def _paused(self) -> None:
+    def _pause(self) -> None:
         """The last word of this coordinator: an epoch without tasks."""
         self.epoch += 1
-        generation = self.wanted.generation if self.wanted else 0
-        formed = Formed(self.epoch, generation, self._now, self.version, (), (), "pause")
+        formed = Formed(self.epoch, self._generation, self._now, self.version, (), (), "pause")
         self._do(Append(formed), TellMembership(formed))
-        self._close("the job is paused", 0)
+        self._close("the job is paused", LET_GO)
 
     def _close(self, reason: str, code: int) -> None:
         self._do(*(Send(name, Exit(reason)) for name in sorted(self.tasks)))
@@ -621,8 +532,21 @@ class Coordinator:
         self._out.extend(instructions)
 
     @property
+    def _open_attempt(self) -> Attempt:
+        assert self._attempt is not None, "from HALTING on there is an attempt"
+        return self._attempt
+
+    @property
     def _directive(self) -> Directive:
         return self.wanted.directive if self.wanted else Directive.RUN
+
+    @property
+    def _generation(self) -> int:
+        return self.wanted.generation if self.wanted else 0
+
+    @property
+    def _checkpoint_path(self) -> str | None:
+        return self.checkpoint.path if self.checkpoint else None
 
     def _desired(self) -> Members:
         """Who should take part. Without a word from the service: who is there; when stopping: likewise."""
@@ -653,21 +577,16 @@ class Coordinator:
             self._cause = cause
         self._form_at_once = True
         self._saving = None
-        self._retry_then = None
+        self._save_again = None
         self._gathering_since = self._now
         self.phase = Phase.GATHERING
 
     def _let_leavers_go(self) -> None:
-        """Let those go that take no part and are not wanted, or asked to leave."""
+        """Let those go that asked to leave, or take no part and are not wanted."""
         for name, task in sorted(self.tasks.items()):
             unwanted = self.wanted is not None and name not in self.wanted.tasks and name not in self.members
             if task.wants_to_leave or unwanted:
                 self._dismiss(task)
-
-    def _dismiss(self, task: ConnectedTask) -> None:
-        if not task.is_dismissed:
-            task.is_dismissed = True
-            self._do(Send(task.name, Exit("no longer wanted")))
 
     def _dismiss_unwanted(self) -> None:
         """Let tasks go that arrived although nobody wants them (any more)."""
@@ -678,19 +597,16 @@ class Coordinator:
             if name not in self.members and (overdue or task.wants_to_leave):
                 self._dismiss(task)
 
-    def _ranges(self) -> tuple[tuple[int, int], ...]:
-        assert self.profile is not None
-        return server_ranges(self.profile.total_floats, len(self.members.servers))
+    def _dismiss(self, task: ConnectedTask) -> None:
+        if not task.is_dismissed:
+            task.is_dismissed = True
+            self._do(Send(task.name, Exit("no longer wanted")))
 
 
 def _first_cause(past: Past) -> str:
     if past.formed is None:
         return "start"
     return "resume" if past.is_paused else "coordinator_restart"
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0.0
 
 
 _PHASES: dict[Phase, Callable[[Coordinator], bool]] = {

@@ -31,6 +31,7 @@ class JobPlan:
             is_async=spec.get("mode") == "async",
             max_steps=convergence.get("max_steps"),
             max_epochs=convergence.get("max_epochs"),
+            max_lead=spec.get("max_lead"),
             checkpoint_seconds=float(spec.get("checkpoint_seconds", DEFAULT_CHECKPOINT_SECONDS)),
         )
 

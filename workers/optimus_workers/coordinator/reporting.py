@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -113,16 +112,12 @@ def membership_body(formed: Formed) -> dict[str, Any]:
 
 
 def result_body(ended: Ended) -> dict[str, Any]:
-    """A `JobResultBody`: what is not finite is null there."""
+    """A `JobResultBody`."""
     return {
         "outcome": ended.outcome,
         "step": ended.step,
         "final_loss": ended.final_loss,
-        "metrics": {name: _finite(value) for name, value in ended.metrics.items()},
+        "metrics": ended.metrics,
         "checkpoint": ended.checkpoint,
         "error": ended.error,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

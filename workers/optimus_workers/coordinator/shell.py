@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +40,7 @@ from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.reporting import Reporter
 from optimus_workers.coordinator.watching import watch_wanted
 from optimus_workers.environment import TaskEnvironment
+from optimus_workers.exits import TERMINATED
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
@@ -83,6 +85,7 @@ class _Shell:
         self._machine = Coordinator(JobPlan.from_spec(environment.spec), past, self._clock())
 
     async def run(self) -> int:
+        self._loop.add_signal_handler(signal.SIGTERM, self._end, TERMINATED)
         server = await self._listen()
         watch_wanted(self._client, self._from_thread(lambda wanted: self._happened(WantedArrived(wanted))))
         ticker = asyncio.create_task(self._tick())
@@ -91,7 +94,7 @@ class _Shell:
         finally:
             ticker.cancel()
             server.close()
-        if not await asyncio.to_thread(self._reporter.drain, REPORT_SECONDS):
+        if code != TERMINATED and not await asyncio.to_thread(self._reporter.drain, REPORT_SECONDS):
             log.error("the service could not be told how the job ended")
         self._journal.close()
         return code
@@ -214,8 +217,12 @@ class _Shell:
             case Note():
                 log.info(instruction.text)
             case Stop():
-                if not self._exit_code.done():
-                    self._exit_code.set_result(instruction.code)
+                self._end(instruction.code)
+
+    def _end(self, code: int) -> None:
+        """On SIGTERM the tasks stay: this coordinator's replacement takes them over."""
+        if not self._exit_code.done():
+            self._exit_code.set_result(code)
 
     def _send(self, name: str, message: ToTask) -> None:
         writer = self._writers.get(name)

@@ -13,6 +13,9 @@ from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_
 
 log = logging.getLogger(__name__)
 
+HANDSHAKE_SECONDS = 10.0
+"""How long a stranger may keep a connection."""
+
 
 class Service(Protocol):
     """What a connection needs of its server."""
@@ -57,7 +60,12 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._give_up)
         self.send(Header(FrameType.CHALLENGE, length=len(self._nonce)), self._nonce)
+
+    def _give_up(self) -> None:
+        if not self.is_open:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._service.closed(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -299,7 +298,7 @@ class _Worker:
             export_model(self._flat, self._environment.job_directory)
         except OSError as error:
             log.warning("the model is in the checkpoint only: %s", error)
-        self._send(Evaluated(message.epoch, {name: value for name, value in metrics.items() if math.isfinite(value)}))
+        self._send(Evaluated(message.epoch, metrics))
 
     def _report_user_error(self, error: UserCodeFailed) -> int:
         """Tell the coordinator what the user's code raised; it ends the job."""
@@ -323,7 +322,7 @@ def _users(call: Callable[[], T]) -> T:
         return call()
     except Interrupted:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeFailed(str(error)) from error
 
 

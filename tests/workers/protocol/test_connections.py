@@ -1,0 +1,242 @@
+"""Connections: who does not know the token, or is not of this membership epoch, gets nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import torch
+from tests.workers.protocol.conftest import TOKEN as JOB_TOKEN
+from tests.workers.protocol.conftest import Job
+
+from optimus_workers.pacing import CpuPacer
+from optimus_workers.server.connection import DataConnection
+from optimus_workers.server.fetching import collect
+from optimus_workers.server.service import ShardService
+from optimus_workers.server.shard import RangeState, make_shard
+from optimus_workers.wire import control
+from optimus_workers.wire.control import CoordinatorGone, CoordinatorLost, dial
+from optimus_workers.wire.data import connect, receive_frame
+from optimus_workers.wire.errors import ConnectionOver, WireError
+from optimus_workers.wire.frames import FrameType, Header
+from optimus_workers.wire.messages import (
+    Address,
+    Assume,
+    Exit,
+    Failed,
+    Hello,
+    Join,
+    ServerRange,
+    Source,
+    TaskProfile,
+    TaskRole,
+    UpdateRule,
+)
+from optimus_workers.worker.session import Session
+
+TOKEN = "secret"
+PROFILE = TaskProfile(600_000, 600_000, 600_032, 10, 1, 1, UpdateRule("sgd", 0.9, False, 0.0, (0.9, 0.99), 1e-8))
+
+
+class ServerThread:
+    """A server's data plane on a thread, holding version 5 of [0, 600_032) in epoch 3."""
+
+    def __init__(self) -> None:
+        self.service = ShardService(CpuPacer(None))
+        self.service.epoch = 3
+        values = torch.arange(PROFILE.total_floats).float()
+        self.state = RangeState(5, 0, PROFILE.total_floats, [values, -values])
+        assume = Assume(3, 5, 0, PROFILE.total_floats, PROFILE, 1, False, ())
+        self.service.candidate = make_shard(assume, self.state)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run)
+        self.ready = threading.Event()
+        self.address: Address = ("", 0)
+        self.thread.start()
+        assert self.ready.wait(10)
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self.stop = asyncio.Event()
+            server = await self.loop.create_server(lambda: DataConnection(TOKEN, self.service), "127.0.0.1", 0)
+            self.address = server.sockets[0].getsockname()[:2]
+            self.ready.set()
+            await self.stop.wait()
+            server.close()
+            self.service.halt(99)
+            await asyncio.sleep(0)  # let aborted connections say goodbye
+
+        self.loop.run_until_complete(serve())
+        self.loop.close()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.stop.set)
+        self.thread.join(10)
+
+
+@pytest.fixture
+def server() -> Iterator[ServerThread]:
+    running = ServerThread()
+    yield running
+    running.close()
+
+
+def test_a_wrong_token_is_refused(server: ServerThread) -> None:
+    with pytest.raises((ConnectionOver, ConnectionError)):
+        connect(server.address, "guess", 3, 0)
+
+
+def test_another_epoch_is_refused(server: ServerThread) -> None:
+    with pytest.raises((ConnectionOver, ConnectionError)):
+        connect(server.address, TOKEN, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Header(FrameType.PULL, epoch=2).encode(),
+        Header(FrameType.PULL, epoch=3, source=1).encode(),
+        Header(FrameType.PARAMETERS, epoch=3, length=64).encode(),
+        Header(FrameType.PUSH, epoch=3, step=5, offset=8, length=64).encode(),
+        Header(FrameType.WELCOME, epoch=3, length=32).encode() + bytes(32),
+        b"GET / HTTP/1.1\r\n" + bytes(64),
+    ],
+)
+def test_a_frame_that_must_not_come_ends_the_connection(server: ServerThread, frame: bytes) -> None:
+    with closing(connect(server.address, TOKEN, 3, 0)) as connection:
+        connection.sendall(frame)
+        with pytest.raises((ConnectionOver, ConnectionError)):
+            receive_frame(connection, FrameType.PARAMETERS)
+
+
+def test_frames_before_the_handshake_end_the_connection(server: ServerThread) -> None:
+    with closing(socket.create_connection(server.address, timeout=10)) as connection:
+        receive_frame(connection, FrameType.CHALLENGE)
+        connection.sendall(Header(FrameType.PULL, epoch=3).encode())
+        with pytest.raises((ConnectionOver, ConnectionError)):
+            receive_frame(connection, FrameType.WELCOME)
+
+
+def test_a_worker_pulls_pushes_and_gets_the_result(server: ServerThread) -> None:
+    everything = ServerRange(server.address, 0, PROFILE.total_floats)
+    session = Session(Join(3, 5, 0, 1, 0, 1, (everything,), False, False), PROFILE.parameter_floats)
+    values = torch.zeros(PROFILE.total_floats)
+    session.open(TOKEN, values)
+    session.fetch(values)
+    assert session.version == 5
+    assert torch.equal(values, torch.arange(PROFILE.total_floats).float())
+    before = values.clone()
+    exchanged = session.push_and_pull(5, 0.5, torch.ones(PROFILE.total_floats))
+    assert exchanged.version == 6
+    assert exchanged.sent_bytes > 4 * PROFILE.total_floats
+    assert exchanged.received_bytes > 4 * PROFILE.total_floats
+    momentum = -before * 0.9 + 1
+    torch.testing.assert_close(
+        values[: PROFILE.parameter_floats], (before - 0.5 * momentum)[: PROFILE.parameter_floats]
+    )
+    session.abort()
+    with pytest.raises((WireError, OSError)):
+        session.push_and_pull(6, 0.5, values)
+    session.close()
+
+
+def test_a_range_is_collected_from_a_server_and_from_own_memory(server: ServerThread, tmp_path: Path) -> None:
+    own = RangeState(5, 600_000, 600_032, [torch.full((32,), 7.0), torch.full((32,), 8.0)])
+    sources = (
+        Source(0, 600_000, 5, task="other", address=server.address),
+        Source(600_000, 600_032, 5, task="me"),
+    )
+    assume = Assume(3, 5, 100_000, 600_032, PROFILE, 1, False, sources)
+    state = collect(assume, "me", [own], TOKEN, tmp_path)
+    assert state is not None
+    assert torch.equal(state.sections[0][:500_000], server.state.sections[0][100_000:600_000])
+    assert torch.equal(state.sections[1][:500_000], server.state.sections[1][100_000:600_000])
+    assert set(state.sections[0][500_000:].tolist()) == {7.0}
+    assert set(state.sections[1][500_000:].tolist()) == {8.0}
+
+
+def test_a_version_that_is_gone_is_an_error_not_a_wrong_range(server: ServerThread, tmp_path: Path) -> None:
+    missing = Source(0, 16, 4, task="other", address=server.address)
+    with pytest.raises(WireError, match="MISSING"):
+        collect(Assume(3, 4, 0, 16, PROFILE, 1, False, (missing,)), "me", [], TOKEN, tmp_path)
+
+
+# --- control ---------------------------------------------------------------------------------------------------------
+
+
+def hello(name: str) -> Any:
+    return lambda host: Hello(name, TaskRole.WORKER, 0, "", "")
+
+
+def test_a_stranger_is_no_coordinator_and_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "DIAL_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stranger = threading.Thread(target=_talk, args=(listener,))
+        stranger.start()
+        with pytest.raises(CoordinatorGone):
+            dial(listener.getsockname(), TOKEN, hello("w"), lambda _: None, threading.Event())
+        stranger.join(10)
+
+
+def _talk(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b'{"type":"Challenge","nonce":"00"}\n')
+        connection.recv(4096)
+        connection.sendall(b'{"type":"Welcome","proof":"00"}\n')
+        connection.recv(4096)
+
+
+def test_nobody_there_is_found_out_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "DIAL_SECONDS", 0.2)
+    monkeypatch.setattr(control, "DIAL_PAUSE_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(CoordinatorGone):
+        dial(address, TOKEN, hello("w"), lambda _: None, threading.Event())
+
+
+def test_a_coordinator_takes_in_whoever_knows_the_token_and_nobody_else(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    address = ("127.0.0.1", job.port)
+    heard: SimpleQueue[object] = SimpleQueue()
+    friend = dial(address, JOB_TOKEN, hello("job-worker-0-0"), heard.put, threading.Event())
+    friend.send(Failed("Traceback of the user"))
+    assert isinstance(heard.get(timeout=10), Exit)
+
+    monkeypatch.setattr(control, "DIAL_SECONDS", 0.0)
+    with pytest.raises(CoordinatorGone):
+        dial(address, "guess", hello("job-worker-0-0"), heard.put, threading.Event())
+    friend.close()
+    assert isinstance(heard.get(timeout=10), CoordinatorLost)
+    assert job.exit_code("job-coordinator-0-0") == 3
+    assert job.wait_for_result()["error"] == "Traceback of the user"
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"x" * 2_000_000])
+def test_noise_does_not_disturb_a_coordinator(make_job: Callable[..., Job], noise: bytes) -> None:
+    job = make_job()
+    address = ("127.0.0.1", job.port)
+    job.wait_for("the coordinator listens", lambda: _can_connect(address))
+    with closing(socket.create_connection(address, timeout=10)) as connection, suppress(ConnectionError):
+        connection.sendall(noise)
+        while connection.recv(4096):
+            pass  # the challenge, then the end
+    job.service.want([], "cancel")
+    assert job.exit_code("job-coordinator-0-0") == 0
+
+
+def _can_connect(address: Address) -> bool:
+    with suppress(ConnectionError):
+        socket.create_connection(address, timeout=10).close()
+        return True
+    return False

@@ -1,0 +1,628 @@
+"""The coordinator's decisions: what it does when tasks come, go, die, and when the service wants something else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.workers.protocol.coordinator_harness import PROFILE, World, make_world, running_world, take_over
+
+from optimus_workers.coordinator.events import Directive, Wanted, WantedArrived
+from optimus_workers.coordinator.journal import Ended, Past, Profiled
+from optimus_workers.coordinator.phases import (
+    ARRIVAL_SECONDS,
+    CLOSING_SECONDS,
+    MAX_ATTEMPTS,
+    REGROUP_SECONDS,
+    STOPPING_SECONDS,
+    UNWANTED_SECONDS,
+    Phase,
+)
+from optimus_workers.wire.messages import (
+    Assume,
+    AssumeFailed,
+    DataLost,
+    Done,
+    Evaluate,
+    Exit,
+    Failed,
+    Go,
+    Halt,
+    Join,
+    Leave,
+    SaveFailed,
+)
+
+
+def phase_of(world: World) -> Phase:
+    return world.machine.phase
+
+
+# --- forming ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_membership_starts_from_the_initial_parameters() -> None:
+    world = running_world(workers=3, servers=2)
+    assert world.last.cause == "start"
+    assert world.last.pause_seconds is None
+    assert (*world.last.workers, *world.last.servers) == ("worker-0", "worker-1", "worker-2", "server-0", "server-1")
+    joins = [message for message in world.messages(Join) if isinstance(message, Join)]
+    assert [join.brings_parameters for join in joins] == [True, False, False]
+    assert [(join.first_slot, join.end_slot) for join in joins] == [(0, 1), (1, 2), (2, 4)]
+    assumes = [message for message in world.messages(Assume) if isinstance(message, Assume)]
+    assert [(a.first, a.end, a.sources) for a in assumes] == [(0, 160, ()), (160, 320, ())]
+    assert {go.step for go in world.going.values()} == {0}
+    assert world.manifests[0].version == 0, "the first version is saved before the first step"
+
+
+def test_it_does_not_wait_for_a_task_that_is_slow_to_start() -> None:
+    world = make_world()
+    world.wants("worker-0", "worker-1", "server-0")
+    world.arrives("server-0", "worker-0")
+    assert not world.reports
+    world.passes(ARRIVAL_SECONDS)
+    assert list(world.last.workers) == ["worker-0"]
+    world.arrives("worker-1")
+    world.step()
+    assert list(world.last.workers) == ["worker-0", "worker-1"]
+    assert world.last.cause == "rescale"
+    assert world.last.step == 1
+    assert world.last.lost_steps == 0
+
+
+def test_arrivals_that_come_together_are_one_change() -> None:
+    world = running_world(workers=1)
+    world.wants("worker-0", "worker-1", "worker-2", "worker-3", "server-0")
+    world.arrives("worker-1")
+    world.passes(ARRIVAL_SECONDS / 2)
+    world.step()
+    world.arrives("worker-2")
+    world.step()
+    assert len(world.reports) == 1
+    world.passes(ARRIVAL_SECONDS)
+    world.step()
+    assert [len(report.workers) for report in world.reports] == [1, 3]
+
+
+def test_nothing_starts_without_a_worker_and_a_server() -> None:
+    world = make_world()
+    world.wants("worker-0", "worker-1", "server-0")
+    world.arrives("worker-0", "worker-1")
+    world.passes(100)
+    assert not world.reports
+    world.arrives("server-0")
+    assert world.reports
+
+
+def test_leavers_go_at_the_step_boundary() -> None:
+    world = running_world(workers=3, servers=2)
+    world.wants("worker-0", "worker-2", "server-1")
+    assert "worker-1" in world.connected, "in the middle of a step nobody goes"
+    world.step()
+    assert world.last.workers == ("worker-0", "worker-2")
+    assert world.last.servers == ("server-1",)
+    assert set(world.connected) == {"worker-0", "worker-2", "server-1"}
+    assert world.last.pause_seconds == pytest.approx(0.0)
+    assert {go.step for go in world.going.values()} == {1}
+
+
+def test_a_server_that_goes_is_kept_until_its_range_has_moved() -> None:
+    world = running_world(workers=1, servers=2)
+    world.sent.clear()
+    world.wants("worker-0", "server-1")
+    world.step()
+    kinds = [(name, type(message)) for name, message in world.sent]
+    assert kinds.index(("server-1", Assume)) < kinds.index(("server-0", Exit))
+    (assume,) = (message for message in world.messages(Assume) if isinstance(message, Assume))
+    assert [(s.task, s.first, s.end, s.version) for s in assume.sources] == [
+        ("server-0", 0, 160, 1), ("server-1", 160, 320, 1),
+    ]  # fmt: skip
+
+
+def test_a_moved_task_works_on_until_its_replacement_is_there() -> None:
+    world = running_world(workers=1)
+    world.wants("worker-0-b", "server-0")
+    world.step()
+    assert world.last.workers == ("worker-0",)
+    world.arrives("worker-0-b")
+    world.step()
+    assert world.last.workers == ("worker-0-b",)
+    assert "worker-0" not in world.connected
+
+
+def test_a_task_that_nobody_wants_is_let_go_after_a_while() -> None:
+    world = running_world()
+    world.arrives("worker-9")
+    world.passes(UNWANTED_SECONDS / 2)
+    assert "worker-9" in world.connected, "the wanted set that it belongs to may be on its way"
+    world.passes(UNWANTED_SECONDS)
+    assert "worker-9" not in world.connected
+
+
+def test_an_older_wanted_set_changes_nothing() -> None:
+    world = running_world(workers=2)
+    newest = world.machine.wanted
+    assert newest is not None
+    world.happens(WantedArrived(Wanted(newest.generation - 1, Directive.CANCEL, frozenset())))
+    assert world.machine.wanted is newest
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_worker_in_the_middle_of_a_step_costs_nothing() -> None:
+    world = running_world(workers=3)
+    for _ in range(4):
+        world.step()
+    world.step(only=["worker-0"])
+    world.is_lost("worker-1")
+    assert world.last.cause == "worker_lost"
+    assert world.last.workers == ("worker-0", "worker-2")
+    assert (world.last.step, world.last.lost_steps) == (4, 0)
+    assert {go.step for go in world.going.values()} == {4}, "the step is repeated by the others"
+
+
+def test_a_step_that_all_servers_have_applied_is_not_repeated() -> None:
+    world = running_world(workers=2, servers=2)
+    world.step()
+    for server in world.servers.values():
+        server.previous, server.version = 1, 2
+    world.is_lost("worker-1")
+    assert world.last.step == 2
+    assert world.last.lost_steps == 0
+
+
+def test_servers_one_step_apart_go_back_to_the_older_version() -> None:
+    world = running_world(workers=2, servers=2)
+    world.step()
+    world.servers["server-0"].previous, world.servers["server-0"].version = 1, 2
+    world.is_lost("worker-1")
+    assert world.last.step == 1
+
+
+def test_a_lost_server_costs_the_steps_since_the_checkpoint() -> None:
+    world = running_world(workers=1, servers=2, checkpoint_seconds=0.35)
+    for _ in range(6):
+        world.step()
+    newest = world.manifests[-1].version
+    assert 0 < newest < 6
+    world.is_lost("server-1")
+    assert world.last.cause == "server_lost"
+    assert world.last.servers == ("server-0",)
+    assert world.last.step == newest
+    assert world.last.lost_steps == 6 - newest
+    (assume,) = (m for m in world.messages(Assume)[-1:] if isinstance(m, Assume))
+    assert all(source.file is not None for source in assume.sources)
+
+
+def test_the_only_server_is_waited_for() -> None:
+    world = running_world(workers=1, servers=1)
+    world.step()
+    world.is_lost("server-0")
+    world.passes(30)
+    assert len(world.reports) == 1
+    world.wants("worker-0", "server-0-b")
+    world.arrives("server-0-b")
+    assert world.last.cause == "server_lost"
+    assert world.last.step == 0
+    assert world.last.lost_steps == 1
+
+
+def test_loss_of_a_member_while_forming_forms_anew() -> None:
+    world = running_world(workers=1)
+    world.wants("worker-0", "worker-1", "server-0")
+    world.mute.add("worker-1")  # it never joins
+    world.arrives("worker-1")
+    world.step()
+    assert phase_of(world) is Phase.JOINING
+    world.mute.clear()
+    world.is_lost("worker-1")
+    assert world.last.workers == ("worker-0",)
+    assert world.machine.phase is Phase.TRAINING
+
+
+def test_what_a_server_held_before_a_rollback_is_not_used() -> None:
+    world = running_world(workers=1, servers=2)
+    for _ in range(3):
+        world.step()
+    zombie = world.servers["server-1"]
+    world.is_lost("server-1")
+    assert world.last.step == 0
+    for _ in range(2):
+        world.step()
+    world.servers["server-1"] = zombie  # back from a stopped process, with version 3 of the history given up
+    world.arrives("server-1")
+    world.step()
+    assert world.last.servers == ("server-0", "server-1")
+    assert world.last.step == 3
+    assumes = [message for message in world.messages(Assume)[-2:] if isinstance(message, Assume)]
+    assert {source.task for assume in assumes for source in assume.sources} == {"server-0"}
+
+
+def test_a_broken_data_connection_between_living_tasks_forms_anew() -> None:
+    world = running_world()
+    world.says("worker-0", DataLost(world.machine.epoch, "reset"))
+    world.passes(2)
+    assert len(world.reports) == 2
+    assert world.last.lost_steps == 0
+
+
+def test_messages_of_an_epoch_that_is_over_are_ignored() -> None:
+    world = running_world(workers=2)
+    old = world.machine.epoch
+    world.is_lost("worker-1")
+    version = world.machine.version
+    world.says("worker-0", Done(old, 0, 1.0, 5))
+    assert world.machine.version == version
+    assert world.going
+
+
+def test_attempts_are_bounded() -> None:
+    world = make_world()
+    world.wants("worker-0", "server-0")
+    world.mute.add("server-0")
+    world.arrives("worker-0", "server-0")
+    for _ in range(MAX_ATTEMPTS):
+        world.machine._open_attempt.awaiting.clear()
+        world.passes(0)
+        world.says("server-0", AssumeFailed(world.machine.epoch, "no route"))
+        world.passes(2)
+    assert world.result is not None
+    assert world.result.outcome == "failed"
+    assert "no route" in str(world.result.error)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "last"), [({"max_steps": 3}, 3), ({"max_epochs": 0.25}, 3), ({"max_epochs": 1.0}, 10)]
+)
+def test_limits_are_met_exactly(plan: dict[str, Any], last: int) -> None:
+    world = running_world(**plan)
+    for _ in range(last):
+        assert world.result is None
+        world.step()
+    assert world.result == Ended("succeeded", last, 1.0, {"accuracy": 0.5, "bad": None}, f"manifest-{last}", None)
+    assert world.exit_code == 0
+    assert not world.connected
+
+
+def test_finish_saves_evaluates_and_reports() -> None:
+    world = running_world()
+    world.step()
+    world.wants("worker-0", "worker-1", "server-0", directive=Directive.FINISH)
+    assert world.result is None
+    world.step()
+    assert world.result is not None
+    assert world.result.step == world.manifests[-1].version == 2
+    assert [name for name, message in world.sent if isinstance(message, Evaluate)] == ["worker-0"]
+
+
+def test_another_worker_evaluates_when_the_first_is_lost() -> None:
+    world = running_world()
+    world.mute.add("worker-0")
+    world.wants("worker-0", "worker-1", "server-0", directive=Directive.FINISH)
+    world.going.setdefault("worker-0", Go(world.machine.epoch, 0))
+    world.step()
+    assert world.result is None
+    world.is_lost("worker-0")
+    assert world.result is not None
+    assert world.result.outcome == "succeeded"
+
+
+def test_finish_without_tasks_ends_with_the_last_checkpoint() -> None:
+    world = running_world(workers=1)
+    world.step()
+    world.is_lost("worker-0")
+    world.is_lost("server-0")
+    world.wants(directive=Directive.FINISH)
+    world.passes(STOPPING_SECONDS + 1)
+    assert world.result is not None
+    assert world.result.metrics == {}
+    assert world.exit_code == 0
+
+
+def test_pause_saves_and_lets_everybody_go_and_resume_goes_on_there() -> None:
+    world = running_world(workers=2, servers=2)
+    world.step()
+    world.wants(directive=Directive.PAUSE)
+    world.step()
+    assert world.last.cause == "pause"
+    assert world.last.step == world.manifests[-1].version == 2
+    assert world.result is None
+    assert world.exit_code == 0
+
+    resumed = take_over(world)
+    resumed.servers = {}
+    resumed.wants("worker-0-b", "server-0-b", "server-1-b", "server-2-b")
+    resumed.arrives("worker-0-b", "server-0-b", "server-1-b", "server-2-b")
+    assert resumed.last.cause == "resume"
+    assert (resumed.last.step, resumed.last.lost_steps) == (2, 0)
+    assert resumed.last.epoch > world.last.epoch
+    assert {go.step for go in resumed.going.values()} == {2}
+
+
+def test_pause_without_a_worker_saves_what_the_servers_hold() -> None:
+    world = running_world(workers=1)
+    world.step()
+    world.step()
+    world.is_lost("worker-0")
+    world.wants(directive=Directive.PAUSE)
+    assert world.manifests[-1].version == 2
+    assert world.last.cause == "pause"
+
+
+def test_cancel_waits_for_nobody() -> None:
+    world = running_world()
+    world.wants(directive=Directive.CANCEL)
+    assert not world.connected
+    assert world.result is None
+    assert world.exit_code == 0
+
+
+def test_a_task_that_does_not_hang_up_does_not_keep_the_coordinator() -> None:
+    world = running_world()
+    world.mute.add("worker-0")
+    world.wants(directive=Directive.CANCEL)
+    assert world.exit_code is None
+    world.passes(CLOSING_SECONDS + 1)
+    assert world.exit_code == 0
+
+
+def test_the_users_error_ends_the_job() -> None:
+    world = running_world()
+    world.says("worker-1", Failed("Traceback\nValueError: no"))
+    assert world.result is not None
+    assert (world.result.outcome, world.result.error) == ("failed", "Traceback\nValueError: no")
+    assert world.exit_code == 3
+
+
+def test_a_loss_that_is_not_finite_is_no_final_loss() -> None:
+    world = running_world(max_steps=1)
+    world.loss = math.nan
+    world.step()
+    assert world.result is not None
+    assert world.result.final_loss is None
+
+
+# --- leaving and saving ----------------------------------------------------------------------------------------------
+
+
+def test_sigterm_lets_a_worker_go_at_the_next_boundary() -> None:
+    world = running_world(workers=2)
+    world.says("worker-1", Leave())
+    assert "worker-1" in world.connected
+    world.step()
+    assert "worker-1" not in world.connected
+    assert world.last.workers == ("worker-0",)
+    assert world.last.step == 1
+
+
+def test_the_last_server_leaves_a_checkpoint_behind() -> None:
+    world = running_world(workers=1)
+    world.step()
+    world.says("server-0", Leave())
+    world.step()
+    assert world.manifests[-1].version == 2
+    assert "server-0" not in world.connected
+    world.servers.clear()
+    world.wants("worker-0", "server-0-b")
+    world.arrives("server-0-b")
+    assert (world.last.step, world.last.lost_steps) == (2, 0)
+
+
+def test_checkpoints_are_taken_periodically_without_missing_a_step() -> None:
+    world = running_world(checkpoint_seconds=1.0)
+    for _ in range(20):
+        world.step()
+    versions = [manifest.version for manifest in world.manifests]
+    assert versions == [0, 5, 10, 15, 20], "a step takes 0.2 s here"
+    assert world.machine.version == 20
+
+
+def test_a_failed_periodic_checkpoint_is_tried_again_later() -> None:
+    world = running_world(workers=1, checkpoint_seconds=1.0)
+    world.mute.add("server-0")
+    world.passes(2)
+    world.step()
+    assert phase_of(world) is Phase.SAVING
+    world.says("server-0", SaveFailed(world.machine.epoch, world.machine.version, "disk full"))
+    assert world.machine.phase is Phase.TRAINING
+    world.mute.clear()
+    world.passes(1.1)
+    world.step()
+    assert world.manifests[-1].version == 2
+
+
+# --- another coordinator ---------------------------------------------------------------------------------------------
+
+
+def test_a_successor_regroups_at_the_newest_common_version() -> None:
+    world = running_world(workers=2, servers=2)
+    for _ in range(5):
+        world.step()
+    successor = take_over(world)
+    successor.arrives("worker-0", "worker-1", "server-0")
+    successor.passes(REGROUP_SECONDS / 2)
+    assert [report.cause for report in successor.reports] == ["start"], "half of the state is with the other server"
+    successor.arrives("server-1")
+    successor.passes(ARRIVAL_SECONDS)
+    assert successor.last.cause == "coordinator_restart"
+    assert (successor.last.step, successor.last.lost_steps) == (5, 0)
+    assert successor.last.workers == ("worker-0", "worker-1")
+    assert successor.last.epoch > world.last.epoch
+
+
+def test_a_successor_restores_when_a_server_does_not_come_back() -> None:
+    world = running_world(workers=1, servers=2)
+    for _ in range(5):
+        world.step()
+    del world.servers["server-1"]
+    successor = take_over(world)
+    successor.arrives("worker-0", "server-0")
+    successor.passes(REGROUP_SECONDS + 1)
+    assert successor.last.step == 0
+    assert successor.last.servers == ("server-0",)
+
+
+def test_a_successor_repeats_what_the_service_may_not_know() -> None:
+    world = running_world()
+    world.step()
+    successor = take_over(world)
+    successor.passes(0)
+    assert successor.reports == world.reports
+
+
+def test_a_successor_of_one_that_was_done_only_tells_so() -> None:
+    world = running_world(max_steps=1)
+    world.step()
+    successor = take_over(world)
+    successor.arrives("worker-0")
+    assert "worker-0" not in successor.connected
+    successor.passes(10)
+    assert successor.result == world.result
+    assert successor.exit_code == 0
+
+
+def test_a_task_that_changed_under_way_fails_the_job() -> None:
+    other = replace(PROFILE, total_floats=640)
+    world = make_world(Past(profile=other))
+    world.wants("worker-0", "server-0")
+    world.arrives("worker-0")
+    assert world.result is not None
+    assert "different task" in str(world.result.error)
+    assert not [record for record in world.journal if isinstance(record, Profiled)]
+
+
+# --- async -----------------------------------------------------------------------------------------------------------
+
+
+def test_async_hands_out_each_step_once_and_no_more_than_the_limit() -> None:
+    world = running_world(workers=3, is_async=True, max_steps=10)
+    handed = []
+    while world.result is None:
+        name = min(world.going, key=lambda name: world.going[name].step)
+        handed.append(world.going[name].step)
+        go = world.going.pop(name)
+        for server in world.servers.values():
+            server.version += 1
+        world.says(name, Done(go.epoch, go.step, 1.0, 10))
+    assert handed == list(range(10))
+    assert world.result.step == 10
+
+
+def test_async_stands_still_for_a_change_only_until_everybody_is_done() -> None:
+    world = running_world(workers=2, is_async=True)
+    world.wants("worker-0", "server-0")
+    go = world.going.pop("worker-0")
+    world.servers["server-0"].version += 1
+    world.says("worker-0", Done(go.epoch, go.step, 1.0, 10))
+    assert "worker-0" not in world.going
+    go = world.going.pop("worker-1")
+    world.servers["server-0"].version += 1
+    world.says("worker-1", Done(go.epoch, go.step, 1.0, 10))
+    assert world.last.workers == ("worker-0",)
+    assert world.last.step == 2
+    assert world.going["worker-0"].step == 2
+
+
+def test_async_goes_on_from_servers_that_applied_different_numbers_of_pushes() -> None:
+    world = running_world(workers=2, servers=2, is_async=True)
+    world.servers["server-0"].version, world.servers["server-1"].version = 7, 6
+    world.is_lost("worker-1")
+    assert world.last.step == 6
+    assumes = [message for message in world.messages(Assume)[-2:] if isinstance(message, Assume)]
+    assert [source.version for assume in assumes for source in assume.sources] == [7, 6]
+
+
+# --- anything at any time --------------------------------------------------------------------------------------------
+
+NAMES = ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
+ACTIONS = st.one_of(
+    st.tuples(st.just("arrive"), st.sampled_from(NAMES)),
+    st.tuples(st.just("lose"), st.sampled_from(NAMES)),
+    st.tuples(st.just("leave"), st.sampled_from(NAMES)),
+    st.tuples(st.just("want"), st.sets(st.sampled_from(NAMES)).map(frozenset)),
+    st.tuples(st.just("step"), st.none()),
+    st.tuples(st.just("half"), st.none()),
+    st.tuples(st.just("pass"), st.sampled_from([0.1, 2.0, 20.0])),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ACTIONS, max_size=40), st.booleans())
+def test_whatever_happens_the_job_can_go_on(actions: list[tuple[str, object]], is_async: bool) -> None:
+    """Safety throughout (see `World.check`), then liveness: with tasks there and time, it trains and finishes."""
+    world = make_world(is_async=is_async, checkpoint_seconds=1.0)
+    for kind, argument in actions:
+        _act(world, kind, argument)
+    world.wants(*NAMES)
+    for name in NAMES:
+        if name in world.connected:
+            world.is_lost(name)  # and comes back as a new incarnation
+        world.servers.pop(name, None)
+        world.arrives(name)
+    world.passes(60)
+    world.passes(60)
+    assert world.machine.phase is Phase.TRAINING
+    before = world.machine.version
+    _step(world)
+    assert world.machine.version > before
+    world.wants(*NAMES, directive=Directive.FINISH)
+    _step(world)
+    assert world.result is not None
+    assert world.result.outcome == "succeeded"
+    assert world.exit_code == 0
+    steps = [(report.step, report.lost_steps) for report in world.reports]
+    assert all(step >= 0 and lost >= 0 for step, lost in steps)
+
+
+def _act(world: World, kind: str, argument: object) -> None:
+    match kind, argument:
+        case "arrive", str(name) if name not in world.connected:
+            world.servers.pop(name, None)
+            world.arrives(name)
+        case "lose", str(name) if name in world.connected:
+            world.is_lost(name)
+        case "leave", str(name) if name in world.connected:
+            world.says(name, Leave())
+        case "want", frozenset() as names:
+            world.wants(*map(str, names))
+        case "step", _:
+            _step(world)
+        case "half", _ if world.going and not world.machine.plan.is_async:
+            world.step(only=[min(world.going)])
+        case "pass", float(seconds):
+            world.passes(seconds)
+        case _:
+            pass
+
+
+def _step(world: World) -> None:
+    if not world.machine.plan.is_async:
+        world.step()
+        return
+    for name in sorted(world.going):
+        go = world.going.pop(name, None)
+        if go is None:
+            continue
+        for server in world.servers.values():
+            if server.epoch == go.epoch:
+                server.version += 1
+        world.says(name, Done(go.epoch, go.step, 1.0, 10))
+
+
+def test_halts_reach_everybody_before_ranges_move() -> None:
+    world = running_world(workers=2, servers=2)
+    world.sent.clear()
+    world.wants("worker-0", "server-0", "server-1")
+    world.step()
+    kinds = [type(message) for _, message in world.sent if not isinstance(message, Go)]
+    last_halt = max(index for index, kind in enumerate(kinds) if kind is Halt)
+    first_assume = min(index for index, kind in enumerate(kinds) if kind is Assume)
+    assert last_halt < first_assume

@@ -1,0 +1,21 @@
+"""How a job ended, as values for the journal and the service. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from optimus_workers.coordinator.journal import Ended
+
+ERROR_CHARACTERS = 8_000
+"""The tail of a traceback that goes into the result: the end says what went wrong."""
+
+
+def success(step: int, loss: float | None, metrics: dict[str, float], checkpoint: str | None) -> Ended:
+    """The job is done; figures that are not finite become None."""
+    figures = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    return Ended("succeeded", step, loss, figures, checkpoint)
+
+
+def failure(step: int, loss: float | None, error: str, checkpoint: str | None) -> Ended:
+    """The job cannot go on."""
+    return Ended("failed", step, loss, {}, checkpoint, error[-ERROR_CHARACTERS:])
