@@ -262,3 +262,10 @@ def spread_evenly(spaces: Sequence[Space], extra: Extra) -> Counts | None:
 def _part(total: int, parts: int, index: int) -> int:
     """Size of part `index` when `total` is cut into `parts` as evenly as whole numbers allow."""
     return total // parts + (1 if index < total % parts else 0)
+
+
+def spread_emptiest(spaces: Sequence[Space], extra: Extra) -> Counts | None:
+    """Jobs without servers on the emptiest nodes, others where the transfer is least."""
+    if _has_no_servers(spaces, extra):
+        return pack_emptiest(spaces, extra.worker, extra.workers)
+    return spread_least_transfer(spaces, extra)

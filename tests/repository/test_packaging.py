@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"optimus_models", "optimus_scheduler", "optimus_service", "optimus_workers", "optimus_cli"}
+PACKAGES = {"optimus_models", "optimus_scheduler", "optimus_simulator", "optimus_service", "optimus_workers", "optimus_cli"}
 HEAVY = {"fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"}
 
 
@@ -20,6 +20,7 @@ HEAVY = {"fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"
         ("optimus_models.loss_curve", set()),
         ("optimus_models.speed_model", set()),
         ("optimus_scheduler.cycle", set()),
+        ("optimus_simulator.replay", set()),
         ("optimus_service.server", {"fastapi", "sqlalchemy"}),
         ("optimus_service.settings", set()),
         ("optimus_workers.coordinator", set()),

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from optimus_scheduler.policies.base import Contest, Grant, Policy
+from optimus_scheduler.policies.drf import DrfPolicy
 from optimus_scheduler.policies.fifo import FifoPolicy
+from optimus_scheduler.policies.max_min import MaxMinPolicy
 from optimus_scheduler.policies.optimus import OptimusPolicy
 from optimus_scheduler.policies.optimus_paper import OptimusPaperPolicy
+from optimus_scheduler.policies.srtf import SrtfPolicy
+from optimus_scheduler.policies.tetris import TetrisPolicy
+from optimus_scheduler.policies.tiresias import TiresiasPolicy
 
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (OptimusPolicy(), OptimusPaperPolicy(), FifoPolicy())}
+_ALL: tuple[Policy, ...] = (
+    OptimusPolicy(),
+    OptimusPaperPolicy(),
+    TiresiasPolicy(),
+    DrfPolicy(),
+    TetrisPolicy(),
+    SrtfPolicy(),
+    MaxMinPolicy(),
+    FifoPolicy(),
+)
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}
 """The registered policies."""
 
 DEFAULT_POLICY = OptimusPolicy.name

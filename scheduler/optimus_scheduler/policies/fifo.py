@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
+from optimus_scheduler.policies.bundles import one_more
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import spread_least_transfer
 from optimus_scheduler.types import NOTHING, Allocation, Reason, Resources
@@ -49,16 +50,6 @@ def _largest(outlook: Outlook, room: Resources) -> Allocation | None:
     size = outlook.minimum
     if not outlook.demand(size).fits_in(room):
         return None
-    while (larger := _one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(room):
+    while (larger := one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(room):
         size = larger
     return size
-
-
-def _one_more(outlook: Outlook, size: Allocation) -> Allocation | None:
-    """The next size: a worker or a server, whichever there are fewer of."""
-    most = outlook.maximum
-    more_workers = size.workers < most.workers
-    more_servers = size.servers < most.servers
-    if more_workers and (size.workers <= size.servers or not more_servers):
-        return outlook.size(size.workers + 1, size.servers)
-    return outlook.size(size.workers, size.servers + 1) if more_servers else None

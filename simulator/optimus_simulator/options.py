@@ -1,0 +1,79 @@
+"""What a simulation may be told, each with its reason. Seconds; probabilities and fractions from 0 to 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The shell's behaviour and the faults of the simulated cluster."""
+
+    # --- rounds
+    round_seconds: float = 60.0
+    """Period of scheduling rounds."""
+    rounds_on_events: bool = True
+    """Also a round when a job arrives or ends and when a task or node fails or comes back, like the live service."""
+    debounce_seconds: float = 1.0
+    """... so long after the event: events come in swarms."""
+
+    # --- changes of size
+    restart_seconds: float = 30.0
+    """A job that gets its first tasks, or others, makes no progress for so long (measured for checkpoint-restart)."""
+    restart_spread: float = 0.0
+    """Log-normal spread of that."""
+
+    # --- what the scheduler sees
+    oracle: bool = False
+    """It is told the true speeds and ends instead of forecasting them."""
+    convergence_error: float = 0.0
+    """With `oracle`: relative error of the steps left; it fades as the job comes to its end."""
+    speed_error: float = 0.0
+    """With `oracle`: relative error of each speed."""
+    speed_noise: float = 0.05
+    """Spread of one measured speed: what was measured on real clusters."""
+    loss_noise: float = 0.03
+    """Spread of one reported loss."""
+
+    # --- faults
+    task_hours: float = 0.0
+    """Mean hours between failures of one task; 0: they never fail."""
+    node_hours: float = 0.0
+    """Mean hours between failures of one node; 0: they never fail."""
+    repair_seconds: float = 1800.0
+    """Until a failed node is back."""
+    late_nodes: float = 0.0
+    """Fraction of the nodes that join only ..."""
+    late_seconds: float = 3600.0
+    """... so long after the beginning."""
+    straggling: float = 0.0
+    """Probability that a started worker is slow ..."""
+    straggler_speed: float = 0.5
+    """... and what it then leaves of its job's speed, until the job changes."""
+    interference: float = 0.0
+    """Fraction of its speed that a job on several nodes loses where another such job sends through the same node."""
+
+    # --- the experiment
+    load: float = 1.0
+    """Jobs arrive so many times as fast as in the trace."""
+    pollux: bool = False
+    """Semantics of the published Pollux simulations: rounds only on ticks, epochs of whole seconds, their oracle."""
+    limit_days: float = 400.0
+    """Virtual time after which a simulation that has not ended is stuck."""
+
+    def like_pollux(self) -> Self:
+        """These options with everything set as the published simulations have it."""
+        changed = {name: getattr(self, name) for name in (field.name for field in fields(self))}
+        changed |= {"round_seconds": 60.0, "rounds_on_events": False, "restart_seconds": 30.0, "restart_spread": 0.0}
+        changed |= {"oracle": True, "pollux": True}
+        return type(self)(**changed)
+
+    def flags(self) -> str:
+        """The command-line options that give these options."""
+        parts = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                parts.append(f"--set {field.name}={value}")
+        return " ".join(parts)

@@ -1,0 +1,89 @@
+"""A forecaster that knows the truth, or errs by a stated amount: what perfect prediction would be worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from optimus_models.speed_model import SpeedModel
+from optimus_scheduler.forecast import forecast
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.speeds import Speeds
+from optimus_scheduler.types import Allocation, Interval, Job
+from optimus_simulator.options import Options
+from optimus_simulator.running import RunningJob
+from optimus_simulator.truth import Truth
+
+
+class TrueSpeeds(Speeds):
+    """The true speed of every size, placed as well as can be; with errors, one fixed error for each size."""
+
+    def __init__(self, truth: Truth, error: float, seed: tuple[int, ...]) -> None:
+        super().__init__(_KNOWN)
+        self._truth, self._error, self._seed = truth, error, seed
+
+    def at(self, allocation: Allocation) -> float:
+        if allocation.workers < 1:
+            return 0.0
+        size = (allocation.workers, allocation.servers)
+        if size not in self._known:
+            self._known[size] = self._truth.oracle_speed(*size) * self._wrong_by(size)
+        return self._known[size]
+
+    def _wrong_by(self, size: tuple[int, int]) -> float:
+        if not self._error:
+            return 1.0
+        sign = np.random.default_rng((*self._seed, *size)).choice((-1.0, 1.0))
+        return float(1.0 + sign * self._error)
+
+
+_KNOWN = SpeedModel.fit([1], [1], [1.0])
+"""Stands where a fitted model is expected; one measured size makes it count as known."""
+
+
+class Oracle:
+    """Puts the truth in the place of every forecast. References: the paper, section 6.3, for its errors."""
+
+    def __init__(self, jobs: Mapping[str, RunningJob], options: Options, seed: int) -> None:
+        self._jobs, self._options, self._seed = jobs, options, seed
+        self._speeds: dict[str, TrueSpeeds] = {}
+        self._signs: dict[str, float] = {}
+
+    def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
+        return tuple(self._outlook(job, now, settings) for job in sorted(jobs, key=lambda job: job.id))
+
+    def _outlook(self, job: Job, now: float, settings: Settings) -> Outlook:
+        running, speeds = self._jobs[job.id], self._speeds_of(job.id)
+        steps = running.training.steps_left() * self._convergence_factor(running)
+        remaining = Interval(steps, steps, steps)
+        untold = replace(job, loss_steps=(), losses=(), speed_samples=())  # nothing is fitted to them
+        outlook = forecast(untold, now, settings)
+        told = replace(
+            outlook.forecast,
+            total_steps=Interval(*(job.step + steps,) * 3),
+            remaining_steps=remaining,
+            confidence=1.0,
+            steps_per_second=speeds.at(job.allocation) or None,
+            converged=False,
+        )
+        return replace(outlook, forecast=told, speeds=speeds, measured=True, learning=False)
+
+    def _speeds_of(self, job_id: str) -> TrueSpeeds:
+        if job_id not in self._speeds:
+            seed = (self._seed, *job_id.encode())
+            self._speeds[job_id] = TrueSpeeds(self._jobs[job_id].entry.truth, self._options.speed_error, seed)
+        return self._speeds[job_id]
+
+    def _convergence_factor(self, running: RunningJob) -> float:
+        """v(1 ± e), the error fading with progress."""
+        error = self._options.convergence_error
+        if not error:
+            return 1.0
+        if running.id not in self._signs:
+            random = np.random.default_rng((self._seed, *running.id.encode(), 1))
+            self._signs[running.id] = float(random.choice((-1.0, 1.0)))
+        done, left = running.training.step, running.training.steps_left()
+        return 1.0 + self._signs[running.id] * error * left / max(done + left, 1e-9)

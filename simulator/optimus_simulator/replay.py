@@ -1,0 +1,220 @@
+"""The shell: replays a trace in virtual time under a policy, with the same rounds as the live service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from optimus_scheduler.cycle import plan
+from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.policies.base import Policy
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
+from optimus_simulator.cluster import Cluster, shape_of
+from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
+from optimus_simulator.errors import Stuck
+from optimus_simulator.fairness import finish_time_fairness
+from optimus_simulator.faults import Faults
+from optimus_simulator.options import Options
+from optimus_simulator.oracle import Oracle
+from optimus_simulator.outcome import JobRecord, Moment, Outcome
+from optimus_simulator.running import RunningJob
+from optimus_simulator.telemetry import Telemetry
+from optimus_simulator.trace import Trace, TraceJob
+
+Progress = Callable[[int, float], None]
+"""Told (jobs ended, virtual seconds) after rounds in which a job ended."""
+
+
+def _unwatched(_ended: int, _now: float) -> None:
+    return
+
+
+class Replay:
+    """One simulation; `run` it once. The same trace, policy, options and seed give the same outcome, bit for bit."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        policy: Policy,
+        options: Options | None = None,
+        *,
+        seed: int = 0,
+        settings: Settings | None = None,
+        progress: Progress = _unwatched,
+    ) -> None:
+        self._trace, self._policy, self._seed = trace, policy, seed
+        self._options, self._settings = options or Options(), settings or Settings()
+        self._progress = progress
+        self._engine, self._cluster = Engine(), Cluster(trace.nodes)
+        self._capacity = trace.capacity
+        self.active: dict[str, RunningJob] = {}
+        self._ended: dict[str, RunningJob] = {}
+        self._timeline: list[Moment] = []
+        self._n_rounds = 0
+        self._next_round = 0.0
+        self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
+        self._forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else forecast_all
+
+    def run(self) -> Outcome:
+        """Until every job has ended.
+
+        Raises:
+            Stuck: they do not; the message says how to see it again.
+        """
+        for number, entry in enumerate(self._trace.jobs):
+            self._engine.at(entry.submitted_at, ARRIVAL, partial(self._arrive, number, entry))
+        self._faults.begin(self._trace.nodes)
+        self._next_round = self._engine.now + self._options.round_seconds
+        self._engine.at(self._next_round, ROUND, self._periodic_round)
+        limit = self._options.limit_days * 86_400
+        while len(self._ended) < len(self._trace.jobs):
+            if self._engine.now > limit:
+                raise Stuck(self._stuck())
+            self._engine.step()
+        return self._outcome()
+
+    # --- what happens by itself ----------------------------------------------------------------------------------
+
+    def _arrive(self, number: int, entry: TraceJob) -> None:
+        telemetry = Telemetry(np.random.default_rng((self._seed, number)), self._options)
+        job = RunningJob(entry, entry.truth.begin(), telemetry, updated_at=self._engine.now)
+        self.active[entry.id] = job
+        self._cluster.add_job(entry.id, entry.spec)
+        self._wake()
+
+    def _maybe_end(self, job: RunningJob, version: int) -> None:
+        """The event of a job's end, unless its tasks have changed since it was made."""
+        if job.version == version and job.id in self.active:
+            self._advance(job)
+            self._wake()
+
+    def _advance(self, job: RunningJob) -> None:
+        job.advance(self._engine.now)
+        if job.finished_at is not None:
+            job.state = JobState.SUCCEEDED
+            self._ended[job.id] = self.active.pop(job.id)
+            self._cluster.remove_job(job.id)
+
+    def _disturbed(self, job_ids: set[str]) -> None:
+        """Tasks of these jobs have died: they stand still until they are given others."""
+        for job_id in sorted(job_ids & self.active.keys()):
+            job = self.active[job_id]
+            self._advance(job)
+            job.shape, job.version = (), job.version + 1
+        self._wake()
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """A round soon, unless one is coming anyway."""
+        soon = self._engine.now + self._options.debounce_seconds
+        if self._options.rounds_on_events and not self._engine.now <= self._next_round <= soon:
+            self._next_round = soon
+            self._engine.at(soon, ROUND, self._round)
+
+    def _periodic_round(self) -> None:
+        self._round()
+        period = self._options.round_seconds
+        following = self._engine.now + period
+        if not self.active and self._engine.next_time is not None:
+            # Nothing to decide before something happens: skip whole periods up to then.
+            idle = self._engine.next_time - self._engine.now
+            following = self._engine.now + max(np.ceil(idle / period), 1.0) * period
+        self._engine.at(following, ROUND, self._periodic_round)
+
+    def _round(self) -> None:
+        for job in list(self.active.values()):
+            self._advance(job)
+        if not self.active:
+            return
+        self._n_rounds += 1
+        now = self._engine.now
+        jobs = tuple(job.seen() for job in self.active.values())
+        snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks)
+        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster)
+        for action in outcome.actions:
+            match action:
+                case SetWanted():
+                    self._set_wanted(action)
+                case StartTask(task):
+                    self._cluster.start(task)
+                case StopTask(key):
+                    self._cluster.stop(key)
+        self._note()
+        self._progress(len(self._ended), now)
+
+    def _set_wanted(self, action: SetWanted) -> None:
+        """The job goes on with these tasks after a stop; tasks that stay keep their places."""
+        job, now = self.active[action.job_id], self._engine.now
+        # A job ends when its truth says so: a forecaster that believes it has converged does not end it.
+        job.directive = Directive.RUN if action.directive is Directive.FINISH else action.directive
+        if action.tasks == job.wanted:
+            return
+        if action.allocation != job.allocation:
+            job.allocation, job.allocated_at = action.allocation, now
+        job.wanted, job.version = action.tasks, job.version + 1
+        job.shape = shape_of(action.tasks)
+        demand = job.entry.spec.worker.resources * action.allocation.workers
+        demand = demand + job.entry.spec.server.resources * action.allocation.servers
+        job.share = demand.dominant_share(self._capacity)
+        job.telemetry.changed(action.allocation)
+        self._cluster.let_go(job.id, action.tasks)
+        if job.shape:
+            self._start(job)
+        elif job.state is JobState.RUNNING:
+            job.state = JobState.PAUSED
+
+    def _start(self, job: RunningJob) -> None:
+        now = self._engine.now
+        stop = self._faults.stop_seconds()
+        job.stopped_until = now + stop
+        if job.started_at is None:
+            job.started_at = now
+        else:
+            job.restarts += 1
+            job.telemetry.stopped(stop)
+        job.state = JobState.RUNNING
+        job.factor = self._faults.speed_factor(job, self.active.values())
+        self._faults.expect(job)
+        if self._options.rounds_on_events:
+            end = job.ends_at(now)
+            if end < float("inf"):
+                self._engine.at(end, CHANGE, partial(self._maybe_end, job, job.version))
+
+    # --- what is told --------------------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        running = [job for job in self.active.values() if job.share]
+        waiting = len(self.active) - len(running)
+        share = sum(job.share for job in running)
+        self._timeline.append(Moment(self._engine.now, len(running), waiting, share))
+
+    def _outcome(self) -> Outcome:
+        jobs = [self._ended[entry.id] for entry in self._trace.jobs]
+        finished = [job.finished_at or 0.0 for job in jobs]
+        fairness = finish_time_fairness(self._trace.jobs, finished, self._capacity, self._options.restart_seconds)
+        records = tuple(_record(job, rho) for job, rho in zip(jobs, fairness, strict=True))
+        return Outcome(self._trace.name, self._policy.name, self._seed, records, tuple(self._timeline), self._n_rounds)
+
+    def _stuck(self) -> str:
+        names = ", ".join(sorted(self.active)[:5])
+        days = self._engine.now / 86_400
+        return f"{len(self.active)} jobs have not ended after {days:.0f} virtual days, such as {names}"
+
+
+def _record(job: RunningJob, fairness: float) -> JobRecord:
+    assert job.started_at is not None
+    assert job.finished_at is not None
+    return JobRecord(
+        job.id,
+        job.entry.submitted_at,
+        job.started_at,
+        job.finished_at,
+        job.restarts,
+        job.attained_share_seconds,
+        job.trained_share_seconds,
+        fairness,
+    )

@@ -1,0 +1,97 @@
+"""One job in the simulated cluster: what it has, how far it is, and how the scheduler sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from optimus_scheduler.types import NOTHING, Allocation, Directive, Job, JobState, PlacedTask
+from optimus_simulator.telemetry import Telemetry
+from optimus_simulator.trace import TraceJob
+from optimus_simulator.truth import Shape, Training
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A job from its arrival to its end."""
+
+    entry: TraceJob
+    training: Training
+    telemetry: Telemetry
+
+    state: JobState = JobState.QUEUED
+    started_at: float | None = None
+    finished_at: float | None = None
+    allocation: Allocation = NOTHING
+    allocated_at: float | None = None
+    directive: Directive = Directive.RUN
+    wanted: tuple[PlacedTask, ...] = ()
+    shape: Shape = ()
+    """Empty while the job has no tasks or one of them is dead."""
+    factor: float = 1.0
+    """What stragglers and interference leave of its speed."""
+    stopped_until: float = 0.0
+    """It makes no progress before."""
+    updated_at: float = 0.0
+    """The instant that `training` stands at."""
+    share: float = 0.0
+    """Dominant share that it holds."""
+    version: int = 0
+    """Grows with every change of its tasks: events made for an earlier one are void."""
+    restarts: int = 0
+    """Times that it got other tasks after its first ones."""
+    attained_share_seconds: float = 0.0
+    trained_share_seconds: float = 0.0
+    """That part of it in which it made progress."""
+
+    @property
+    def id(self) -> str:
+        return self.entry.id
+
+    def advance(self, now: float) -> None:
+        """Let it train until `now`; sets `finished_at` when it ends on the way."""
+        begin, self.updated_at = self.updated_at, now
+        if not self.share or self.finished_at is not None:
+            return
+        start = max(begin, self.stopped_until)
+        if self.shape and start < now:
+            self._train(start, now)
+        until = now if self.finished_at is None else self.finished_at
+        self.attained_share_seconds += self.share * (until - begin)
+
+    def _train(self, start: float, now: float) -> None:
+        before = self.training.step
+        used = self.training.advance(now - start, self.shape, self.factor)
+        self.trained_share_seconds += self.share * used
+        if self.training.is_done:
+            self.finished_at = start + used
+        else:
+            self.telemetry.trained(now, self.training.step - before, used, self.training)
+
+    def ends_at(self, now: float) -> float:
+        """When it will be done if nothing changes; infinite while it makes no progress."""
+        if not self.shape:
+            return math.inf
+        return max(now, self.stopped_until) + self.training.seconds_left(self.shape, self.factor)
+
+    def seen(self) -> Job:
+        """The job as the service would know it."""
+        telemetry = self.telemetry
+        return Job(
+            id=self.entry.id,
+            spec=self.entry.spec,
+            state=self.state,
+            submitted_at=self.entry.submitted_at,
+            started_at=self.started_at,
+            step=int(self.training.step),
+            steps_per_epoch=self.training.steps_per_epoch() if self.started_at is not None else None,
+            loss_steps=telemetry.loss_steps,
+            losses=telemetry.losses,
+            speed_samples=telemetry.samples,
+            allocation=self.allocation,
+            allocated_at=self.allocated_at,
+            directive=self.directive,
+            rescale_seconds=telemetry.stops,
+            wanted_tasks=self.wanted,
+            attained_share_seconds=self.attained_share_seconds,
+        )

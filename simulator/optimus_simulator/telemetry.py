@@ -1,0 +1,95 @@
+"""What a job tells of itself while it trains: measured speeds and losses with noise, thinned out as they get old."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from optimus_scheduler.types import Allocation, SpeedSample
+from optimus_simulator.options import Options
+from optimus_simulator.truth import Training
+
+_REFRESH = 1.5
+"""A measurement is told anew when it covers so many times as many steps: the rest would teach nothing."""
+_FIRST_STEPS = 8
+"""Steps of a size before its speed is told."""
+_LOSS_SPACING = 1.03
+"""Losses are told at steps that grow by this factor: some 300 over a whole run."""
+
+
+@dataclass(slots=True)
+class _Visit:
+    """A stay at one size."""
+
+    size: tuple[int, int]
+    gpu_type: str | None
+    steps: float = 0.0
+    seconds: float = 0.0
+    told_steps: float = 0.0
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """The telemetry of one job."""
+
+    random: np.random.Generator
+    options: Options
+    samples: tuple[SpeedSample, ...] = ()
+    """Of each size at most two: the present stay and all before it."""
+    loss_steps: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    stops: tuple[float, ...] = ()
+    """Seconds of each change so far."""
+    _visit: _Visit | None = field(default=None, repr=False)
+
+    def changed(self, allocation: Allocation) -> None:
+        """The job gets other tasks: another size, or other places."""
+        size = (allocation.workers, allocation.servers)
+        if self._visit is not None:
+            self._close(self._visit)
+        self._visit = _Visit(size, allocation.gpu_type) if size[0] else None
+
+    def stopped(self, seconds: float) -> None:
+        self.stops = (*self.stops, seconds)
+
+    def trained(self, now: float, steps: float, seconds: float, training: Training) -> None:
+        """The job did `steps` in the last `seconds`."""
+        visit = self._visit
+        if visit is None or steps <= 0:
+            return
+        visit.steps += steps
+        visit.seconds += seconds
+        if visit.steps >= max(_FIRST_STEPS, visit.told_steps * _REFRESH):
+            self._tell(visit, now)
+        if not self.loss_steps or training.step >= self.loss_steps[-1] * _LOSS_SPACING + 1.0:
+            self._tell_loss(training)
+
+    def _tell(self, visit: _Visit, now: float) -> None:
+        noise = self.options.speed_noise * float(self.random.standard_normal())
+        speed = visit.steps / visit.seconds * float(np.exp(noise))
+        sample = SpeedSample(*visit.size, speed, int(visit.steps), at=now, gpu_type=visit.gpu_type)
+        others = self.samples[:-1] if visit.told_steps else self.samples
+        self.samples = (*others, sample)
+        visit.told_steps = visit.steps
+
+    def _close(self, visit: _Visit) -> None:
+        """Merge what was told of this stay with earlier ones at the same size."""
+        if not visit.told_steps:
+            return
+        *others, newest = self.samples
+        twin = next((old for old in others if (old.workers, old.servers) == visit.size), None)
+        if twin is None:
+            return
+        n_steps = twin.n_steps + newest.n_steps
+        speed = (twin.n_steps * twin.steps_per_second + newest.n_steps * newest.steps_per_second) / n_steps
+        merged = replace(newest, steps_per_second=speed, n_steps=n_steps)
+        self.samples = (*(old for old in others if old is not twin), merged)
+
+    def _tell_loss(self, training: Training) -> None:
+        loss = training.loss()
+        if loss is None:
+            return
+        noise = self.options.loss_noise * float(self.random.standard_normal())
+        self.loss_steps = (*self.loss_steps, training.step)
+        self.losses = (*self.losses, loss * float(np.exp(noise)))

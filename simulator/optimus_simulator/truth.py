@@ -1,0 +1,181 @@
+"""What jobs really do: their true speeds, loss curves and ends, which no scheduler is shown.
+
+A `Truth` is the description of a job's nature, a `Training` one run of it. Seconds, steps, steps per second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from optimus_scheduler.types import Mode
+
+Shape = tuple[tuple[int, int], ...]
+"""(workers, servers) on each node that the job uses, most tasks first. Empty: it has no tasks."""
+
+
+class Training(Protocol):
+    """One run of a job. `factor` is what stragglers and interference leave of its speed, in (0, 1]."""
+
+    @property
+    def step(self) -> float:
+        """Steps done."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def advance(self, seconds: float, shape: Shape, factor: float = 1.0) -> float:
+        """Train so long; the seconds really trained, which are fewer when the job ended on the way."""
+
+    def seconds_left(self, shape: Shape, factor: float = 1.0) -> float:
+        """Until the end, if nothing changes; infinite when the shape makes no progress."""
+
+    def steps_left(self) -> float:
+        """Steps until the end: what an oracle knows."""
+
+    def steps_per_epoch(self) -> float | None:
+        """What the job reports of itself now; None for a job that knows no epochs."""
+
+    def loss(self) -> float | None:
+        """The training loss without noise; None for a job that reports none."""
+
+
+class Truth(Protocol):
+    """The nature of a job."""
+
+    def begin(self) -> Training:
+        """A run at its beginning."""
+
+    def steps_per_second(self, shape: Shape) -> float:
+        """True speed with this shape, undisturbed; 0 without workers."""
+
+    def oracle_speed(self, workers: int, servers: int) -> float:
+        """What an oracle expects of that many tasks, placed as well as can be; above 0 for workers >= 1."""
+
+    def fastest(self, workers: int, servers: int) -> Shape:
+        """That many tasks placed as well as can be."""
+
+
+def size_of(shape: Shape) -> tuple[int, int]:
+    """Workers and servers of a shape."""
+    return sum(workers for workers, _ in shape), sum(servers for _, servers in shape)
+
+
+# --- parametric jobs -------------------------------------------------------------------------------------------------
+
+SpeedLaw = Callable[[int, int], float]
+"""Steps per second of (workers, servers), workers >= 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServerLaw:
+    """Eqs. 3 and 4 of the paper: sync 1/(θ0·M/w + θ1 + θ2·w/p + θ3·w + θ4·p), async w/(θ0 + θ1·w/p + θ2·w + θ3·p).
+
+    References: Peng et al., "Optimus", EuroSys 2018, section 3.2.
+    """
+
+    theta: tuple[float, ...]
+    """θ0..θ4 (sync) or θ0..θ3 (async), seconds."""
+    batch: float = 1.0
+    """M, examples; 1 in async mode."""
+    mode: Mode = Mode.SYNC
+
+    def __call__(self, workers: int, servers: int) -> float:
+        w, p = float(workers), float(max(servers, 1))
+        if self.mode is Mode.ASYNC:
+            a, b, c, d = self.theta
+            return w / (a + b * w / p + c * w + d * p)
+        a, b, c, d, e = self.theta
+        return 1.0 / (a * self.batch / w + b + c * w / p + d * w + e * p)
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceLaw:
+    """Amdahl's law with an exchange that grows with the ring: 1/(compute/w + exchange·(w-1)/w) steps per second."""
+
+    compute_seconds: float
+    """One step on one worker."""
+    exchange_seconds: float
+    """What a large ring adds to every step; 2(w-1)/w of the model is sent, which tends to this."""
+
+    def __call__(self, workers: int, _servers: int) -> float:
+        return workers / (self.compute_seconds + self.exchange_seconds * (workers - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class LossLaw:
+    """l = 1/(β0·epoch + β1) + β2, the paper's Eq. 1 in epochs."""
+
+    beta0: float
+    beta1: float
+    beta2: float
+
+    def __call__(self, epoch: float) -> float:
+        return 1.0 / (self.beta0 * epoch + self.beta1) + self.beta2
+
+
+@dataclass(frozen=True, slots=True)
+class ParametricTruth:
+    """A job of `total_steps` steps with a speed law and, if it reports a loss, a loss law."""
+
+    total_steps: float
+    law: SpeedLaw
+    loss_law: LossLaw | None = None
+    epoch_steps: float | None = None
+    crossing_factor: float = 1.0
+    """Speed that is left of a job on several nodes, in (0, 1]."""
+
+    def begin(self) -> ParametricTraining:
+        return ParametricTraining(self)
+
+    def steps_per_second(self, shape: Shape) -> float:
+        workers, servers = size_of(shape)
+        if workers < 1:
+            return 0.0
+        return self.law(workers, servers) * (self.crossing_factor if len(shape) > 1 else 1.0)
+
+    def oracle_speed(self, workers: int, servers: int) -> float:
+        return self.steps_per_second(self.fastest(workers, servers))
+
+    def fastest(self, workers: int, servers: int) -> Shape:
+        return ((workers, servers),)
+
+
+@dataclass(slots=True)
+class ParametricTraining:
+    """A run of a `ParametricTruth`."""
+
+    truth: ParametricTruth
+    step: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.step >= self.truth.total_steps
+
+    def advance(self, seconds: float, shape: Shape, factor: float = 1.0) -> float:
+        needed = self.seconds_left(shape, factor)
+        # A hair early counts as the end: the event of the end was computed with the same rounding errors.
+        if needed <= seconds + 1e-9 * max(seconds, 1.0):
+            self.step = self.truth.total_steps
+            return min(needed, seconds)
+        self.step += self.truth.steps_per_second(shape) * factor * seconds
+        return seconds
+
+    def seconds_left(self, shape: Shape, factor: float = 1.0) -> float:
+        if self.is_done:
+            return 0.0
+        speed = self.truth.steps_per_second(shape) * factor
+        return self.steps_left() / speed if speed > 0 else math.inf
+
+    def steps_left(self) -> float:
+        return max(self.truth.total_steps - self.step, 0.0)
+
+    def steps_per_epoch(self) -> float | None:
+        return self.truth.epoch_steps
+
+    def loss(self) -> float | None:
+        if self.truth.loss_law is None or self.truth.epoch_steps is None:
+            return None
+        return self.truth.loss_law(self.step / self.truth.epoch_steps)
