@@ -35,7 +35,7 @@ class Horizon(NamedTuple):
     """... and its standard deviation."""
 
 
-NEAR = Horizon(exponent=0.9, recency=1.25, evidence=7.0, log_scale=-1.0, log_scale_spread=1.9)
+NEAR = Horizon(exponent=0.9, recency=1.25, evidence=12.0, log_scale=-1.0, log_scale_spread=1.9)
 FAR = Horizon(exponent=0.53, recency=1.75, evidence=4.0, log_scale=-2.4, log_scale_spread=6.0)
 
 _SCALES = np.geomspace(0.01, 30.0, 14)

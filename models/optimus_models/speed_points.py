@@ -11,6 +11,8 @@ from optimus_models.history import FloatArray
 
 _REPEATS = 4.0
 """Repeating one (w, p) ever again counts as at most so many measurements: its error is partly systematic."""
+_LEAST_WEIGHT = 1e-6
+"""Measurements that weigh less than this, relative to the heaviest, are forgotten."""
 _LARGEST_COUNT = 1e6
 """No cluster has more workers or servers: a larger count is an error of whoever reported it."""
 
@@ -36,6 +38,7 @@ class SpeedPoints(NamedTuple):
         w, p, f, v = w[:n], p[:n], f[:n], v[:n]
         usable = (w >= 1) & (w <= _LARGEST_COUNT) & (p >= 1) & (p <= _LARGEST_COUNT)  # NaN compares false
         usable &= (f > 1e-100) & (f < 1e100) & (v > 0) & (v < np.inf)
+        usable &= v > _LEAST_WEIGHT * np.max(v, where=usable, initial=0.0)
         w, p, f, v = w[usable], p[usable], f[usable], v[usable]
         return _merged(w, p, f, v / v.max()) if len(f) else cls(w, p, f, v)
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -193,7 +193,6 @@ def test_following_the_suggestions_learns_faster_than_equal_numbers() -> None:
 @settings(max_examples=150)
 def test_no_data_makes_it_raise(rows: list[tuple[float, float, float, float]], mode: Any, form: Any) -> None:
     w, p, f, v = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
-    assume(all(abs(x) < 1e6 or not np.isfinite(x) for x in w + p))
     model = SpeedModel.fit(w, p, f, weights=v, mode=mode, form=form)
     predicted = model.predict([1, 4, 16], [1, 4, 16])
     assert np.all(predicted > 0)

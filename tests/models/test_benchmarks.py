@@ -1,0 +1,109 @@
+"""The benchmarks count errors as they say, and the models keep their lead on the measured data."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import loss_curves, speed_models
+
+
+@pytest.fixture
+def data() -> Path:
+    """The folder of measured curves and speeds, which is not part of this repository."""
+    folder = os.environ.get("OPTIMUS_DATA")
+    if not folder:
+        pytest.skip("OPTIMUS_DATA does not name the folder with curves.csv and speed_ps_sync.csv")
+    return Path(folder)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def curves_file(tmp_path: Path) -> Path:
+    """One curve of 100 points that falls from 2 towards 1."""
+    rows = [{"curve": "a", "source": "s", "k": k, "loss": 1.0 + 1.0 / k, "lr": ""} for k in range(1, 101)]
+    return write_rows(tmp_path / "curves.csv", rows)
+
+
+@pytest.fixture
+def speeds_file(tmp_path: Path) -> Path:
+    rows = [
+        {"model": "m", "global_batch": 64, "ps": p, "workers": w, "steps_per_second": 1 / (1 / w + 0.1 + 0.2 * w / p)}
+        for p in range(1, 8)
+        for w in range(1, 8)
+    ]
+    return write_rows(tmp_path / "speeds.csv", rows)
+
+
+def test_the_error_of_the_last_value_is_what_one_counts_by_hand(curves_file: Path) -> None:
+    scores = loss_curves.evaluate(loss_curves.MODELS["last value"], loss_curves.load_curves(curves_file))
+    final = (1 / 99 + 1 / 100) / 2
+    assert scores[0.1].final == [pytest.approx((1 / 10 - final) / 2)]
+    assert scores[0.5].final == [pytest.approx((1 / 50 - final) / 2)]
+
+
+def test_the_convergence_epoch_is_the_first_of_three_small_decreases() -> None:
+    losses = np.array([10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+    assert loss_curves.convergence_epoch(losses, largest=10.0) == 9
+    assert loss_curves.convergence_epoch(losses, largest=10.0, after=9) is None
+
+
+def test_smoothing_keeps_a_straight_line() -> None:
+    line = np.linspace(5.0, 1.0, 200)
+    np.testing.assert_allclose(loss_curves.smoothed(line)[3:-3], line[3:-3])
+
+
+def test_loss_curves_report_as_json(curves_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loss_curves.main(["--data", str(curves_file), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["curves"] == 1
+    assert set(report["percent"]) == {"paper", "ours", "last value"}
+    error = {model: by_prefix["0.1"]["final_median"] for model, by_prefix in report["percent"].items()}
+    assert error["paper"] == pytest.approx(0.0, abs=0.1)  # the curve is of the paper's kind
+    assert error["last value"] == pytest.approx(4.5, abs=0.1)
+
+
+def test_speed_models_report_as_json(speeds_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert speed_models.main(["--data", str(speeds_file), "--json", "--draws", "2"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    error = {(row["design"], row["model"], row["samples"]): row["mean_error"] for row in report["percent"]}
+    assert error["chosen", "paper", 15] == pytest.approx(0.0, abs=0.1)
+    assert error["chosen", "ours", 15] < 5.0
+
+
+def test_chosen_measurements_are_distinct(speeds_file: Path) -> None:
+    job = speed_models.load_measurements(speeds_file)[0]
+    chosen = speed_models.draw_chosen(job, 10, np.random.default_rng(1))
+    assert len(set(chosen.tolist())) == 10
+
+
+def test_measured_loss_curves_are_predicted_better_than_by_the_paper(data: Path) -> None:
+    curves = loss_curves.load_curves(data / "curves.csv")
+    paper, ours = (loss_curves.evaluate(loss_curves.MODELS[name], curves) for name in ("paper", "ours"))
+    for prefix in loss_curves.PREFIXES:
+        theirs, mine = paper[prefix].summary(), ours[prefix].summary()
+        assert (mine["final_median"] or 0) <= 0.85 * (theirs["final_median"] or 0)
+        assert (mine["final_p90"] or 0) < (theirs["final_p90"] or 0)
+        assert 70 < (mine["coverage_80"] or 0) < 90
+
+
+def test_measured_speeds_are_predicted_better_than_by_the_paper(data: Path) -> None:
+    tallies = speed_models.evaluate(speed_models.load_measurements(data / "speed_ps_sync.csv"), n_draws=20)
+    for design in speed_models.DESIGNS:
+        for n in (3, 5, 10):
+            ours, paper = (tallies[design, model, n].summary()["mean_error"] for model in ("ours", "paper"))
+            assert isinstance(ours, float)
+            assert isinstance(paper, float)
+            assert ours < paper
