@@ -21,6 +21,8 @@ from optimus_cli.errors import CliError
 from optimus_cli.palette import BLACK, marker, series
 
 DPI = 144
+BAR_ALPHA = 0.5
+"""Interval bars step back behind the lines that they belong to."""
 MAX_COLUMNS = 4
 """Panels side by side; more jobs go into further rows."""
 ROBUST_QUANTILE = 0.98
@@ -97,7 +99,7 @@ def _draw_with_bars(axes: Axes, points: Sequence[SpeedPoint], shift: float, scal
     left = [interval for point in points if (interval := point["remaining_seconds"]) is not None]
     means = np.array([interval["mean"] for interval in left]) / scale
     bars = np.array([_bar(interval) for interval in left]).T / scale  # (2, n_points): below, above
-    axes.errorbar(
+    _, caps, lines = axes.errorbar(
         [point["workers"] + shift for point in points],
         means,
         yerr=bars,
@@ -109,6 +111,8 @@ def _draw_with_bars(axes: Axes, points: Sequence[SpeedPoint], shift: float, scal
         elinewidth=1,
         capsize=3,
     )
+    for faint in (*caps, *lines):
+        faint.set_alpha(BAR_ALPHA)
 
 
 def _bar(interval: Interval) -> tuple[float, float]:

@@ -29,7 +29,10 @@ def _table(*columns: str, right: Iterable[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     aligned = set(right)
     for column in columns:
-        table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
+        # An id is there to be copied: it is never broken into lines.
+        table.add_column(
+            column, justify="right" if column in aligned else "left", overflow="fold", no_wrap=column == "id"
+        )
     return table
 
 

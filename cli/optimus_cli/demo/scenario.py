@@ -34,13 +34,13 @@ def arrivals() -> Sequence[Arrival]:
             0.0,
             "mlp",
             "sync",
-            {"loss_decrease": {"below": 0.006}, "max_epochs": 400},
+            {"loss_decrease": {"below": 0.005}, "max_epochs": 400},
             learning_rate=0.005,
             momentum=0.0,
         ),
-        _arrival(30.0, "cnn", "async", {"target_loss": 0.05, "max_epochs": 200}),
+        _arrival(30.0, "cnn", "async", {"target_loss": 0.045, "max_epochs": 200}),
         _arrival(
-            55.0, "resnet", "sync", {"loss_decrease": {"below": 0.004, "relative_to": "maximum"}, "max_epochs": 80}
+            60.0, "resnet", "sync", {"loss_decrease": {"below": 0.003, "relative_to": "maximum"}, "max_epochs": 80}
         ),
     )
 
