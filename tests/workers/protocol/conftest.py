@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -135,7 +135,7 @@ class Job:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     n_coordinators: int = 0
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, command: Sequence[str] = ("-m", "optimus_workers")) -> None:
         """Start tasks by name, `job-ROLE-RANK-INCARNATION`."""
         for name in names:
             _, role, rank, _ = name.split("-")
@@ -152,14 +152,15 @@ class Job:
             }
             with (self.directory / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "optimus_workers", role],
+                    [sys.executable, *command, role],
                     env=environment, stdout=log, stderr=subprocess.STDOUT,
                 )  # fmt: skip
 
-    def start_coordinator(self) -> str:
+    def start_coordinator(self, lease_seconds: float | None = None) -> str:
+        """Start the next incarnation, maybe one that is less patient with tasks that say nothing."""
         name = f"job-coordinator-0-{self.n_coordinators}"
         self.n_coordinators += 1
-        self.start(name)
+        self.start(name, command=["-m", "optimus_workers"] if lease_seconds is None else _impatient(lease_seconds))
         return name
 
     def scale(self, *names: str) -> None:
@@ -222,12 +223,22 @@ class Job:
             process.wait(10)
 
 
+def _impatient(lease_seconds: float) -> list[str]:
+    """Run the coordinator with another lease."""
+    program = (
+        "import runpy, optimus_workers.coordinator.shell as shell;"
+        f"shell.LEASE_SECONDS = {lease_seconds}; shell.PING_SECONDS = {lease_seconds / 6};"
+        "runpy.run_module('optimus_workers', run_name='__main__')"
+    )
+    return ["-c", program]
+
+
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """`make_job(task_args, **spec)`: a job whose coordinator runs; everything is gone after the test."""
     jobs: list[Job] = []
 
-    def make(task_args: dict[str, Any] | None = None, **spec: Any) -> Job:
+    def make(task_args: dict[str, Any] | None = None, *, lease_seconds: float | None = None, **spec: Any) -> Job:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         whole = {
@@ -241,7 +252,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         } | spec
         job = Job(tmp_path, FakeService(), whole, port)
         jobs.append(job)
-        job.start_coordinator()
+        job.start_coordinator(lease_seconds)
         return job
 
     yield make

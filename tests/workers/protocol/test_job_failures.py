@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
 from optimus_workers.checkpoint.manifest import checkpoint_directory, newest_manifest
+
+# Whole processes on a machine that may be busy with other tests.
+pytestmark = pytest.mark.timeout(300)
 
 ARGUMENTS: dict[str, Any] = {"kind": "adamw", "batch_norm": True, "step_seconds": 0.008}
 
@@ -64,8 +69,10 @@ def test_workers_and_coordinator_may_die_without_a_lost_step(make_job: Callable[
     assert {job.exit_code(worker(0)), job.exit_code(server(0))} == {0}
 
 
-def test_a_killed_server_costs_the_steps_since_the_checkpoint(make_job: Callable[..., Job]) -> None:
-    job = make_job(ARGUMENTS, checkpoint_seconds=1.0)
+def test_a_killed_server_costs_the_steps_since_the_checkpoint_and_a_hung_worker_none(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(ARGUMENTS, checkpoint_seconds=1.0, lease_seconds=3.0)
     job.scale(worker(0), server(0), server(1))
     both = job.wait_for_size(1, 2)
     job.wait_for_step(both["step"] + 40)
@@ -74,11 +81,17 @@ def test_a_killed_server_costs_the_steps_since_the_checkpoint(make_job: Callable
     )
     job.kill(server(1))
     alone = job.wait_for_size(1, 1, after_epoch=both["epoch"])
-    result = job.finish()
-
     assert alone["cause"] == "server_lost"
     assert alone["step"] >= checkpointed
-    check_against_replay(job, result)
+
+    hung = job.processes[worker(0)]
+    hung.send_signal(signal.SIGSTOP)
+    job.wait_for("the lease to end", lambda: "has not been heard of" in job.logs())
+    hung.send_signal(signal.SIGCONT)
+    back = job.wait_for_size(1, 1, after_epoch=alone["epoch"])
+    assert back["cause"] == "worker_lost"
+    assert back["lost_steps"] == 0
+    check_against_replay(job, job.finish())
 
 
 def test_the_users_error_ends_the_job_with_its_traceback(make_job: Callable[..., Job]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history, train_in_large_batches
 
 from optimus_workers.coordinator.journal import Formed
+
+# Whole processes on a machine that may be busy with other tests.
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_sync_training_is_a_replay_of_its_membership_history(make_job: Callable[..., Job]) -> None:
