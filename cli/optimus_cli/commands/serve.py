@@ -10,6 +10,7 @@ import typer
 from optimus_cli.configuration import load_settings, service_is_missing
 
 
+# Long, because typer wants a parameter per flag; it only says which flag sets which setting.
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback set OPTIMUS_TOKEN.")] = None,
     port: Annotated[int | None, typer.Option(help="0: any free port.")] = None,

@@ -20,6 +20,7 @@ CONVERGENCE = "Convergence (the first that holds ends the job)"
 SIZE = "Size and resources"
 
 
+# Long, because typer wants a parameter per flag; it only says which flag sets which field.
 def submit(
     file: Annotated[Path | None, typer.Argument(help="A YAML or JSON file; flags override its fields.")] = None,
     name: Annotated[str | None, typer.Option(help="Default: made from the task's.")] = None,
