@@ -30,8 +30,6 @@ class LossHistory:
     """(n,) strictly increasing."""
     losses: FloatArray
     """(n,) finite, in the units of the job."""
-    learning_rates: FloatArray | None
-    """(n,) or None when none were given."""
     largest: float
     """The largest |loss| seen, 0 when there is none."""
     last_step: float
@@ -42,21 +40,19 @@ class LossHistory:
     """How many finite losses came in, before down-sampling."""
 
     @classmethod
-    def of(cls, steps: ArrayLike, losses: ArrayLike, learning_rates: ArrayLike | None = None) -> LossHistory:
-        """Clean the parallel arrays `steps` and `losses` (and `learning_rates`); a surplus of either is ignored."""
+    def of(cls, steps: ArrayLike, losses: ArrayLike) -> LossHistory:
+        """Clean the parallel arrays `steps` and `losses`; a surplus of either is ignored."""
         k, loss = _as_floats(steps), _as_floats(losses)
         length = min(len(k), len(loss))
-        rates = None if learning_rates is None else _padded(_as_floats(learning_rates), length)
-        k, loss, order = _in_step_order(k[:length], loss[:length])
+        k, loss = _in_step_order(k[:length], loss[:length])
         finite = np.isfinite(loss) & (np.abs(loss) < LARGEST_LOSS)
         last_step = float(k[-1]) if len(k) else 0.0
         ends_finite = bool(finite[-1]) if len(k) else True
-        rates = None if rates is None else rates[order][finite]
         k, loss = k[finite], loss[finite]
         largest = float(np.max(np.abs(loss))) if len(loss) else 0.0
         n_points = len(loss)
-        k, loss, rates = _downsampled(k, loss, rates)
-        return cls(k, loss, rates, largest, last_step, ends_finite, n_points)
+        k, loss = _downsampled(k, loss)
+        return cls(k, loss, largest, last_step, ends_finite, n_points)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -86,33 +82,21 @@ def _as_floats(values: ArrayLike) -> FloatArray:
     return np.asarray(values, dtype=np.float64).reshape(-1)
 
 
-def _padded(rates: FloatArray, length: int) -> FloatArray:
-    """Learning rates for exactly `length` points; where none was logged, NaN."""
-    return np.concatenate([rates[:length], np.full(max(0, length - len(rates)), np.nan)])
-
-
-def _in_step_order(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
-    """Sorted by step; of several points at one step (after a roll-back) the last to arrive. Also their indices."""
+def _in_step_order(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Sorted by step; of several points at one step (after a roll-back) the last to arrive."""
     order = np.flatnonzero(np.isfinite(steps))
     order = order[np.argsort(steps[order], kind="stable")]
     if len(order):
         newest = np.append(np.diff(steps[order]) > 0, True)
         order = order[newest]
-    return steps[order], losses[order], order
+    return steps[order], losses[order]
 
 
-def _downsampled(
-    steps: FloatArray, losses: FloatArray, rates: FloatArray | None
-) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+def _downsampled(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Means over at most `MAX_POINTS` groups of consecutive points."""
     n = len(steps)
     if n <= MAX_POINTS:
-        return steps, losses, rates
+        return steps, losses
     starts = np.linspace(0, n, MAX_POINTS, endpoint=False).astype(np.intp)
     counts = np.diff(np.append(starts, n))
-
-    def mean(values: FloatArray) -> FloatArray:
-        averaged: FloatArray = np.add.reduceat(values, starts) / counts
-        return averaged
-
-    return mean(steps), mean(losses), None if rates is None else mean(rates)
+    return np.add.reduceat(steps, starts) / counts, np.add.reduceat(losses, starts) / counts

@@ -60,16 +60,16 @@ class LossCurve:
         cls,
         steps: ArrayLike,
         losses: ArrayLike,
-        learning_rates: ArrayLike | None = None,
+        learning_rates: ArrayLike | None = None,  # noqa: ARG003 no use of it held up across sources (docs/models.md)
         *,
         option: Option = "ours",
     ) -> LossCurve:
         """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
 
         `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
-        Eq. 1 by non-negative least squares. `learning_rates` (one per point) are accepted; neither option uses them.
+        Eq. 1 by non-negative least squares. `learning_rates` (one per point) may be given; no option uses them yet.
         """
-        history = LossHistory.of(steps, losses, learning_rates)
+        history = LossHistory.of(steps, losses)
         if not len(history):
             return _unknown(option, history)
         offset = _offset(history.losses)

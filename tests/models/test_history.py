@@ -19,24 +19,16 @@ def test_what_comes_out_is_finite_sorted_and_bounded(points: list[tuple[float, f
 
 def test_a_million_points_become_few_with_the_same_mean() -> None:
     losses = np.random.default_rng(1).normal(2.0, 0.1, 1_000_000)
-    history = LossHistory.of(np.arange(1_000_000), losses, np.full(1_000_000, 0.1))
+    history = LossHistory.of(np.arange(1_000_000), losses)
     assert len(history) == MAX_POINTS
     assert history.n_points == 1_000_000
     assert abs(history.losses.mean() - losses.mean()) < 1e-3
-    assert history.learning_rates is not None
-    np.testing.assert_allclose(history.learning_rates, 0.1)
 
 
 def test_after_a_roll_back_the_later_report_of_a_step_counts() -> None:
     history = LossHistory.of([1, 2, 3, 2, 3], [5.0, 4.0, 3.0, 4.5, 3.5])
     assert history.steps.tolist() == [1, 2, 3]
     assert history.losses.tolist() == [5.0, 4.5, 3.5]
-
-
-def test_learning_rates_stay_with_their_points() -> None:
-    history = LossHistory.of([3, 1, 2], [1.0, 3.0, np.nan], [0.3, 0.1, 0.2])
-    assert history.learning_rates is not None
-    assert history.learning_rates.tolist() == [0.1, 0.3]
 
 
 def test_a_run_that_ends_in_nan_is_marked() -> None:
