@@ -138,6 +138,7 @@ class Coordinator:
         self._deadline = now
         self._linger_until = now
         self._exit_code = LET_GO
+        self._ended: Ended | None = None
         self._resend(past)
 
     def _resend(self, past: Past) -> None:
@@ -147,7 +148,7 @@ class Coordinator:
         for formed in past.unreported:
             self._do(TellMembership(formed))
         if past.ended is not None:
-            self._do(TellResult(past.ended))
+            self._ended = past.ended
             self._close("the job has ended", USER_CODE_FAILED if past.ended.outcome == "failed" else LET_GO)
             self._linger_until = self._now + LINGER_SECONDS
 
@@ -410,6 +411,8 @@ class Coordinator:
     def _closing(self) -> bool:
         if self._now < (self._deadline if self.tasks else self._linger_until):
             return False
+        if self._ended is not None:
+            self._do(TellResult(self._ended))
         self._do(Stop(self._exit_code))
         self.phase = Phase.OVER
         return True
@@ -511,7 +514,9 @@ class Coordinator:
             self._close("the job has failed", USER_CODE_FAILED)
 
     def _end(self, ended: Ended) -> None:
-        self._do(Append(ended), TellResult(ended))
+        """Remember how the job ended; the service is told once the tasks have gone, and their last samples with them."""
+        self._do(Append(ended))
+        self._ended = ended
 
     def _pause(self) -> None:
         """The last word of this coordinator: an epoch without tasks."""
