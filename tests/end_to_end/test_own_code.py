@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.end_to_end.harness import OPTIMUS, Service
+from tests.end_to_end.harness import OPTIMUS, Service, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,4 +41,4 @@ def test_error_in_own_code_fails_the_job_with_its_traceback(service: Service, tm
     (job,) = service.get("/v1/jobs")["jobs"]
     assert job["state"] == "failed"
     assert "no data at /data/cats" in job["failure"]
-    assert not service.processes()
+    wait_until("its other tasks have ended", lambda: not service.processes(), 30)
