@@ -271,6 +271,7 @@ def test_attempts_are_bounded() -> None:
         world.passes(0)
         world.says("server-0", AssumeFailed(world.machine.epoch, "no route"))
         world.passes(2)
+    world.passes(CLOSING_SECONDS + 1)
     assert world.result is not None
     assert world.result.outcome == "failed"
     assert "no route" in str(world.result.error)

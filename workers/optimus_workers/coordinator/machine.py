@@ -514,7 +514,7 @@ class Coordinator:
             self._close("the job has failed", USER_CODE_FAILED)
 
     def _end(self, ended: Ended) -> None:
-        """Remember how the job ended; the service is told once the tasks have gone, and their last samples with them."""
+        """Remember how the job ended. The service is told once the tasks have gone, after their last samples."""
         self._do(Append(ended))
         self._ended = ended
 
