@@ -62,11 +62,14 @@ def plan(
 def _place(
     outlooks: Sequence[Outlook], grants: Mapping[str, Grant], held: Held, snapshot: Snapshot, policy: Policy
 ) -> Placements:
-    """Places for everybody who was granted something, in order of arrival."""
+    """Places for everybody who was granted something, in order of arrival or in that of the grants."""
     granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
     granted.sort(key=lambda outlook: (outlook.job.submitted_at, outlook.id))
+    if policy.places_in_order:
+        position = {job_id: number for number, job_id in enumerate(grants)}
+        granted.sort(key=lambda outlook: position[outlook.id])
     requests = [request_for(outlook, grants[outlook.id].allocation, held[outlook.id], policy) for outlook in granted]
-    return place(requests, snapshot.nodes, policy.spread)
+    return place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 
 def _want(outlook: Outlook, placements: Placements) -> Want:

@@ -30,7 +30,7 @@ def pack_emptiest(spaces: Sequence[Space], worker: Resources, workers: int) -> C
 
     The fewest nodes that can hold the job: the paper's rule for jobs without servers.
     """
-    return _fill(sorted(spaces, key=lambda space: (-holds(space.room, worker, workers), space.node)), worker, workers)
+    return _fill(sorted(spaces, key=lambda space: (-holds(space.room, worker), space.node)), worker, workers)
 
 
 def pack_closely(spaces: Sequence[Space], worker: Resources, workers: int) -> Counts | None:
@@ -40,7 +40,7 @@ def pack_closely(spaces: Sequence[Space], worker: Resources, workers: int) -> Co
     """
     counts: dict[str, tuple[int, int]] = {}
     left = workers
-    free = {space.node: holds(space.room, worker, workers) for space in spaces}
+    free = {space.node: holds(space.room, worker) for space in spaces}
     used = {space.node for space in spaces if space.is_used}
     while left:
         open_nodes = [node for node, count in free.items() if count > 0]
@@ -62,7 +62,7 @@ def _fill(ordered: Sequence[Space], worker: Resources, workers: int) -> Counts |
     counts: dict[str, tuple[int, int]] = {}
     left = workers
     for space in ordered:
-        taken = holds(space.room, worker, left)
+        taken = min(holds(space.room, worker), left)
         if taken:
             counts[space.node], left = (taken, 0), left - taken
         if not left:
@@ -70,9 +70,13 @@ def _fill(ordered: Sequence[Space], worker: Resources, workers: int) -> Counts |
     return None
 
 
-def holds(room: Resources, worker: Resources, most: int) -> int:
-    """How many workers `room` holds, at most `most`."""
-    limits = [float(most)]
+_MANY = 1e6
+"""More workers than this no node holds, were they to need nothing at all."""
+
+
+def holds(room: Resources, worker: Resources) -> int:
+    """How many workers `room` holds."""
+    limits = [_MANY]
     if worker.cpu > 0:
         limits.append((room.cpu + 1e-9) // worker.cpu)
     if worker.memory_bytes > 0:

@@ -56,9 +56,11 @@ class Unplaced:
 Placements = Mapping[str, Placed | Unplaced]
 
 
-def place(requests: Sequence[Request], nodes: Iterable[Node], spread: Spread) -> Placements:
-    """Place every request; by job id. `requests` in the order in which jobs may choose."""
-    return _Placer(nodes, spread).run(requests)
+def place(
+    requests: Sequence[Request], nodes: Iterable[Node], spread: Spread, *, smallest_first: bool = True
+) -> Placements:
+    """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` only if equal."""
+    return _Placer(nodes, spread).run(requests, _in_order(requests) if smallest_first else requests)
 
 
 def fits_when_empty(request: Request, nodes: Iterable[Node], spread: Spread) -> bool:
@@ -82,10 +84,10 @@ class _Placer:
         self._seats: dict[str, dict[Post, str]] = {}
         self._requests: dict[str, Request] = {}
 
-    def run(self, requests: Sequence[Request]) -> Placements:
+    def run(self, requests: Sequence[Request], in_order: Sequence[Request]) -> Placements:
         self._requests = {request.job_id: request for request in requests}
         self._keep_held(requests)
-        unplaced = [request for request in _in_order(requests) if not self._seat_shrinking(request)]
+        unplaced = [request for request in in_order if not self._seat_shrinking(request)]
         for request in unplaced:
             self._make_room(request)
         return {request.job_id: self._outcome(request) for request in requests}

@@ -8,8 +8,8 @@ from itertools import islice
 
 from optimus_scheduler.types import Node, Resources
 
-_Entry = tuple[float, int, str]
-"""Free CPU and memory, negated, and the name: sorts the emptiest node first, and never ties."""
+_Entry = tuple[int, float, int, str]
+"""Free GPUs, CPU and memory, negated, and the name: sorts the emptiest node first, and never ties."""
 
 
 class Rooms:
@@ -48,7 +48,7 @@ class Rooms:
 
     def emptiest(self, count: int | None = None) -> list[str]:
         """Schedulable nodes, at most `count` with and `count` without GPUs, the emptiest of each first."""
-        return [name for entries in self._order.values() for _, _, name in islice(entries, count)]
+        return [name for entries in self._order.values() for *_, name in islice(entries, count)]
 
     def __len__(self) -> int:
         """Schedulable nodes."""
@@ -64,4 +64,4 @@ class Rooms:
 
     def _entry(self, name: str) -> _Entry:
         free = self._free[name]
-        return -free.cpu, -free.memory_bytes, name
+        return -sum(free.gpus.values()), -free.cpu, -free.memory_bytes, name

@@ -188,10 +188,15 @@ class ProfiledTruth:
             self._rates[shape] = gains / self.application.step_seconds(placement, batch), gains
         return self._rates[shape]
 
-    @property
+    @cached_property
     def target_iterations(self) -> FloatArray:
         """(e,) steps done at the end of each epoch with the target batch."""
         return self.application.at_batch(self.application.iterations, self.target_batch)
+
+    @cached_property
+    def target_gains(self) -> FloatArray:
+        """(e,) progress that a step with the target batch makes in each epoch."""
+        return self.application.gains(self.target_batch)
 
 
 def _gpus(shape: Shape) -> tuple[int, ...]:
@@ -248,7 +253,7 @@ class ProfiledTraining:
         if self.truth.quirks:
             iterations, last = self.truth.target_iterations, self.truth.application.max_epochs - 1
             return float(iterations[last] - iterations[self.epoch]) if self.epoch < last else 1.0
-        gains = self.truth.application.gains(self.truth.target_batch)[self.epoch :]
+        gains = self.truth.target_gains[self.epoch :]
         parts = np.diff(self.truth.application.epoch_progress[self.epoch :], prepend=self.progress)
         return float((parts / gains).sum())
 

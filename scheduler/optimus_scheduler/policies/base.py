@@ -52,5 +52,9 @@ class Policy(Protocol):
     def keeps_places(self) -> bool:
         """Whether a job that changes its size keeps the tasks that it has where they are."""
 
+    @property
+    def places_in_order(self) -> bool:
+        """Whether jobs choose their nodes in the order of the grants; otherwise those with least to place first."""
+
     def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every contender; together they fit in the capacity."""

@@ -23,6 +23,7 @@ class OptimusPaperPolicy:
 
     name = "optimus-paper"
     keeps_places = False
+    places_in_order = False
     spread = staticmethod(spread_evenly)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
@@ -33,7 +34,7 @@ class OptimusPaperPolicy:
         heapq.heapify(heap)
         jobs = {outlook.id: outlook for outlook in outlooks}
         while heap:
-            negative_gain, job_id, size, demand = heapq.heappop(heap)
+            negative_gain, _, job_id, size, demand = heapq.heappop(heap)
             if not demand.fits_in(room):
                 break  # a resource is used up: the paper stops, even if a smaller task would fit
             sizes[job_id], gains[job_id], room = size, -negative_gain, room - demand
@@ -44,7 +45,8 @@ class OptimusPaperPolicy:
         }
 
 
-_Entry = tuple[float, str, Allocation, Resources]
+_Entry = tuple[float, float, str, Allocation, Resources]
+"""Negated gain, arrival and id (equal gains go to whoever came first), the size that it gains and what that adds."""
 
 
 def _minima(
@@ -76,7 +78,7 @@ def _entry(outlook: Outlook, sizes: Mapping[str, Allocation], capacity: Resource
     if best is None or best[0] <= 0:
         return []
     gain, to = best
-    return [(-gain, outlook.id, to, outlook.demand(to) - outlook.demand(sizes[outlook.id]))]
+    return [(-gain, outlook.job.submitted_at, outlook.id, to, outlook.demand(to) - outlook.demand(sizes[outlook.id]))]
 
 
 def _best(outlook: Outlook, size: Allocation, capacity: Resources) -> tuple[float, Allocation] | None:

@@ -28,6 +28,7 @@ class TiresiasPolicy:
 
     name = "tiresias"
     keeps_places = True
+    places_in_order = True
     spread = staticmethod(spread_emptiest)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
