@@ -26,7 +26,7 @@ from optimus_models.analytic.communication import Scheme, busiest_link_bytes, ro
 from optimus_models.history import FloatArray
 
 SyncScheme = Literal["ring", "tree", "butterfly", "one_to_all", "linear"]
-SCHEMES: tuple[SyncScheme, ...] = ("ring", "butterfly", "tree", "one_to_all")
+SCHEMES: tuple[SyncScheme, ...] = ("ring", "linear", "butterfly", "tree", "one_to_all")
 """What `auto` chooses from, in the order in which ties are decided."""
 
 PARAMETERS = ("alpha", "beta", "lambda_intra", "sigma_intra", "lambda_inter", "sigma_inter", "gamma")

@@ -18,8 +18,9 @@ from optimus_models.history import FloatArray
 _DEVIATION, _DEVIATION_REACH = 0.15, 0.6
 """Size of what the form leaves unexplained and sizes share that are within about this distance in the logarithms of
 nodes, workers and batch; measured, see docs/models.md."""
-_MEASUREMENT_NOISE = 0.04
-"""Relative error of one measured step time by itself."""
+_MEASUREMENT_NOISE, _NOISE_SHARE = 0.05, 0.6
+"""Relative error of one measured step time by itself: this, or if it is more, this share of the form's error (a noisy
+network deviates from the form at random as well)."""
 _WIDEST = 3.0
 """Intervals are not wider than e to this many sigmas: beyond it they only say `unknown`."""
 
@@ -31,16 +32,19 @@ class _Deviation(NamedTuple):
     """(n, 3) logarithms of the measured sizes."""
     inverse: FloatArray
     """(n, n) of the measurements' covariance."""
+    noise: float
+    """Relative error of one measurement by itself."""
     weights: FloatArray
     """(n,) `inverse` times the measured deviations."""
 
     @classmethod
     def fit(cls, points: AllReducePoints, form: AllReduceForm) -> _Deviation:
         at = np.log(points.sizes)
-        noise = np.diag(_MEASUREMENT_NOISE**2 / points.weights)
-        inverse = np.asarray(np.linalg.inv(_kernel(at, at) + noise), dtype=np.float64)
+        noise = max(_MEASUREMENT_NOISE, _NOISE_SHARE * form.noise)
+        covariance = _kernel(at, at) + np.diag(noise**2 / points.weights)
+        inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         deviations = np.log(points.seconds) - form.log_seconds(points.sizes)
-        return cls(at, inverse, inverse @ np.clip(deviations, -1.0, 1.0))
+        return cls(at, inverse, noise, inverse @ np.clip(deviations, -1.0, 1.0))
 
     def mean(self, sizes: FloatArray) -> FloatArray:
         return np.asarray(_kernel(np.log(sizes), self.at) @ self.weights)
@@ -135,7 +139,7 @@ class AllReduceModel:
         if self.deviation is None:
             variance = variance + self.error**2
         else:
-            variance = variance + np.maximum(self.deviation.variance(sizes), 0.0) + _MEASUREMENT_NOISE**2
+            variance = variance + np.maximum(self.deviation.variance(sizes), 0.0) + self.deviation.noise**2
         sigma = np.minimum(np.sqrt(np.maximum(variance, 0.0)), _WIDEST)
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * sigma)
         mean = self.predict(nodes, workers, local_batches, compression=compression)

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from optimus_models import LossCurve, RescaleCost, SpeedModel
+from optimus_models.allreduce_model import AllReduceModel
 
 FloatArray = NDArray[np.float64]
 Bounds = tuple[FloatArray, FloatArray]
@@ -55,6 +56,20 @@ def _speed_case(mode: Any, form: Any) -> ModelCase:
     )
 
 
+def _all_reduce_case(form: Any) -> ModelCase:
+    sizes = [1, 2, 4], [1, 4, 16], [32, 32, 8]
+    i = np.arange(20)
+    workers, batches = 1.0 + i % 8, 16.0 * (1 + i % 3)
+    return ModelCase(
+        fit=lambda y: AllReduceModel.fit(
+            1 + np.arange(len(y)) % 2, 1 + np.arange(len(y)) % 8, 16 * (1 + np.arange(len(y)) % 3), y, form=form
+        ),
+        predict=lambda model: model.predict(*sizes),
+        interval=lambda model, coverage: model.predict_interval(*sizes, coverage),
+        good=0.1 + 0.01 * batches + np.where(i % 2 > 0, 0.2, 0.02) * (workers - 1) / workers,
+    )
+
+
 def _as_array(bounds: tuple[float, float]) -> Bounds:
     return np.array([bounds[0]]), np.array([bounds[1]])
 
@@ -66,6 +81,8 @@ CASES = {
     "speed-sync-paper": _speed_case("sync", "paper"),
     "speed-async-auto": _speed_case("async", "auto"),
     "speed-async-paper": _speed_case("async", "paper"),
+    "all-reduce": _all_reduce_case("auto"),
+    "all-reduce-pollux": _all_reduce_case("pollux"),
     "rescale": ModelCase(
         fit=RescaleCost.fit,
         predict=lambda model: np.array([model.predict()]),
