@@ -7,6 +7,7 @@ hold them. All of this happens before an endpoint, and before pydantic, sees any
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, get_type_hints
 
@@ -17,7 +18,10 @@ from fastapi.routing import APIRoute
 
 from optimus_service.api.problems import Problem, invalid
 from optimus_service.api.schemas import MAX_BODY_BYTES, Body, ProblemErrorBody
-from optimus_service.api.validation import MAX_ERRORS, dotted, field_errors
+from optimus_service.api.validation import MAX_ERRORS, Location, dotted, field_errors
+
+_SUSPECT_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+"""Without one of these escapes no string can hold a NUL or half of a surrogate pair."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -93,25 +97,42 @@ def parse_json(data: bytes) -> Any:
         raise _not_json("it is nested too deeply") from error
     except ValueError as error:  # the limit on digits that Python puts on integers
         raise _not_json("it has a number with too many digits") from error
-    if b"\\u" in data:  # such strings can only be written with escapes
+    if _SUSPECT_ESCAPE.search(data):
         errors = [error for error, _ in zip(_unstorable_strings(value), range(MAX_ERRORS), strict=False)]
         if errors:
             raise invalid(errors)
     return value
 
 
-def _unstorable_strings(value: Any) -> Iterator[ProblemErrorBody]:
-    """Strings that UTF-8 or PostgreSQL cannot hold. A stack instead of recursion: the value may be deep."""
-    stack: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
-    while stack:
-        path, item = stack.pop()
-        if isinstance(item, dict):
-            stack += (((*path, name), part) for name, part in item.items())
-            stack += ((path, name) for name in item)
-        elif isinstance(item, list):
-            stack += (((*path, index), part) for index, part in enumerate(item))
-        elif isinstance(item, str) and (why := _why_unstorable(item)):
+def _unstorable_strings(document: Any) -> Iterator[ProblemErrorBody]:
+    """Strings that UTF-8 or PostgreSQL cannot hold."""
+    for path, text in _strings(document):
+        if why := _why_unstorable(text):
             yield ProblemErrorBody(field=dotted(path), message=why)
+
+
+def _strings(document: Any) -> Iterator[tuple[Location, str]]:
+    """All strings with their paths; the name of a field has the path of its object.
+
+    Levels instead of recursion, and one path for all: a document may be deep and at the same time have very many
+    values, and a path kept for each of them took gigabytes.
+    """
+    path: list[str | int] = []
+    levels: list[Iterator[tuple[str | int, Any]]] = [iter([("", document)])]
+    while levels:
+        for name, value in levels[-1]:
+            path[len(levels) - 1 :] = [name]
+            if isinstance(value, str):
+                yield path[1:], value
+            elif isinstance(value, dict):
+                yield from ((path[1:], field) for field in value)
+                levels.append(iter(value.items()))
+                break
+            elif isinstance(value, list):
+                levels.append(iter(enumerate(value)))
+                break
+        else:
+            levels.pop()
 
 
 def _why_unstorable(text: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from tests.service.api.api_harness import CORES, Api, faults, job_spec, on_sqlite, problem
 
 from optimus_scheduler.types import Node, Resources
+from optimus_service.api.body import parse_json
+from optimus_service.api.problems import Problem
 from optimus_service.api.schemas import MAX_BODY_BYTES
 from optimus_service.clusters.fake import FakeCluster
 
@@ -225,6 +228,19 @@ def test_what_is_not_json_is_refused_with_the_place(api: Api, body: bytes, where
     answer = api.post("/v1/jobs", content=body, headers=JSON)
     assert where in faults(answer, 400)["body"]
     assert where in answer.json()["detail"]
+
+
+def test_looking_for_bad_strings_in_a_deep_and_wide_body_takes_memory_for_its_depth_only() -> None:
+    depth, width = 500, 20_000
+    body = b"[" * depth + b"0," * width + b'"\\u0000"' + b"]" * depth
+    tracemalloc.start()
+    try:
+        with pytest.raises(Problem, match="NUL"):
+            parse_json(body)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10 * len(body)  # a path for each value would be 80 MB
 
 
 @on_sqlite
