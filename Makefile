@@ -1,5 +1,6 @@
 # `make demo` and `make test` need Python 3.11+ and make, nothing else prepared.
-PYTHON ?= python3
+# PYTHON=python3.12 chooses the Python; without it, scripts/install takes the first one that is new enough.
+PYTHON ?=
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -13,7 +14,7 @@ help: ## List what make can do
 install: $(STAMP) ## Create the virtual environment and install everything into it
 
 $(STAMP): pyproject.toml constraints.txt scripts/install
-	PYTHON="$(PYTHON)" scripts/install "$(VENV)"
+	@PYTHON="$(PYTHON)" scripts/install "$(VENV)"
 	@touch $@
 
 demo: $(STAMP) ## Watch real training jobs share this machine (under 5 minutes); writes demo-output/
