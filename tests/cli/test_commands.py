@@ -351,6 +351,12 @@ def test_completion_asks_the_service(service: ScriptedService, monkeypatch: pyte
     assert complete_job("") == []
 
 
+def test_completion_reaches_the_shell(service: ScriptedService, optimus: Optimus) -> None:
+    asked = {"_OPTIMUS_COMPLETE": "complete_bash", "COMP_WORDS": "optimus describe dig", "COMP_CWORD": "2"}
+    done = optimus(env={**asked, "OPTIMUS_URL": service.url}, prog_name="optimus")
+    assert done.stdout.split() == [JOB]
+
+
 def test_database_commands(optimus: Optimus, tmp_path: Path) -> None:
     directory = ["--data-directory", str(tmp_path / "data"), "--json"]
     before = optimus("db", "current", *directory)

@@ -179,6 +179,15 @@ def test_a_demo_that_cannot_begin_is_exit_code_1(tmp_path: Path, optimus: Optimu
     assert MARKER not in done.stderr
 
 
+@pytest.mark.parametrize(("states", "exit_code"), [(["succeeded"] * 3, 0), (["succeeded", "failed"], 1)])
+def test_exit_code_says_whether_every_job_succeeded(
+    optimus: Optimus, monkeypatch: pytest.MonkeyPatch, states: list[str], exit_code: int
+) -> None:
+    summary = {"jobs": [{"state": state} for state in states]}
+    monkeypatch.setattr("optimus_cli.demo.run.run", lambda _options: summary)
+    assert optimus("demo").exit_code == exit_code
+
+
 def test_ctrl_c_ends_the_demo_and_all_it_started(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "optimus_cli", "demo", "--directory", str(tmp_path)],
