@@ -13,7 +13,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 MAX_TASKS = 1024
 """Workers (or servers) that one job may ask for."""
@@ -32,14 +32,26 @@ _UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 class Body(BaseModel):
-    """Base of all bodies: unknown fields are errors, values are immutable."""
+    """Base of all bodies: unknown fields are errors, values are immutable and of the type that is named.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Strict: `"3"` and `true` are no numbers. Read leniently, `max: true` would silently be a job of one worker.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 PosixSeconds = Annotated[float, Field(ge=0, le=MAX_POSIX_SECONDS, allow_inf_nan=False)]
 Duration = Annotated[float, Field(ge=0, le=MAX_POSIX_SECONDS, allow_inf_nan=False)]
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+def _named_number(value: object) -> object:
+    return float(value) if isinstance(value, str) and value in _NOT_FINITE else value
+
+
+Measured = Annotated[float, BeforeValidator(_named_number)]
+"""A measured number, which may be NaN or infinite."""
 TaskName = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -208,8 +220,8 @@ class JobResultBody(Body):
 
     outcome: Literal["succeeded", "failed"]
     step: Count
-    final_loss: float | None = Field(default=None, description="may be NaN or infinite, and is null in answers then")
-    metrics: dict[str, float | None] = Field(default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}])
+    final_loss: Measured | None = Field(default=None, description="may be NaN or infinite, and is null in answers then")
+    metrics: dict[str, Measured | None] = Field(default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}])
     checkpoint: str | None = Field(default=None, max_length=4096)
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
 
@@ -367,7 +379,7 @@ class SampleBody(Body):
     step: Count = Field(description="steps of the job completed at the end of this record")
     n_steps: int = Field(default=1, ge=1, le=10**6)
     data_epoch: float = Field(ge=0, le=MAX_COUNT, allow_inf_nan=False, description="passes over the data so far")
-    loss: float = Field(description="mean over the examples of these steps; may be NaN or infinite")
+    loss: Measured = Field(description="mean over the examples of these steps; may be NaN or infinite")
     n_examples: Count
     seconds: Duration = Field(description="wall time of these steps")
     data_seconds: Duration = 0
