@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from optimus_scheduler.policies import policy_named
 
 
 def is_loopback(host: str) -> bool:
@@ -63,6 +65,11 @@ class Settings(BaseSettings):
     )
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, name: str) -> str:
+        return policy_named(name).name
 
     @model_validator(mode="after")
     def _closed_by_default(self) -> Settings:
