@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from optimus_cli import output
-from optimus_cli.commands import cluster, db, demo, jobs, logs, predict, serve, submit, watch
+from optimus_cli.commands import cluster, db, demo, jobs, logs, predict, serve, simulate, submit, watch
 from optimus_cli.errors import CliError
 
 INTERRUPTED = 130
@@ -52,6 +52,7 @@ app.command(rich_help_panel="Cluster")(cluster.nodes)
 app.command(rich_help_panel=SERVICE)(serve.serve)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.command(rich_help_panel=SERVICE)(demo.demo)
+app.command(rich_help_panel="Experiments")(simulate.simulate)
 
 
 def _print_version(wanted: bool) -> None:

@@ -69,11 +69,27 @@ class Options:
         changed |= {"oracle": True, "pollux": True}
         return type(self)(**changed)
 
-    def flags(self) -> str:
-        """The command-line options that give these options."""
-        parts = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                parts.append(f"--set {field.name}={value}")
-        return " ".join(parts)
+    def flags(self) -> list[str]:
+        """The command-line words that give these options."""
+        words = []
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value != option.default:
+                words += ["--set", f"{option.name}={value}"]
+        return words
+
+
+def option_value(name: str, text: str) -> float | bool:
+    """The value of one option as it is written on a command line.
+
+    Raises:
+        ValueError: there is no such option, or the text is not a value of it.
+    """
+    kinds = {option.name: type(option.default) for option in fields(Options)}
+    if name not in kinds:
+        raise ValueError(f"unknown option {name!r}; there are {', '.join(kinds)}")
+    if kinds[name] is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{name} is true or false, not {text!r}")
+        return text.lower() == "true"
+    return float(text)

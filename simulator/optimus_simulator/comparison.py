@@ -1,0 +1,66 @@
+"""Policies side by side: means over seeds with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from optimus_simulator.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds and the half-width of its 95 % confidence interval; 0 with one seed."""
+
+    mean: float
+    half_width: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        n = len(values)
+        mean = float(np.mean(values))
+        if n < 2:
+            return cls(mean, 0.0)
+        return cls(mean, float(stdtrit(n - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(n))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """All runs of one policy."""
+
+    policy: str
+    outcomes: tuple[Outcome, ...]
+    figures: dict[str, Estimate]
+
+
+def compare(outcomes: Sequence[Outcome]) -> list[PolicyResult]:
+    """One result per policy, in the order of their first appearance."""
+    results = []
+    for policy in dict.fromkeys(outcome.policy for outcome in outcomes):
+        runs = tuple(outcome for outcome in outcomes if outcome.policy == policy)
+        figures = [outcome.figures() for outcome in runs]
+        estimates = {name: Estimate.of([figure[name] for figure in figures]) for name in figures[0]}
+        results.append(PolicyResult(policy, runs, estimates))
+    return results
+
+
+def as_json(results: Sequence[PolicyResult]) -> dict[str, Any]:
+    """The comparison as one JSON document: figures of each policy, and of each of its runs."""
+    return {
+        "trace": results[0].outcomes[0].trace,
+        "policies": [
+            {
+                "policy": result.policy,
+                "seeds": [outcome.seed for outcome in result.outcomes],
+                "figures": {name: estimate.mean for name, estimate in result.figures.items()},
+                "confidence_95": {name: estimate.half_width for name, estimate in result.figures.items()},
+                "runs": [outcome.figures() for outcome in result.outcomes],
+            }
+            for result in results
+        ],
+    }

@@ -1,0 +1,150 @@
+"""An HTML report in one file: the table, and pictures that compare policies over their seeds."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from optimus_simulator.comparison import Estimate, PolicyResult
+from optimus_simulator.figures import FIGURES
+from optimus_simulator.outcome import Moment, Outcome
+
+FloatArray = NDArray[np.float64]
+
+# Okabe and Ito, "Color Universal Design" (2008): told apart with every common kind of colour blindness.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
+_LINES = ("-", "--", "-.", ":")
+"""Policies differ in their lines as well, for black-and-white prints."""
+_POINTS = 600
+"""Of a line over time."""
+
+
+def write_report(results: Sequence[PolicyResult], commands: Sequence[str], path: Path) -> None:
+    """Write the report; `commands` repeat what it shows. Raises `OSError` when the file cannot be written."""
+    trace = results[0].outcomes[0].trace
+    pictures = [
+        ("Completion times", _draw(results, _draw_jct)),
+        ("What the jobs hold", _draw(results, _over_time(lambda moment: moment.share, "dominant shares held"))),
+        ("Jobs that wait", _draw(results, _over_time(lambda moment: float(moment.waiting), "waiting jobs"))),
+        ("Jobs that run", _draw(results, _over_time(lambda moment: float(moment.running), "running jobs"))),
+        ("Finish-time fairness", _draw(results, _draw_fairness)),
+    ]
+    parts = [
+        _HEAD.format(title=html.escape(f"{trace}: {', '.join(result.policy for result in results)}")),
+        _table(results),
+        *(f"<h2>{title}</h2>\n{picture}" for title, picture in pictures),
+        "<h2>How to repeat it</h2>\n<pre>" + html.escape("\n".join(commands)) + "</pre>\n</body></html>\n",
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(parts), encoding="utf-8")
+
+
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; }}
+th, td {{ padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }}
+th:first-child, td:first-child {{ text-align: left; }}
+small {{ color: #666; }} svg {{ max-width: 100%; height: auto; }}
+pre {{ background: #f5f5f5; padding: 1rem; overflow-x: auto; }}
+</style></head><body>
+<h1>{title}</h1>
+"""
+
+
+def _table(results: Sequence[PolicyResult]) -> str:
+    header = "".join(f"<th>{title}</th>" for _, title, _ in FIGURES)
+    rows = []
+    for result in results:
+        cells = "".join(_cell(result.figures[name], write) for name, _, write in FIGURES)
+        rows.append(f"<tr><td>{html.escape(result.policy)}</td>{cells}</tr>")
+    seeds = len(results[0].outcomes)
+    note = f"<p><small>{seeds} seeds; ± is a 95 % confidence interval.</small></p>" if seeds > 1 else ""
+    return f"<table><tr><th>policy</th>{header}</tr>{''.join(rows)}</table>{note}"
+
+
+def _cell(estimate: Estimate, write: Callable[[float], str]) -> str:
+    spread = f" <small>± {write(estimate.half_width)}</small>" if estimate.half_width else ""
+    return f"<td>{write(estimate.mean)}{spread}</td>"
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+_Draw = Callable[[Axes, PolicyResult, str, str], None]
+
+
+def _draw(results: Sequence[PolicyResult], draw: _Draw) -> str:
+    """One picture as SVG, a line with its band for each policy."""
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color="0.9")
+    for index, result in enumerate(results):
+        draw(axes, result, _COLOURS[index % len(_COLOURS)], _LINES[index // len(_COLOURS) % len(_LINES)])
+    axes.legend(frameon=False)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    written = text.getvalue()
+    return written[written.index("<svg") :]
+
+
+def _draw_jct(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
+    _draw_distribution(axes, result, colour, line, [_jcts(outcome) for outcome in result.outcomes])
+    axes.set_xscale("log")
+    axes.set_xlabel("job completion time, s")
+
+
+def _draw_fairness(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
+    values = [np.array([job.fairness for job in outcome.jobs]) for outcome in result.outcomes]
+    _draw_distribution(axes, result, colour, line, values)
+    axes.axvline(1.0, color="0.6", linewidth=1)
+    axes.set_xlabel("ρ: completion time by that on the job's own part of the cluster")
+
+
+def _jcts(outcome: Outcome) -> FloatArray:
+    return np.array([job.jct_seconds for job in outcome.jobs])
+
+
+def _draw_distribution(axes: Axes, result: PolicyResult, colour: str, line: str, values: Sequence[FloatArray]) -> None:
+    """Cumulative distribution: the mean of the seeds' quantiles, and the band between the extreme seeds."""
+    quantiles = np.linspace(0.0, 1.0, 201)
+    runs = np.array([np.quantile(run, quantiles) for run in values])  # (seeds, quantiles)
+    axes.plot(runs.mean(axis=0), quantiles, color=colour, linestyle=line, label=result.policy)
+    if len(runs) > 1:
+        axes.fill_betweenx(quantiles, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylabel("fraction of jobs")
+    axes.set_ylim(0.0, 1.0)
+
+
+def _over_time(value: Callable[[Moment], float], title: str) -> _Draw:
+    def draw(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
+        end = max(outcome.timeline[-1].at for outcome in result.outcomes)
+        grid = np.linspace(0.0, end, _POINTS)
+        runs = np.array([_sampled(outcome.timeline, value, grid) for outcome in result.outcomes])
+        hours = grid / 3600
+        axes.plot(hours, runs.mean(axis=0), color=colour, linestyle=line, linewidth=1.2, label=result.policy)
+        if len(runs) > 1:
+            axes.fill_between(hours, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+        axes.set_xlabel("hours")
+        axes.set_ylabel(title)
+        axes.set_ylim(bottom=0.0)
+
+    return draw
+
+
+def _sampled(timeline: Sequence[Moment], value: Callable[[Moment], float], grid: FloatArray) -> FloatArray:
+    """The value at each instant of the grid: it holds from one round to the next, and is 0 outside of the run."""
+    times = np.array([moment.at for moment in timeline])
+    values = np.array([0.0, *(value(moment) for moment in timeline)])
+    index = np.searchsorted(times, grid, side="right")
+    return np.where(grid <= times[-1], values[index], 0.0)

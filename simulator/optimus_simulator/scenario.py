@@ -1,0 +1,72 @@
+"""One experiment as a value: which trace, which policy, which seed, which options."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optimus_scheduler.policies import policy_named
+from optimus_simulator.errors import BadTrace, Stuck
+from optimus_simulator.options import Options
+from optimus_simulator.outcome import Outcome
+from optimus_simulator.replay import Progress, Replay, unwatched
+from optimus_simulator.trace import Trace
+from optimus_simulator.traces.own import read_own
+from optimus_simulator.traces.paper import paper_workload
+from optimus_simulator.traces.philly import read_philly
+from optimus_simulator.traces.pollux import read_pollux
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An experiment; `command` repeats it."""
+
+    trace: str
+    """pollux:FILE, philly:FILE, paper[:ARRIVALS] or a file in our own format."""
+    policy: str
+    seed: int = 0
+    options: Options = field(default_factory=Options)
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats it."""
+        words = ["optimus", "simulate", "--trace", self.trace, "--policy", self.policy, "--seed", str(self.seed)]
+        return shlex.join([*words, *self.options.flags()])
+
+
+def load(trace: str, options: Options, seed: int) -> Trace:
+    """The trace that is meant, under the load of the options.
+
+    Raises:
+        BadTrace: it cannot be read.
+    """
+    kind, _, rest = trace.partition(":")
+    match kind:
+        case "pollux":
+            found = read_pollux(Path(rest), faithful=options.pollux)
+        case "philly":
+            found = read_philly(Path(rest))
+        case "paper":
+            found = paper_workload(seed, arrivals=rest or "uniform")
+        case _ if not rest or Path(trace).exists():
+            found = read_own(Path(trace))
+        case _:
+            raise BadTrace(f"{trace}: give pollux:FILE, philly:FILE, paper, paper:poisson, paper:bursts or FILE")
+    return found.with_load(options.load) if options.load != 1.0 else found
+
+
+def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
+    """Run it.
+
+    Raises:
+        BadTrace: the trace cannot be read.
+        Stuck: jobs do not end; the message has the command that repeats it.
+        UnknownPolicy: there is none of that name.
+    """
+    options, seed = scenario.options, scenario.seed
+    trace, policy = load(scenario.trace, options, seed), policy_named(scenario.policy)
+    try:
+        return Replay(trace, policy, options, seed=seed, progress=progress).run()
+    except (Stuck, AssertionError) as error:
+        raise Stuck(f"{error}\nseed {seed}; again with: {scenario.command}") from error

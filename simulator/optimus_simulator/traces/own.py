@@ -1,0 +1,147 @@
+"""Our own trace format: JSON lines, or CSV for jobs of which only sizes and durations are known. See docs/simulate.md.
+
+The first line of a JSONL trace describes the cluster, every other one a job.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
+from optimus_simulator.errors import BadTrace
+from optimus_simulator.trace import Trace, TraceJob, in_order
+from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, SpeedLaw
+
+Fields = dict[str, Any]
+_T = TypeVar("_T")
+_GIB = 2**30
+
+
+def read_own(path: Path) -> Trace:
+    """A trace in our own format, by the ending of its name.
+
+    Raises:
+        BadTrace: it cannot be read; the message names the line.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadTrace(f"{path}: {error}") from error
+    return _from_csv(path, lines) if path.suffix == ".csv" else _from_jsonl(path, lines)
+
+
+# --- JSON lines ------------------------------------------------------------------------------------------------------
+
+
+def _from_jsonl(path: Path, lines: list[str]) -> Trace:
+    if not lines:
+        raise BadTrace(f"{path}: empty")
+    nodes = _read_line(path, 1, lines[0], lambda fields: _nodes(fields["nodes"]))
+    jobs = [_read_line(path, number, line, _job) for number, line in enumerate(lines[1:], start=2)]
+    return Trace(path.stem, nodes, in_order(jobs))
+
+
+def _read_line(path: Path, number: int, line: str, read: Callable[[Fields], _T]) -> _T:
+    try:
+        return read(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadTrace(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+
+
+def _nodes(groups: list[Fields]) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    for group in groups:
+        capacity = _resources(group)
+        nodes += [Node(f"node-{len(nodes) + i:04d}", capacity) for i in range(int(group.get("count", 1)))]
+    return tuple(nodes)
+
+
+def _resources(fields: Fields) -> Resources:
+    gpus = {str(kind): int(count) for kind, count in fields.get("gpus", {}).items()}
+    return Resources(float(fields.get("cpu", 0.0)), int(fields.get("memory_gib", 0) * _GIB), gpus)
+
+
+def _job(fields: Fields) -> TraceJob:
+    allreduce = fields.get("architecture", "ps") == "allreduce"
+    workers, servers = fields["workers"], fields.get("servers", {"minimum": 0, "maximum": 0} if allreduce else {})
+    mode = Mode(fields.get("mode", "sync"))
+    truth = fields["truth"]
+    spec = JobSpec(
+        worker=_demand(workers),
+        server=_demand(servers),
+        convergence=ConvergenceRule(**fields.get("convergence", {})),
+        mode=mode,
+        architecture=Architecture.ALLREDUCE if allreduce else Architecture.PS,
+        global_batch_size=fields.get("global_batch_size"),
+        priority=float(fields.get("priority", 1.0)),
+        requested_workers=workers.get("requested"),
+        requested_servers=servers.get("requested"),
+    )
+    return TraceJob(str(fields["id"]), float(fields["submitted_at"]), spec, _truth(truth, mode, spec))
+
+
+def _demand(fields: Fields) -> TaskDemand:
+    return TaskDemand(_resources(fields), int(fields.get("minimum", 1)), int(fields.get("maximum", 16)))
+
+
+def _truth(fields: Fields, mode: Mode, spec: JobSpec) -> ParametricTruth:
+    loss = fields.get("loss")
+    return ParametricTruth(
+        total_steps=float(fields["total_steps"]),
+        law=_law(fields["speed"], mode, spec),
+        loss_law=LossLaw(*(float(beta) for beta in loss)) if loss else None,
+        epoch_steps=fields.get("steps_per_epoch"),
+        crossing_factor=float(fields.get("crossing_factor", 1.0)),
+    )
+
+
+def _law(fields: Fields, mode: Mode, spec: JobSpec) -> SpeedLaw:
+    if "theta" in fields:
+        theta = tuple(float(value) for value in fields["theta"])
+        expected = 5 if mode is Mode.SYNC else 4
+        if len(theta) != expected:
+            raise ValueError(f"theta has {expected} numbers in {mode} mode, not {len(theta)}")
+        return ParameterServerLaw(theta, float(spec.global_batch_size or 1), mode)
+    return AllReduceLaw(float(fields["compute_seconds"]), float(fields["exchange_seconds"]))
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+CSV_COLUMNS = ("id", "submitted_at", "workers", "duration_seconds")
+"""One all-reduce job a row, a GPU a worker. Lines that begin with `# nodes=8 gpus=4` say what it ran on."""
+_EXCHANGE = 0.1
+"""Exchanged seconds per second of computing on one worker, assumed for jobs of which nothing else is known."""
+
+
+def _from_csv(path: Path, lines: list[str]) -> Trace:
+    try:
+        comment = dict(word.split("=") for word in lines[0].lstrip("# ").split()) if lines[0].startswith("#") else {}
+        nodes = _nodes([{"count": int(comment["nodes"]), "gpus": {"gpu": int(comment["gpus"])}}])
+        rows = list(csv.DictReader(lines[1:]))
+        jobs = [_plain_job(row) for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadTrace(f"{path}: {type(error).__name__}: {error}") from error
+    return Trace(path.stem, nodes, in_order(jobs))
+
+
+def _plain_job(row: dict[str, str]) -> TraceJob:
+    workers, duration = int(row["workers"]), float(row["duration_seconds"])
+    spec = JobSpec(
+        worker=TaskDemand(Resources(gpus={"gpu": 1}), 1, workers),
+        server=TaskDemand(Resources(), 0, 0),
+        convergence=ConvergenceRule(),
+        architecture=Architecture.ALLREDUCE,
+        requested_workers=workers,
+        requested_servers=0,
+    )
+    return TraceJob(row["id"], float(row["submitted_at"]), spec, lasting(duration, workers))
+
+
+def lasting(duration_seconds: float, workers: int) -> ParametricTruth:
+    """A job that takes so long with so many workers, in steps of one second; other sizes by an assumed exchange."""
+    one_second = AllReduceLaw(1.0, _EXCHANGE)(workers, 0)
+    return ParametricTruth(duration_seconds, AllReduceLaw(one_second, one_second * _EXCHANGE))
