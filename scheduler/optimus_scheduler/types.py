@@ -105,6 +105,8 @@ class Resources:
         )
 
     def __mul__(self, count: int) -> Resources:
+        if count == 1:
+            return self
         return Resources(
             self.cpu * count, self.memory_bytes * count, {kind: number * count for kind, number in self.gpus.items()}
         )
@@ -128,8 +130,10 @@ class Resources:
 
 
 def _combine(left: Mapping[str, int], right: Mapping[str, int], sign: int) -> Mapping[str, int]:
-    if not left and not right:
-        return NO_GPUS
+    if not right:
+        return left
+    if not left and sign > 0:
+        return right
     return {kind: left.get(kind, 0) + sign * right.get(kind, 0) for kind in sorted({*left, *right})}
 
 

@@ -70,13 +70,13 @@ def moves(outlook: Outlook, size: Allocation, capacity: Resources, settings: Set
     The logarithm makes jobs of any length comparable (the steps left cancel), dividing by the share makes workers
     and servers comparable whatever they are made of (Optimus reference, sections 3.2, 3.6).
     """
-    spec, most = outlook.job.spec, outlook.maximum
+    most = outlook.maximum
     factor, speed = discount(outlook, settings), outlook.speeds.at(size)
     for workers, servers in _STEPS:
-        to = outlook.size(size.workers + workers, size.servers + servers)
-        if to.workers > most.workers or to.servers > most.servers:
+        if size.workers + workers > most.workers or size.servers + servers > most.servers:
             continue
-        demand = spec.worker.resources * workers + spec.server.resources * servers
+        to = outlook.size(size.workers + workers, size.servers + servers)
+        demand = outlook.step_demand(workers, servers)
         share = demand.dominant_share(capacity)
         log_ratio = math.log(outlook.speeds.at(to) / speed)
         if log_ratio < (workers + servers) * settings.least_task_gain:
@@ -94,5 +94,7 @@ def best_move(outlook: Outlook, candidates: list[Move], settings: Settings) -> M
     if not outlook.learning:
         return best
     near = [move for move in gaining if move.gain >= (1.0 - settings.near_equal_gain) * best.gain]
+    if len(near) == 1:
+        return near[0]
     chosen = outlook.speeds.model.next_measurement([(move.to.workers, move.to.servers) for move in near])
     return next(move for move in near if (move.to.workers, move.to.servers) == chosen)
