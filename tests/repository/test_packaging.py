@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"optimus_models", "optimus_scheduler", "optimus_simulator", "optimus_service", "optimus_workers", "optimus_cli"}
+PACKAGES = {
+    "optimus_models",
+    "optimus_scheduler",
+    "optimus_simulator",
+    "optimus_service",
+    "optimus_workers",
+    "optimus_cli",
+}
 HEAVY = {"fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"}
 
 
