@@ -6,6 +6,7 @@ A comparison, not a history: whatever failed before is found again here. Applied
 |---|---|
 | wanted set, size or directive differ from what the job has | `SetWanted` |
 | wanted task, not there | `StartTask` |
+| wanted task, not there, its place not yet left by a task of another job | none: the exit of that task brings a round |
 | wanted task, exited | `SetWanted` with the next incarnation of it, `StartTask` |
 | task not wanted any more | none: the job's coordinator lets it go; `StopTask` once it has overstayed |
 | task of a job that is being cancelled | `StopTask` at once |
@@ -24,7 +25,9 @@ from optimus_scheduler.types import (
     Allocation,
     Directive,
     Job,
+    Node,
     PlacedTask,
+    Resources,
     Role,
     SetWanted,
     Snapshot,
@@ -59,24 +62,23 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
         tasks_by_job.get(task.key.job_id, orphans).append(task)
     sets: list[SetWanted] = []
     stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
-    starts: list[StartTask] = []
-    for job in snapshot.jobs:
-        side = _JobSide(job, wants[job.id], tasks_by_job[job.id])
+    open_nodes = frozenset(node.name for node in snapshot.nodes if node.schedulable)
+    sides = [_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes) for job in snapshot.jobs]
+    for side in sides:
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
-        starts += side.starts()
     return (
         *sorted(sets, key=lambda action: action.job_id),
         *sorted(stops, key=lambda action: action.key),
-        *sorted(starts, key=lambda action: action.task.key),
+        *_starts_with_room(sides, snapshot.nodes),
     )
 
 
 class _JobSide:
     """One job: its observed tasks beside the wanted ones."""
 
-    def __init__(self, job: Job, want: Want, observed: Iterable[Task]) -> None:
-        self._job, self._want = job, want
+    def __init__(self, job: Job, want: Want, observed: Iterable[Task], open_nodes: frozenset[str]) -> None:
+        self._job, self._want, self._open_nodes = job, want, open_nodes
         self._observed = sorted(observed, key=lambda task: task.key)
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
@@ -97,14 +99,36 @@ class _JobSide:
 
     def stops(self, now: float, settings: Settings) -> Iterator[StopTask]:
         """Live tasks that should not be there any more."""
-        wanted = {placed.key for placed in (*self._coordinator(), *self._wanted)}
-        unwanted = [task for task in self._observed if task.key not in wanted]
+        unwanted = [task for task in self._observed if not self._wants(task)]
         if self._want.directive is Directive.CANCEL:
             return _stops(unwanted, now, 0.0, settings.cancel_force_seconds)
         return _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds)
 
+    def staying(self) -> list[Task]:
+        """Live tasks that are wanted."""
+        return [task for task in self._observed if task.phase is not TaskPhase.EXITED and self._wants(task)]
+
+    def leaving(self) -> list[Task]:
+        """Live tasks that leave of their own accord: nothing while others are to join, for they are let go after that."""
+        if any(self.starts()):
+            return []
+        return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
+
+    def need(self, role: Role) -> Resources:
+        """What one task holds; a coordinator takes next to nothing."""
+        match role:
+            case Role.WORKER:
+                return self._job.spec.worker.resources
+            case Role.SERVER:
+                return self._job.spec.server.resources
+            case Role.COORDINATOR:
+                return Resources()
+
+    def _wants(self, task: Task) -> bool:
+        return any(task.key == placed.key for placed in (*self._coordinator(), *self._wanted))
+
     def _coordinator(self) -> Iterator[PlacedTask]:
-        """The coordinator, while the job wants tasks. It stays on its node: its address must not change."""
+        """The coordinator, while the job wants tasks. It stays on its node, if it can: so its address stays, too."""
         if self._want.allocation.is_empty:
             return
         seen = [task for task in self._observed if task.key.role is Role.COORDINATOR]
@@ -114,7 +138,8 @@ class _JobSide:
         elif newest.phase is not TaskPhase.EXITED or self._is_done(newest):
             yield PlacedTask(newest.key, newest.node)
         else:
-            yield PlacedTask(self._next_key(_COORDINATOR), newest.node)
+            node = newest.node if newest.node in self._open_nodes else self._first_node()
+            yield PlacedTask(self._next_key(_COORDINATOR), node)
 
     def _first_node(self) -> str:
         """Beside the first server, or the first worker of a job without servers."""
@@ -141,6 +166,27 @@ class _JobSide:
         """Whether an exited task has nothing left to do: it was let go by a job that is finishing."""
         finishing = self._want.directive is Directive.FINISH
         return finishing and task.phase is TaskPhase.EXITED and task.exit_code == 0
+
+
+def _starts_with_room(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Iterator[StartTask]:
+    """The starts, by key, but for those that have to wait until a task of another job has left.
+
+    Two tasks in one place would slow each other, and on a GPU run out of memory. Nobody waits for a job that itself
+    waits for newcomers: two such jobs could wait for each other until their tasks are stopped.
+    """
+    sides = list(sides)
+    leaving = [(side, task) for side in sides for task in side.leaving()]
+    free = {node.name: node.capacity for node in nodes if any(task.node == node.name for _, task in leaving)}
+    for side, task in (*leaving, *((side, task) for side in sides for task in side.staying())):
+        if task.node in free:
+            free[task.node] -= side.need(task.key.role)
+    starts = [(start.task, side) for side in sides for start in side.starts()]
+    for placed, side in sorted(starts, key=lambda entry: entry[0].key):
+        need = side.need(placed.key.role)
+        if placed.node not in free or placed.key.role is Role.COORDINATOR or need.fits_in(free[placed.node]):
+            if placed.node in free:
+                free[placed.node] -= need
+            yield StartTask(placed)
 
 
 def _stops(unwanted: Iterable[Task], now: float, patience: float, force_after: float) -> Iterator[StopTask]:

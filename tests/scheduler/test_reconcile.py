@@ -111,6 +111,47 @@ def test_an_exited_coordinator_starts_again_where_it_was() -> None:
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-1")),)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_coordinator_whose_node_is_closed_or_gone_starts_beside_the_first_server(is_known: bool) -> None:
+    job = a_job("a", has=(1, 1), nodes="node-0")
+    tasks = [
+        replace(task, node="lost", phase=TaskPhase.EXITED) if task.key.role is Role.COORDINATOR else task
+        for task in live_tasks([job])
+    ]
+    nodes = (*a_cluster(16), *((replace(a_cluster(16)[0], name="lost", schedulable=False),) if is_known else ()))
+    actions = reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
+    assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-0")),)
+
+
+def test_a_place_is_taken_when_it_has_been_left() -> None:
+    """Four cores: a goes from two workers to one, b from one to two."""
+    shrinks, grows = a_job("a", has=(2, 1)), a_job("b", has=(1, 0))
+    wants = {"a": want(1, 1), "b": want(2, 0)}
+    newcomer = key("b", Role.WORKER, 1)
+    snapshot = a_snapshot([shrinks, grows], a_cluster(4))
+    actions = reconcile(snapshot, wants, SETTINGS)
+    assert {action.job_id for action in actions if isinstance(action, SetWanted)} == {"a", "b"}
+    assert started(actions) == []
+
+    after = applied(snapshot, actions)
+    assert reconcile(after, wants, SETTINGS) == ()
+    left = exited(after.tasks, key("a", Role.WORKER, 1), 0)
+    assert started(reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)) == [newcomer]
+
+
+def test_a_task_is_started_beside_one_that_leaves_if_there_is_room_for_both() -> None:
+    jobs = [a_job("a", has=(2, 1)), a_job("b", has=(1, 0))]
+    actions = reconcile(a_snapshot(jobs, a_cluster(5)), {"a": want(1, 1), "b": want(2, 0)}, SETTINGS)
+    assert started(actions) == [key("b", Role.WORKER, 1)]
+
+
+def test_nobody_waits_for_jobs_that_wait_for_newcomers() -> None:
+    """Each gives a worker up for a server: waiting for the other's worker, both would stand until it is stopped."""
+    jobs = [a_job("a", has=(2, 1)), a_job("b", has=(2, 1))]
+    actions = reconcile(a_snapshot(jobs, a_cluster(6)), {"a": want(1, 2), "b": want(1, 2)}, SETTINGS)
+    assert started(actions) == [key("a", Role.SERVER, 1), key("b", Role.SERVER, 1)]
+
+
 def test_shrinking_leaves_the_rest_to_the_coordinator() -> None:
     actions = actions_for(a_job("a", has=(3, 1)), want(1, 1))
     assert [type(action) for action in actions] == [SetWanted]
