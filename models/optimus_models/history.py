@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
@@ -45,7 +44,7 @@ class LossHistory:
         k, loss = _as_floats(steps), _as_floats(losses)
         length = min(len(k), len(loss))
         k, loss = _in_step_order(k[:length], loss[:length])
-        finite = np.isfinite(loss) & (np.abs(loss) < LARGEST_LOSS)
+        finite = np.abs(loss) < LARGEST_LOSS  # NaN compares false
         last_step = float(k[-1]) if len(k) else 0.0
         ends_finite = bool(finite[-1]) if len(k) else True
         k, loss = k[finite], loss[finite]
@@ -58,23 +57,28 @@ class LossHistory:
         return len(self.steps)
 
 
-def replace_outliers(losses: FloatArray, neighbours: int = OUTLIER_NEIGHBOURS) -> FloatArray:
+def replace_outliers(
+    losses: FloatArray, inside: NDArray[np.bool_] | None = None, neighbours: int = OUTLIER_NEIGHBOURS
+) -> FloatArray:
     """Replace points outside [min of the following, max of the preceding `neighbours`] by their neighbours' mean.
+
+    `losses` (..., n): each row by itself; where not `inside`, there is only padding at the end of a row.
 
     References: Peng et al., EuroSys 2018, section 3.1.
     """
-    n = len(losses)
-    if n < 3:
+    if losses.shape[-1] < 3:
         return losses
-    padding = np.full(neighbours, np.inf)
-    following = sliding_window_view(np.concatenate([losses[1:], padding]), neighbours)[:n]
-    preceding = sliding_window_view(np.concatenate([-padding, losses[:-1]]), neighbours)[:n]
-    low, high = following.min(axis=1), preceding.max(axis=1)  # (n,)
-    low[-1], high[0] = -np.inf, np.inf
-    outside = (losses < low) | (losses > high)
-    outside[[0, -1]] = False  # the first sets the scale, the last has only one neighbour
-    around = np.empty(n)
-    around[1:-1] = (losses[:-2] + losses[2:]) / 2
+    real = np.ones(losses.shape, dtype=bool) if inside is None else inside
+    low, high = np.full(losses.shape, np.inf), np.full(losses.shape, -np.inf)
+    following = np.where(real, losses, np.inf)
+    for apart in range(1, min(neighbours, losses.shape[-1] - 1) + 1):
+        np.minimum(low[..., :-apart], following[..., apart:], out=low[..., :-apart])
+        np.maximum(high[..., apart:], losses[..., :-apart], out=high[..., apart:])
+    has_both_sides = np.zeros(losses.shape, dtype=bool)  # the first sets the scale, the last has only one neighbour
+    has_both_sides[..., 1:-1] = real[..., 2:]
+    outside = has_both_sides & ((losses < low) | (losses > high))
+    around = losses.copy()
+    around[..., 1:-1] = (losses[..., :-2] + losses[..., 2:]) / 2
     return np.where(outside, around, losses)
 
 
@@ -84,6 +88,8 @@ def _as_floats(values: ArrayLike) -> FloatArray:
 
 def _in_step_order(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Sorted by step; of several points at one step (after a roll-back) the last to arrive."""
+    if np.isfinite(steps).all() and (steps[1:] > steps[:-1]).all():
+        return steps, losses
     order = np.flatnonzero(np.isfinite(steps))
     order = order[np.argsort(steps[order], kind="stable")]
     if len(order):

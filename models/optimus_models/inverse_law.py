@@ -13,11 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.history import FloatArray
+from optimus_models.loss_batch import LossBatch
 
-_GRID = 1.0 - np.geomspace(1.0, 1e-3, 65)
+_GRID = 1.0 - np.geomspace(1.0, 1e-3, 33)
 """Trial asymptotes as fractions of the smallest loss: 0 up to just below it, denser near it."""
-_REFINEMENTS = 3
-"""Times the grid is narrowed round its best point; each narrows it eight times."""
+_FINE = np.linspace(0.0, 1.0, 9)
+"""Trial asymptotes between the two neighbours of the best one; the middle one is about as good as that one was."""
+_REFINEMENTS = 4
+"""Times the grid is narrowed round its best point; each narrows it four times."""
 _SMALLEST = 1e-12
 """Keeps denominators away from 0: β1 = 0 is allowed and k = 0 may be asked for."""
 
@@ -34,48 +37,75 @@ class InverseLaw(NamedTuple):
         return 1.0 / np.maximum(self.beta0 * steps + self.beta1, _SMALLEST) + self.beta2
 
 
-def fit_inverse_law(steps: FloatArray, losses: FloatArray) -> tuple[InverseLaw, float]:
-    """Fit Eq. 1; also the root mean squared residual.
+class InverseFit(NamedTuple):
+    """Eq. 1 for each of j histories; arrays (j,)."""
+
+    beta0: FloatArray
+    beta1: FloatArray
+    beta2: FloatArray
+    residual: FloatArray
+    """Root mean squared, normalised."""
+
+
+def fit_inverse_laws(batch: LossBatch) -> InverseFit:
+    """Fit Eq. 1 to each history of `batch`.
 
     Eq. 1 is not linear in β, but for a fixed β2 it is: 1/(l - β2) = β0·k + β1, which is non-negative least squares in
     two unknowns, here solved in closed form for a whole grid of β2 at once. The grid, narrowed round its best point
     a few times, keeps the β2 with the smallest residual of the loss itself.
-
-    `steps` (n,) >= 0, increasing; `losses` (n,) >= 0; n >= 1.
     """
-    grid = float(losses.min()) * _GRID
+    every = np.arange(len(batch.counts))
+    k = batch.steps / batch.reach[:, None]  # of order one, for the sake of the normal equations
+    grid = np.where(batch.inside, batch.losses, np.inf).min(axis=1)[:, None] * _GRID
+    trials = _fit_each(k, batch, grid)
     for _ in range(_REFINEMENTS):
-        _, error = _fit_each(steps, losses, grid)
-        best = int(np.argmin(error))
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-        grid = np.union1d(grid[best], np.linspace(low, high, 17))
-    (b0, b1), error = _fit_each(steps, losses, grid)
-    best = int(np.argmin(error))
-    return InverseLaw(float(b0[best]), float(b1[best]), float(grid[best])), math.sqrt(error[best])
+        best = np.argmin(trials.error, axis=1)
+        low = trials.asymptotes[every, np.maximum(best - 1, 0)]
+        high = trials.asymptotes[every, np.minimum(best + 1, trials.error.shape[1] - 1)]
+        trials = _fit_each(k, batch, low[:, None] + (high - low)[:, None] * _FINE)
+    best = np.argmin(trials.error, axis=1)
+    slope, intercept, asymptote, error = (values[every, best] for values in trials)
+    return InverseFit(slope / batch.reach, intercept, asymptote, np.sqrt(error))
 
 
-def _fit_each(
-    steps: FloatArray, losses: FloatArray, asymptotes: FloatArray
-) -> tuple[tuple[FloatArray, FloatArray], FloatArray]:
-    """(β0, β1) and the mean squared residual, each (m,), for each of `asymptotes` (m,)."""
-    reach = float(steps[-1]) if steps[-1] > 0 else 1.0
-    k = steps / reach  # of order one, for the sake of the normal equations
-    inverse = 1.0 / np.maximum(losses - asymptotes[:, None], _SMALLEST)  # (m, n)
-    slope, intercept = _nonnegative_lines(k, inverse)
-    fitted = 1.0 / np.maximum(slope[:, None] * k + intercept[:, None], _SMALLEST) + asymptotes[:, None]
-    error: FloatArray = np.mean((fitted - losses) ** 2, axis=1)
-    return (slope / reach, intercept), error
+class _Trials(NamedTuple):
+    """Eq. 1 with fixed trial β2; arrays (j, m)."""
+
+    slope: FloatArray
+    """β0 per unit of `k`."""
+    intercept: FloatArray
+    asymptotes: FloatArray
+    error: FloatArray
+    """Mean squared residual of the loss."""
 
 
-def _nonnegative_lines(k: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Slopes and intercepts >= 0, each (m,), of the least-squares lines through each row of `values` (m, n)."""
-    mean_k, mean_value = float(k.mean()), values.mean(axis=1)
-    variance = float(np.mean((k - mean_k) ** 2))
-    slope = np.maximum(values @ (k - mean_k) / len(k) / variance, 0.0) if variance > 0 else np.zeros(len(values))
+def _fit_each(k: FloatArray, batch: LossBatch, asymptotes: FloatArray) -> _Trials:
+    """Fit with each of `asymptotes` (j, m); `k` (j, n)."""
+    share = (batch.inside / batch.counts[:, None])[:, :, None]  # (j, n, 1)
+    inverse = batch.losses[:, None, :] - asymptotes[:, :, None]  # (j, m, n), reused in place for the sake of speed
+    np.divide(1.0, np.maximum(inverse, _SMALLEST, out=inverse), out=inverse)
+    slope, intercept = _nonnegative_lines(k, inverse, share)
+    fitted = np.multiply(slope[:, :, None], k[:, None, :], out=inverse)
+    fitted += intercept[:, :, None]
+    np.divide(1.0, np.maximum(fitted, _SMALLEST, out=fitted), out=fitted)
+    fitted -= batch.losses[:, None, :]
+    fitted += asymptotes[:, :, None]
+    error = np.square(fitted, out=fitted) @ share
+    return _Trials(slope, intercept, asymptotes, error[:, :, 0])
+
+
+def _nonnegative_lines(k: FloatArray, values: FloatArray, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Slopes and intercepts >= 0, each (j, m), of the least-squares lines through each row of `values` (j, m, n)."""
+    mean_k = (k[:, None, :] @ share)[:, 0]  # (j, 1)
+    deviation = k - mean_k
+    variance = (np.square(deviation)[:, None, :] @ share)[:, 0]
+    square_k = variance + mean_k**2
+    sums = values @ (share * np.stack([np.ones_like(k), deviation, k], axis=2))  # (j, m, 3)
+    mean_value, covariance, product = sums[:, :, 0], sums[:, :, 1], sums[:, :, 2]
+    slope = np.where(variance > 0, np.maximum(covariance / np.maximum(variance, _SMALLEST), 0.0), 0.0)
     intercept = mean_value - slope * mean_k
-    through_origin = values @ k / max(float(k @ k), _SMALLEST)
     below = intercept < 0
-    return np.where(below, through_origin, slope), np.where(below, 0.0, intercept)
+    return np.where(below, product / np.maximum(square_k, _SMALLEST), slope), np.where(below, 0.0, intercept)
 
 
 def step_of_small_decrease(law: InverseLaw, delta: float, epoch_steps: float, *, relative: bool) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
@@ -9,12 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from optimus_models.history import FloatArray, LossHistory, replace_outliers
-from optimus_models.inverse_law import InverseLaw, fit_inverse_law
-from optimus_models.power_mixture import PowerMixture, fit_power_mixture
+from optimus_models.history import FloatArray, LossHistory
+from optimus_models.inverse_law import InverseLaw, fit_inverse_laws
+from optimus_models.loss_batch import LossBatch
+from optimus_models.power_mixture import PowerMixture, fit_power_mixtures
 
 Option = Literal["ours", "paper"]
 
+_BLOCK = 32
+"""Histories fitted in one go: the arrays of a block stay in the processor's cache."""
 _SURE_POINTS = 8.0
 """Points after which the mere number of points no longer holds confidence down by more than half."""
 _SPREADS_UP, _NOISES_UP = 2.4, 0.2
@@ -69,30 +73,17 @@ class LossCurve:
         `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
         Eq. 1 by non-negative least squares. `learning_rates` (one per point) may be given; no option uses them yet.
         """
-        history = LossHistory.of(steps, losses)
-        if not len(history):
-            return _unknown(option, history)
-        offset = _offset(history.losses)
-        scale = max(history.largest - offset, 1e-12)
-        normalised = (replace_outliers(history.losses) - offset) / scale
-        from_zero = np.maximum(history.steps, 0.0)
-        law, law_residual = fit_inverse_law(from_zero, normalised)
-        mixture = fit_power_mixture(from_zero, normalised)
-        residual = law_residual if option == "paper" else mixture.noise
-        return cls(
-            option=option,
-            beta0=float(law.beta0),
-            beta1=float(law.beta1),
-            beta2=float(law.beta2),
-            scale=scale,
-            offset=offset,
-            confidence=_confidence(history, normalised, residual),
-            n_points=history.n_points,
-            first_step=float(history.steps[0]),
-            last_step=history.last_step,
-            residual=residual,
-            mixture=mixture,
-        )
+        return cls.fit_many([LossHistory.of(steps, losses)], option=option)[0]
+
+    @classmethod
+    def fit_many(cls, histories: Sequence[LossHistory], *, option: Option = "ours") -> list[LossCurve]:
+        """What `fit` gives for each of `histories`, at a fraction of the time."""
+        curves: list[LossCurve | None] = [None if len(history) else _unknown(option, history) for history in histories]
+        known = sorted((i for i, curve in enumerate(curves) if curve is None), key=lambda i: len(histories[i]))
+        for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
+            for i, curve in zip(block, _fit_block([histories[i] for i in block], option), strict=True):
+                curves[i] = curve
+        return [curve for curve in curves if curve is not None]
 
     @property
     def law(self) -> InverseLaw:
@@ -126,10 +117,34 @@ def _as_steps(steps: ArrayLike) -> FloatArray:
     return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
 
 
-def _offset(losses: FloatArray) -> float:
-    """What makes room for curves that cannot go below 0 under losses that do: as much again as they have fallen."""
-    smallest = float(losses.min())
-    return 0.0 if smallest >= 0 else 2.0 * smallest - float(losses.max())
+def _fit_block(histories: Sequence[LossHistory], option: Option) -> list[LossCurve]:
+    """Fit histories of about the same number of points, none of them empty."""
+    batch = LossBatch.of(histories)
+    laws = fit_inverse_laws(batch)
+    mixtures = fit_power_mixtures(batch)
+    residuals = laws.residual if option == "paper" else np.array([mixture.noise for mixture in mixtures])
+    confidence = _confidence(histories, batch, residuals)
+    columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals)
+    numbers = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        LossCurve(
+            option=option,
+            beta0=beta0,
+            beta1=beta1,
+            beta2=beta2,
+            scale=scale,
+            offset=offset,
+            confidence=sure,
+            n_points=history.n_points,
+            first_step=float(history.steps[0]),
+            last_step=history.last_step,
+            residual=residual,
+            mixture=mixture,
+        )
+        for history, mixture, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
+            histories, mixtures, numbers, strict=True
+        )
+    ]
 
 
 def _unknown(option: Option, history: LossHistory) -> LossCurve:
@@ -149,13 +164,16 @@ def _unknown(option: Option, history: LossHistory) -> LossCurve:
     )
 
 
-def _confidence(history: LossHistory, normalised: FloatArray, residual: float) -> float:
-    """High for many points that lie close to a falling curve; 0 for a run that has just diverged."""
-    if not history.ends_finite:
-        return 0.0
-    by_count = 1.0 - 2.0 ** -((history.n_points - 1) / _SURE_POINTS)
-    spread = float(normalised.max() - normalised.min())
-    by_fit = 1.0 - min(1.0, 2.0 * residual / spread) if spread > 0 else 0.5
-    third = -(-len(normalised) // 3)
-    falling = 1.0 if normalised[-third:].mean() < normalised[:third].mean() else 0.2  # else nobody can say when it ends
-    return float(np.clip(by_count * by_fit * falling, 0.0, 1.0))
+def _confidence(histories: Sequence[LossHistory], batch: LossBatch, residual: FloatArray) -> FloatArray:
+    """(j,) high for many points that lie close to a falling curve; 0 for a run that has just diverged."""
+    counts = np.array([history.n_points for history in histories])
+    by_count = 1.0 - np.exp2(-(counts - 1) / _SURE_POINTS)
+    spread = batch.losses.max(axis=1) - batch.losses.min(axis=1)
+    by_fit = np.where(spread > 0, 1.0 - np.minimum(1.0, 2.0 * residual / np.maximum(spread, 1e-300)), 0.5)
+    third, place = np.ceil(batch.counts / 3), np.arange(batch.losses.shape[1])
+    begin = np.where(place < third[:, None], batch.losses, 0.0).sum(axis=1)
+    is_last = batch.inside & (place >= (batch.counts - third)[:, None])
+    falls = np.where(is_last, batch.losses, 0.0).sum(axis=1) < begin
+    by_trend = np.where(falls, 1.0, 0.2)  # nobody can say when a curve ends that does not fall
+    ends_finite = np.array([history.ends_finite for history in histories])
+    return np.where(ends_finite, np.clip(by_count * by_fit * by_trend, 0.0, 1.0), 0.0)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.history import FloatArray
+from optimus_models.loss_batch import LossBatch
 
 
 class Horizon(NamedTuple):
@@ -46,8 +47,6 @@ _FAR_SHARE = 0.9
 """Weight of `FAR` at the end of that range."""
 _ANCHOR_SHARE, _LEAST_ANCHOR = 0.09, 2
 """The curve is moved through the mean of this last part of the points (at least so many)."""
-_LEAST_WEIGHT = 1e-3
-"""Curves with less weight than this (relative to the best) only cost time."""
 
 
 class PowerLaws(NamedTuple):
@@ -95,51 +94,86 @@ class PowerMixture(NamedTuple):
         return mean, np.sqrt(variance)
 
 
-def fit_power_mixture(steps: FloatArray, losses: FloatArray) -> PowerMixture:
-    """Fit to `steps` (n,) >= 0 in increasing order and normalised `losses` (n,) >= 0, n >= 1."""
-    last_step = float(steps[-1]) if steps[-1] > 0 else 1.0
-    position = steps / last_step
-    near, residual = _fit(position, losses, NEAR)
-    far, _ = _fit(position, losses, FAR)
-    return PowerMixture(near, far, last_step, float(np.sqrt(np.mean(residual**2))))
+def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
+    """One mixture for each history of `batch`."""
+    reach = batch.reach
+    position = batch.steps / reach[:, None]
+    stretched = np.log(1.0 + position[:, None, :] / _SCALES[:, None])  # (j, m, n)
+    near, residuals = _fit(position, stretched, batch, NEAR)
+    far, _ = _fit(position, stretched, batch, FAR)
+    noise = np.sqrt(batch.mean(residuals**2))
+    return [PowerMixture(*each) for each in zip(near, far, reach.tolist(), noise.tolist(), strict=True)]
 
 
-def _fit(position: FloatArray, losses: FloatArray, horizon: Horizon) -> tuple[PowerLaws, FloatArray]:
-    """The averaged curves of one horizon and the residuals (n,) of their mean."""
-    weights = (position + 1e-6) ** horizon.recency
-    weights /= weights.sum()
-    falling = (1.0 + position / _SCALES[:, None]) ** -horizon.exponent  # (m, n)
-    levels, amplitudes = _nonnegative_fit(falling, losses, weights)
-    residuals = losses - levels[:, None] - amplitudes[:, None] * falling  # (m, n)
-    probability = _posterior(residuals**2 @ weights, len(losses), horizon)
-    n_recent = max(_LEAST_ANCHOR, round(_ANCHOR_SHARE * len(losses)))
-    anchored = levels + residuals[:, -n_recent:].mean(axis=1)
-    keep = probability >= _LEAST_WEIGHT * probability.max()
-    kept = probability[keep] / probability[keep].sum()
-    laws = PowerLaws(kept, anchored[keep], amplitudes[keep], _SCALES[keep], horizon.exponent)
-    return laws, kept @ residuals[keep]
+def _fit(
+    position: FloatArray, stretched: FloatArray, batch: LossBatch, horizon: Horizon
+) -> tuple[list[PowerLaws], FloatArray]:
+    """The averaged curves of one horizon, for each history, and the residuals (j, n) of their mean."""
+    weights = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
+    recent = _recent(batch)
+    sums = _Sums.of(falling, batch.losses, weights)
+    levels, amplitudes = sums.nonnegative_fit()
+    probability = _posterior(sums.squared_error(levels, amplitudes), batch.counts, horizon)
+    recent_loss = (batch.losses * recent).sum(axis=1, keepdims=True)
+    anchored = recent_loss - amplitudes * (falling @ recent[:, :, None])[:, :, 0]
+    laws = [PowerLaws(*each, _SCALES, horizon.exponent) for each in zip(probability, anchored, amplitudes, strict=True)]
+    mean_level = (probability * levels).sum(axis=1, keepdims=True)
+    fitted = mean_level + ((probability * amplitudes)[:, None, :] @ falling)[:, 0, :]
+    return laws, batch.losses - fitted
 
 
-def _nonnegative_fit(falling: FloatArray, losses: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Levels c >= 0 and amplitudes a >= 0, each (m,), of the weighted least-squares fits c + a·falling."""
-    mean_shape, mean_loss = falling @ weights, float(losses @ weights)
-    shape = falling - mean_shape[:, None]
-    variance = shape**2 @ weights
-    amplitudes = np.maximum(shape @ (weights * (losses - mean_loss)) / (variance + 1e-12), 0.0)
-    levels = mean_loss - amplitudes * mean_shape
-    from_zero = falling @ (weights * losses) / (falling**2 @ weights)
-    below = levels < 0
-    return np.where(below, 0.0, levels), np.where(below, from_zero, amplitudes)
+def _recent(batch: LossBatch) -> FloatArray:
+    """(j, n) weights that make the mean of the recent points of each history."""
+    n_recent = np.minimum(np.maximum(_LEAST_ANCHOR, np.round(_ANCHOR_SHARE * batch.counts)), batch.counts)
+    from_end = batch.counts[:, None] - np.arange(batch.losses.shape[1])
+    recent: FloatArray = (batch.inside & (from_end <= n_recent[:, None])) / n_recent[:, None]
+    return recent
 
 
-def _posterior(squared_error: FloatArray, n_points: int, horizon: Horizon) -> FloatArray:
-    """Relative probability of each scale: Gaussian residuals of unknown size, log-normal prior."""
+class _Sums(NamedTuple):
+    """Weighted sums over the points (the weights sum to 1) behind the fits of c + a·f; f = falling, l = loss."""
+
+    f: FloatArray
+    """(j, m)"""
+    ff: FloatArray
+    fl: FloatArray
+    l: FloatArray  # noqa: E741 named like the letter in the sums
+    """(j, 1)"""
+    ll: FloatArray
+
+    @classmethod
+    def of(cls, falling: FloatArray, losses: FloatArray, weights: FloatArray) -> _Sums:
+        weighted = weights * losses
+        sums = falling @ np.stack([weights, weighted], axis=2)  # (j, m, 2)
+        squares = np.square(falling) @ weights[:, :, None]
+        l, ll = weighted.sum(axis=1, keepdims=True), (weighted * losses).sum(axis=1, keepdims=True)  # noqa: E741
+        return cls(sums[:, :, 0], squares[:, :, 0], sums[:, :, 1], l, ll)
+
+    def nonnegative_fit(self) -> tuple[FloatArray, FloatArray]:
+        """Levels c >= 0 and amplitudes a >= 0, each (j, m), of the weighted least-squares fits."""
+        covariance, variance = self.fl - self.f * self.l, self.ff - self.f**2
+        amplitudes = np.maximum(covariance / (np.maximum(variance, 0.0) + 1e-12), 0.0)
+        levels = self.l - amplitudes * self.f
+        below = levels < 0
+        return np.where(below, 0.0, levels), np.where(below, self.fl / self.ff, amplitudes)
+
+    def squared_error(self, c: FloatArray, a: FloatArray) -> FloatArray:
+        """(j, m) weighted mean of (l - c - a·f)²."""
+        error = self.ll - 2.0 * (c * self.l + a * self.fl) + c**2 + 2.0 * a * c * self.f + a**2 * self.ff
+        return np.maximum(error, 0.0)
+
+
+def _posterior(squared_error: FloatArray, n_points: FloatArray, horizon: Horizon) -> FloatArray:
+    """(j, m) probability of each scale: Gaussian residuals of unknown size, log-normal prior."""
     floor = 1e-10  # a perfect fit must not make all others impossible
-    ratio = (squared_error + floor) / (squared_error.min() + floor)
+    ratio = (squared_error + floor) / (squared_error.min(axis=1, keepdims=True) + floor)
     distance = (np.log(_SCALES) - horizon.log_scale) / horizon.log_scale_spread
-    exponent = -0.5 * (min(n_points, horizon.evidence) * np.log(ratio) + distance**2)
-    probability: FloatArray = np.exp(exponent - exponent.max())
-    return probability
+    evidence = np.minimum(n_points, horizon.evidence)[:, None]
+    exponent = -0.5 * (evidence * np.log(ratio) + distance**2)
+    probability = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    return np.asarray(probability / probability.sum(axis=1, keepdims=True))
 
 
 def _far_share(position: FloatArray) -> FloatArray:

@@ -33,13 +33,18 @@ _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 
 def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
     """The outlook of every job, sorted by job id."""
-    return tuple(forecast(job, now, settings) for job in sorted(jobs, key=lambda job: job.id))
+    ordered = sorted(jobs, key=lambda job: job.id)
+    curves = fits.loss_curves([(job.loss_steps, job.losses) for job in ordered])
+    return tuple(_outlook(job, curve, now, settings) for job, curve in zip(ordered, curves, strict=True))
 
 
 def forecast(job: Job, now: float, settings: Settings) -> Outlook:
     """Fit the models of one job and predict its end."""
+    return forecast_all([job], now, settings)[0]
+
+
+def _outlook(job: Job, curve: LossCurve, now: float, settings: Settings) -> Outlook:
     speeds = fits.speeds(job.speed_samples, job.spec, settings)
-    curve = fits.loss_curve(job.loss_steps, job.losses)
     return Outlook(
         job=job,
         forecast=_forecast(job, now, curve, speeds, settings),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models import LossCurve
+from optimus_models.history import LossHistory
 
 MakeLosses = Callable[..., Any]
 OPTIONS: tuple[Literal["ours", "paper"], ...] = ("ours", "paper")
@@ -93,3 +94,23 @@ def test_the_interval_widens_with_the_horizon(make_losses: MakeLosses) -> None:
     curve = LossCurve.fit(STEPS[:30], make_losses(STEPS, noise=0.02)[:30])
     low, high = curve.predict_interval([30.0, 100.0, 300.0])
     assert np.all(np.diff(high - low) > 0)
+
+
+histories = st.lists(st.floats(-10.0, 10.0) | st.just(np.nan), max_size=300).map(
+    lambda losses: LossHistory.of(np.arange(1, len(losses) + 1), losses)
+)
+
+
+@given(st.lists(histories, max_size=40), st.sampled_from(OPTIONS))
+@settings(max_examples=30, deadline=None)
+def test_many_at_once_are_fitted_like_each_by_itself(
+    batch: list[LossHistory], option: Literal["ours", "paper"]
+) -> None:
+    ahead = np.array([1.0, 100.0, 1000.0])
+    together = LossCurve.fit_many(batch, option=option)
+    for history, curve in zip(batch, together, strict=True):
+        (alone,) = LossCurve.fit_many([history], option=option)
+        for name in ("beta0", "beta1", "beta2", "residual", "scale", "offset", "n_points"):
+            assert getattr(curve, name) == pytest.approx(getattr(alone, name), rel=1e-6, abs=1e-9), name
+        np.testing.assert_allclose(curve.predict(ahead), alone.predict(ahead), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(curve.predict_interval(ahead), alone.predict_interval(ahead), rtol=1e-5, atol=1e-7)

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from optimus_models.loss_buckets import LossBuckets
 from optimus_scheduler.types import Mode, SpeedSample
 from optimus_service.store.records import MembershipRecord, Sample, SampleRecord
 
-MAX_LOSS_POINTS = 400
-"""A fit gets no better from more points of the same curve, only slower."""
 WINDOW_SECONDS = 5.0
 """Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""
 _LEAST_SECONDS = 1.0
@@ -24,75 +23,6 @@ MAX_WINDOWS_PER_SIZE = 8
 """Older windows of the same size are forgotten: machines and neighbours change."""
 _FIRST_RECORD = 0
 """The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
-
-
-@dataclass(slots=True)
-class _Bucket:
-    """The mean over some neighbouring steps, weighted by examples."""
-
-    weight: float = 0.0
-    weighted_step: float = 0.0
-    finite_weight: float = 0.0
-    weighted_loss: float = 0.0
-    not_finite: float = math.nan
-    """The last loss that was NaN or infinite."""
-
-    def add(self, step: float, loss: float, weight: float) -> None:
-        self.weight += weight
-        self.weighted_step += weight * step
-        if math.isfinite(loss):
-            self.finite_weight += weight
-            self.weighted_loss += weight * loss
-        else:
-            self.not_finite = loss
-
-    def merge(self, other: _Bucket) -> None:
-        self.weight += other.weight
-        self.weighted_step += other.weighted_step
-        self.finite_weight += other.finite_weight
-        self.weighted_loss += other.weighted_loss
-        if not math.isnan(other.not_finite):
-            self.not_finite = other.not_finite
-
-    @property
-    def step(self) -> float:
-        return self.weighted_step / self.weight
-
-    @property
-    def loss(self) -> float:
-        """Mean of the finite losses; NaN or an infinity only if there is nothing else."""
-        return self.weighted_loss / self.finite_weight if self.finite_weight > 0 else self.not_finite
-
-
-class LossHistory:
-    """Loss by step: exact while it is short, means over 2, 4, 8, ... neighbouring steps when it grows."""
-
-    def __init__(self, max_points: int = MAX_LOSS_POINTS) -> None:
-        self._max_points = max_points
-        self._stride = 1
-        self._buckets: dict[int, _Bucket] = {}
-
-    def add(self, step: int, loss: float, n_examples: int) -> None:
-        """Several ranks may report the same step: the mean is weighted by their examples."""
-        self._buckets.setdefault(step // self._stride, _Bucket()).add(step, loss, max(n_examples, 1))
-        while len(self._buckets) > self._max_points:
-            self._coarsen()
-
-    def roll_back(self, step: int) -> None:
-        """Steps beyond `step` did not happen. Coarse buckets across the border stay: they are right in part."""
-        self._buckets = {index: bucket for index, bucket in self._buckets.items() if index * self._stride <= step}
-
-    def points(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Steps, increasing, and the loss at each."""
-        ordered = [self._buckets[index] for index in sorted(self._buckets)]
-        return tuple(bucket.step for bucket in ordered), tuple(bucket.loss for bucket in ordered)
-
-    def _coarsen(self) -> None:
-        self._stride *= 2
-        merged: dict[int, _Bucket] = {}
-        for index in sorted(self._buckets):
-            merged.setdefault(index // 2, _Bucket()).merge(self._buckets[index])
-        self._buckets = merged
 
 
 @dataclass(slots=True)
@@ -178,7 +108,7 @@ class JobHistory:
     """Everything a round needs of one job's samples."""
 
     def __init__(self, mode: Mode) -> None:
-        self.losses = LossHistory()
+        self.losses = LossBuckets()
         self.speeds = SpeedHistory(mode)
         self.last_id = 0
         """Of the newest sample seen: ask the store for those after it."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_scheduler.types import Mode
-from optimus_service.loop.history import MAX_LOSS_POINTS, MAX_WINDOWS_PER_SIZE, JobHistory, LossHistory
+from optimus_service.loop.history import MAX_WINDOWS_PER_SIZE, JobHistory
 from optimus_service.store.records import MembershipRecord, SampleRecord
 
 
@@ -92,42 +90,6 @@ def test_reading_everything_again_gives_the_same() -> None:
 def test_progress_is_going_further_than_ever() -> None:
     history = history_of([sample(10), sample(4, number=11, epoch=2), sample(10, number=12, epoch=2)])
     assert history.progressed_at == 110.0
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 5000), st.floats(0.01, 10), st.integers(0, 64)), min_size=1, max_size=300),
-    st.integers(1, 20),
-)
-def test_long_histories_are_averaged(points: Sequence[tuple[int, float, int]], max_points: int) -> None:
-    losses = LossHistory(max_points)
-    for step, loss, n_examples in points:
-        losses.add(step, loss, n_examples)
-    steps, means = losses.points()
-    assert 1 <= len(steps) <= max_points
-    assert all(earlier < later for earlier, later in pairwise(steps))
-    assert min(step for step, _, _ in points) <= steps[0] + 1e-6
-    assert steps[-1] <= max(step for step, _, _ in points) + 1e-6
-    assert all(min(loss for _, loss, _ in points) - 1e-9 <= mean <= 10 + 1e-9 for mean in means)
-
-
-def test_a_curve_keeps_its_shape_when_averaged() -> None:
-    losses = LossHistory()
-    for step in range(1, 10_001):
-        losses.add(step, 1 / step, 1)
-    steps, means = losses.points()
-    assert MAX_LOSS_POINTS / 2 <= len(steps) <= MAX_LOSS_POINTS
-    assert all(abs(mean * step - 1) < 0.05 for step, mean in zip(steps[5:], means[5:], strict=True))
-
-
-def test_losses_that_are_not_finite_survive_only_alone() -> None:
-    losses = LossHistory(max_points=4)
-    for step, loss in enumerate([1.0, math.nan, 3.0, 3.0, math.inf, math.inf, math.nan, math.nan]):
-        losses.add(step, loss, 1)
-    steps, means = losses.points()
-    assert steps == (0.5, 2.5, 4.5, 6.5)
-    assert means[:2] == (1.0, 3.0)
-    assert means[2] == math.inf
-    assert math.isnan(means[3])
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
