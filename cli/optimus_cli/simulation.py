@@ -57,7 +57,7 @@ def table(results: Sequence[PolicyResult]) -> Table:
     """Policies as rows; with several seeds each figure has its 95 % confidence interval."""
     outcome = results[0].outcomes[0]
     shown = Table(title=f"{outcome.trace}: {len(outcome.jobs)} jobs, {len(results[0].outcomes)} seed(s)")
-    shown.add_column("policy", style="bold")
+    shown.add_column("policy", style="bold", no_wrap=True)
     for figure in FIGURES:
         shown.add_column(figure.title, justify="right")
     for result in results:

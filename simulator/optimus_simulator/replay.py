@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -122,7 +123,7 @@ class Replay:
         if not self.active and self._engine.next_time is not None:
             # Nothing to decide before something happens: skip whole periods up to then.
             idle = self._engine.next_time - self._engine.now
-            following = self._engine.now + max(np.ceil(idle / period), 1.0) * period
+            following = self._engine.now + max(math.ceil(idle / period), 1) * period
         self._engine.at(following, ROUND, self._periodic_round)
 
     def _round(self) -> None:
@@ -181,7 +182,7 @@ class Replay:
         self._faults.expect(job)
         if self._options.rounds_on_events:
             end = job.ends_at(now)
-            if end < float("inf"):
+            if end < math.inf:
                 self._engine.at(end, CHANGE, partial(self._maybe_end, job, job.version))
 
     # --- what is told --------------------------------------------------------------------------------------------

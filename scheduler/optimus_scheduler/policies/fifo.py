@@ -15,6 +15,7 @@ from optimus_scheduler.types import NOTHING, Allocation, Reason, Resources
 class FifoPolicy:
     """Each job starts with as much as is free when its turn comes, up to its maximum, and keeps it to the end.
 
+    A job whose owner asked for one size waits for that.
     Nobody passes a job that waits. Servers and workers grow in step, as far as their limits allow.
     """
 
@@ -48,9 +49,12 @@ def _largest(outlook: Outlook, room: Resources) -> Allocation | None:
     """What the job keeps or starts with; None when its minimum does not fit."""
     if outlook.is_held and outlook.demand(outlook.present).fits_in(room):
         return outlook.present
-    size = outlook.minimum
+    asked_for_a_size = outlook.job.spec.requested_workers is not None
+    size = outlook.requested if asked_for_a_size else outlook.minimum
     if not outlook.demand(size).fits_in(room):
         return None
+    if asked_for_a_size:
+        return size
     while (larger := one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(room):
         size = larger
     return size

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
-from optimus_scheduler.policies.bundles import by_arrival, grant, largest_fitting
+from optimus_scheduler.policies.bundles import by_arrival, grant
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import spread_least_transfer
 from optimus_scheduler.types import Allocation, Resources
@@ -17,7 +17,7 @@ class TetrisPolicy:
 
     score = a/ā + p̄/p, where a is the alignment, the sum over resources of demand by what is free (both as fractions of
     the cluster), p the remaining work, demand by predicted time, and bars are means over the waiting jobs. The waiting
-    job with the largest score starts, with what it asked for or as much of it as fits, until none fits.
+    job with the largest score starts with what it asked for, until none fits.
 
     References: Grandl et al., "Multi-resource packing for cluster schedulers", SIGCOMM 2014, sections 3.2 and 3.3.
     """
@@ -39,9 +39,8 @@ class TetrisPolicy:
         while waiting:
             chosen = _best(waiting, room, contest.capacity)
             waiting.remove(chosen)
-            size = largest_fitting(chosen, room, chosen.requested)
-            if size is not None:
-                sizes[chosen.id], room = size, room - chosen.demand(size)
+            if chosen.demand(chosen.requested).fits_in(room):
+                sizes[chosen.id], room = chosen.requested, room - chosen.demand(chosen.requested)
         return {outlook.id: grant(outlook, sizes.get(outlook.id)) for outlook in contest.contenders}
 
 
