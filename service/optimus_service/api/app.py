@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from optimus_service.api import cluster, from_tasks, health, job_details, jobs, problems
+from optimus_service.api import cluster, docs_page, from_tasks, health, job_details, jobs, problems
 from optimus_service.api.auth import AccessMiddleware
 from optimus_service.api.observe import ObserveMiddleware
 from optimus_service.api.openapi import openapi_document
@@ -17,7 +17,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.figures import figures_reader
 from optimus_service.predictions import HistoryCache
 
-_ROUTERS = tuple(module.router for module in (jobs, job_details, from_tasks, cluster, health))
+_ROUTERS = tuple(module.router for module in (jobs, job_details, from_tasks, cluster, health, docs_page))
 
 
 def create_app(services: Services) -> FastAPI:
@@ -30,8 +30,8 @@ def create_app(services: Services) -> FastAPI:
         title="Optimus",
         version=services.version,
         lifespan=_lifespan,
+        docs_url=None,  # ours is in `docs_page`
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
         redirect_slashes=False,
     )
     app.state.services = services

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from tests.service.api.api_harness import Api, on_sqlite
 
 from optimus_service.api import examples
+from optimus_service.api.docs_page import docs_page
 from optimus_service.api.schemas import (
     Body,
     JobProfileBody,
@@ -111,7 +113,49 @@ def test_the_examples_of_a_job_are_accepted_by_the_service(api: Api) -> None:
         assert api.as_task("POST", job_id, "telemetry", json=example["value"]).json()["accepted"] == 2
 
 
-def test_the_page_for_people_is_there(api: Api) -> None:
+class _Page(HTMLParser):
+    """What a page loads, where it leads, and what it says."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: set[str] = set()
+        self.anchors: set[str] = set()
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if "src" in found or tag in ("link", "script", "img", "iframe"):
+            self.loads.append(tag)
+        self.links |= {found["href"]} if "href" in found else set()
+        self.anchors |= {found["id"]} if "id" in found else set()
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_for_people_names_every_call_and_loads_nothing(api: Api, document: dict[str, Any]) -> None:
     answer = api.get("/docs")
     assert answer.status_code == 200
-    assert "/openapi.json" in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    page = _Page(answer.text)
+    assert page.loads == []
+    assert all(name in page.words for name, _ in operations(document))
+    assert page.links - {"/openapi.json"} <= {f"#{anchor}" for anchor in page.anchors}
+    assert page.anchors == set(document["components"]["schemas"])
+    assert "checkpoint_seconds" in page.words
+
+
+def test_the_page_for_people_shows_what_others_wrote_as_text(database_url: str) -> None:
+    hostile = "<script>alert(1)</script>"
+    schema = {"description": hostile, "properties": {hostile: {"type": "string", "default": hostile}}}
+    operation = {"description": hostile, "responses": {}, "parameters": []}
+    document = {
+        "info": {"title": hostile, "version": "1", "description": hostile},
+        "paths": {hostile: {"get": operation}},
+        "components": {"schemas": {"A": schema}},
+    }
+    page = _Page(docs_page(document))
+    assert page.loads == []
+    assert page.words.count(hostile) == 8  # twice the title
