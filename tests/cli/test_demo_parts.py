@@ -17,7 +17,7 @@ from tests.cli.builders import interval
 from tests.cli.conftest import Optimus
 
 from optimus_cli.demo import summary as summaries
-from optimus_cli.demo.processes import LocalService, end_tasks
+from optimus_cli.demo.processes import LocalService, end_processes
 from optimus_cli.demo.run import MARKER, Options, run
 from optimus_cli.demo.scenario import arrivals
 from optimus_cli.demo.summary import Record, prediction_at, sizes, summarize
@@ -126,7 +126,7 @@ def test_only_the_demos_own_tasks_are_ended(tmp_path: Path, sleepers: list[subpr
     mine = sleeper(tmp_path / "data" / "jobs" / "a")
     neighbour = sleeper(tmp_path / "data-of-another" / "jobs" / "a")
     sleepers += [mine, neighbour]
-    end_tasks(tmp_path / "data")
+    end_processes(tmp_path / "data")
     assert mine.wait(END_SECONDS) == -signal.SIGKILL
     assert neighbour.poll() is None
 
@@ -147,6 +147,16 @@ def test_the_service_starts_and_stops(tmp_path: Path) -> None:
         service.stop()
     assert service.process is not None
     assert service.process.returncode is not None
+
+
+def test_a_service_that_outlived_its_demo_is_ended(tmp_path: Path) -> None:
+    service = LocalService(tmp_path / "data", tmp_path / "service.log", ["--port", "0", "--slots", "1"])
+    service.start()
+    assert service.process is not None
+    end_processes(tmp_path / "dat")
+    assert service.process.poll() is None, "a directory with a similar name has nothing to do with it"
+    end_processes(tmp_path / "data")
+    assert service.process.wait(END_SECONDS) == -signal.SIGKILL
 
 
 def options(directory: Path) -> Options:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ POLL_SECONDS = 0.1
 LOG_TAIL_CHARACTERS = 2000
 JOB_DIRECTORY_VARIABLE = "OPTIMUS_JOB_DIRECTORY"
 """Every task has it (docs/protocol.md), which tells the demo's own tasks from everybody else's."""
+DATA_DIRECTORY_OPTION = "--data-directory"
+"""The same for the service: one whose demo was killed goes on, without anybody's wanting it."""
 
 Answer = TypeVar("Answer")
 
@@ -42,7 +45,15 @@ class LocalService:
 
     def start(self) -> str:
         """Start it and wait until it is ready; its URL. Raises `DemoFailed`, with the end of its log."""
-        command = [sys.executable, "-m", "optimus_cli", "serve", "--data-directory", str(self.directory), *self.options]
+        command = [
+            sys.executable,
+            "-m",
+            "optimus_cli",
+            "serve",
+            DATA_DIRECTORY_OPTION,
+            str(self.directory),
+            *self.options,
+        ]
         # The user's own settings (another database, another address) must not reach the demo's service.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
         with self.log.open("wb") as log:
@@ -97,14 +108,14 @@ class LocalService:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(TERM_SECONDS)
-        end_tasks(self.directory)
+        end_processes(self.directory)
 
 
-def end_tasks(data_directory: Path) -> None:
-    """End every task of the service with this data directory. Raises `DemoFailed` if that does not work."""
+def end_processes(data_directory: Path) -> None:
+    """End every service with this data directory and every task of it. Raises `DemoFailed` if that does not work."""
     deadline = time.monotonic() + GONE_SECONDS
     while True:
-        left = list(_task_processes(data_directory))
+        left = list(_processes(data_directory))
         if not left:
             return
         if time.monotonic() > deadline:
@@ -114,8 +125,8 @@ def end_tasks(data_directory: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _task_processes(data_directory: Path) -> Iterator[int]:
-    """Ids of the processes that work in one of the service's job directories."""
+def _processes(data_directory: Path) -> Iterator[int]:
+    """Ids of the services with this data directory and of the processes that work in one of its job directories."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _belongs_to(int(entry.name), data_directory):
             yield int(entry.name)
@@ -123,11 +134,15 @@ def _task_processes(data_directory: Path) -> Iterator[int]:
 
 def _belongs_to(pid: int, data_directory: Path) -> bool:
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    prefix = f"{JOB_DIRECTORY_VARIABLE}={data_directory}/".encode()
-    return any(item.startswith(prefix) for item in environment.split(b"\0"))
+    directory = os.fsencode(data_directory)
+    works_for_it = any(
+        item.startswith(JOB_DIRECTORY_VARIABLE.encode() + b"=" + directory + b"/") for item in environment
+    )
+    return works_for_it or any(pair == (DATA_DIRECTORY_OPTION.encode(), directory) for pair in pairwise(arguments))
 
 
 def _kill(pid: int, data_directory: Path) -> None:

@@ -19,7 +19,7 @@ from optimus_cli import output, plots, watching
 from optimus_cli.bodies import is_final
 from optimus_cli.client import Client
 from optimus_cli.demo import summary as summaries
-from optimus_cli.demo.processes import LocalService, end_tasks
+from optimus_cli.demo.processes import LocalService, end_processes
 from optimus_cli.demo.scenario import Arrival, arrivals
 from optimus_cli.errors import DemoFailed, Unreachable
 from optimus_cli.live import Frame
@@ -147,11 +147,11 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 
 def _fresh_data_directory(directory: Path) -> Path:
-    """An empty data directory; what an earlier demo left is removed, with tasks that outlived it (it was killed)."""
+    """An empty data directory; what an earlier demo left is removed, with its processes if it was killed."""
     data_directory = directory / "data"
     if data_directory.exists() and not (data_directory / MARKER).exists():
         raise DemoFailed(f"{data_directory} exists and was not made by a demo; give another --directory.")
-    end_tasks(data_directory)
+    end_processes(data_directory)
     shutil.rmtree(data_directory, ignore_errors=True)
     data_directory.mkdir()
     (data_directory / MARKER).touch()
