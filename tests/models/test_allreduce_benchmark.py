@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +32,14 @@ def small_data(tmp_path: Path) -> Path:
     write(folder / "placements.csv", "placement,local_bsz,step_time,sync_time", placed)
     write(folder / "scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time", scaled)
     rows = {f"('Net (batch size {b})', 1)": {"null": 100.0 / b} for b in (8, 16, 32)}
+    rows["('Other', 1)"] = {"null": 5.0}
     faster = {key: {"null": 4 * value["null"]} for key, value in rows.items()}
     table = {"k80": rows, "p100": faster, "v100": faster}
     (tmp_path / "gavel_throughputs.json").write_text(json.dumps(table))
     return tmp_path
 
 
-def write(path: Path, header: str, rows: list[tuple[object, ...]]) -> None:
+def write(path: Path, header: str, rows: Sequence[Sequence[object]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header.split(","), *rows])
 
@@ -46,7 +48,7 @@ def test_it_reports_as_json(small_data: Path, capsys: pytest.CaptureFixture[str]
     assert allreduce_models.main(["--data", str(small_data), "--json", "--draws", "1"]) == 0
     report = json.loads(capsys.readouterr().out)
     error = {(row["design"], row["model"], row["samples"]): row["mean_error"] for row in report["step_times"]}
-    assert error["random", "ours", 40] < 3.0
+    assert error["random", "ours", 40] < 5.0
     assert error["random", "ours", 40] < error["random", "nearest", 40]
     assert {row["known_types"] for row in report["gpu_types"]} == {1, 2}
 

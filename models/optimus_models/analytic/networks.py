@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from optimus_models.analytic.builder import Builder
 from optimus_models.analytic.inception import inception_v3
-from optimus_models.analytic.layers import Network
+from optimus_models.analytic.layers import Network, Shape
 
 IMAGENET = (3, 224, 224)
 CIFAR = (3, 32, 32)
@@ -57,9 +57,9 @@ def _classifier(net: Builder, classes: int) -> Network:
 _RESNET_REPEATS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 
 
-def resnet(depth: int, classes: int = 1000) -> Network:
-    """Depth 18 or 34 (basic blocks) or 50 (bottlenecks), for 224x224 images."""
-    net = Builder(f"resnet-{depth}", IMAGENET)
+def resnet(depth: int, classes: int = 1000, image: Shape = IMAGENET) -> Network:
+    """Depth 18 or 34 (basic blocks) or 50 (bottlenecks); the published one is for 224x224 images."""
+    net = Builder(f"resnet-{depth}", image)
     net.convolution_norm(64, 7, stride=2)
     net.pool(3, stride=2, padding=1)
     width_in = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from optimus_models.analytic.communication import Scheme, exchange_seconds
@@ -27,6 +27,9 @@ class ColdStart:
     latency_seconds: float = 50e-6
     percent_of_peak: float = DEFAULT_PERCENT_OF_PEAK
     compression: float = 1.0
+    layer_seconds: float = 0.0
+    """What each layer takes a step however small it is: launching its kernels, forward and backward. 0 in Paleo, but on
+    a fast GPU networks for small images are nothing else (docs/study.md)."""
 
     def compute_seconds(self, batch_size: float) -> float:
         """Forward and backward pass of `batch_size` examples on one device.
@@ -37,7 +40,7 @@ class ColdStart:
         passes = 1.0 + BACKWARD_PASSES
         speed = self.device.flops_per_second * self.percent_of_peak
         memory = self.device.memory_bytes_per_second * self.percent_of_peak
-        return sum(
+        return self.layer_seconds * len(self.cost.layers) + sum(
             max(
                 2.0 * layer.multiply_adds * batch_size * passes / speed,
                 (layer.moved_bytes * batch_size + 4.0 * layer.parameters) * passes / memory,
@@ -70,8 +73,6 @@ class ColdStart:
 
     def calibrated(self, measured_seconds: float, batch_size: float) -> ColdStart:
         """The same with the percent of peak that one measured single-device step implies."""
-        full = ColdStart(self.cost, self.device, self.bytes_per_second, percent_of_peak=1.0)
+        full = replace(self, percent_of_peak=1.0, layer_seconds=0.0)
         percent = full.compute_seconds(batch_size) / measured_seconds
-        return ColdStart(
-            self.cost, self.device, self.bytes_per_second, self.scheme, self.latency_seconds, percent, self.compression
-        )
+        return replace(self, percent_of_peak=percent, layer_seconds=0.0)

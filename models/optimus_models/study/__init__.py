@@ -1,0 +1,29 @@
+"""A study of training logs: what the loss curves and epoch times of some networks say about another one.
+
+From a table of runs (size of the network, GPU type, loss by epoch) to the figures of `optimus study`. Pure: reading
+files and drawing belong to the command line.
+"""
+
+from optimus_models.study.betas import BetaFit, BetaRegression, fit_betas
+from optimus_models.study.compute import ComputeCheck, check_compute, network_of
+from optimus_models.study.runs import Run, Target, first_epoch_at
+from optimus_models.study.scaling import ScalingPoint, Setting, scaling, time_to_target
+from optimus_models.study.stretch import StretchedCurve, Template
+
+__all__ = [
+    "BetaFit",
+    "BetaRegression",
+    "ComputeCheck",
+    "Run",
+    "ScalingPoint",
+    "Setting",
+    "StretchedCurve",
+    "Target",
+    "Template",
+    "check_compute",
+    "first_epoch_at",
+    "fit_betas",
+    "network_of",
+    "scaling",
+    "time_to_target",
+]
