@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -64,6 +65,8 @@ def run(settings: Settings) -> None:
         SystemExit: it cannot start; the message says why.
     """
     configure_logs(settings)
+    # The database may hold secrets of users (`environment`), and its directory may have been made by somebody else.
+    os.umask(0o077)
     try:
         with DataDirectory.locked(settings.data_directory) as directory, _listening(settings) as listener:
             _serve(settings, directory, listener)
@@ -152,7 +155,9 @@ def make_rounds(
     """What runs scheduling rounds."""
     histories = Histories(repository)
     exits = ExitNotices(repository, cluster, histories, settings.max_task_failures)
-    return Round(repository, cluster, exits, Observer(repository, histories), planner, applier, clock)
+    return Round(
+        repository, cluster, exits, Observer(repository, histories), planner, applier, clock, settings.keep_seconds
+    )
 
 
 def make_planner(policy: Policy, settings: Settings) -> Planner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_scheduler.policies import policy_named
+
+_HEADER_WORD = re.compile(r"[\x21-\x7e]+")
 
 
 def is_loopback(host: str) -> bool:
@@ -26,7 +29,8 @@ def is_loopback(host: str) -> bool:
 class Settings(BaseSettings):
     """The one configuration object of every deployment (embedded, compose, Kubernetes)."""
 
-    model_config = SettingsConfigDict(env_prefix="OPTIMUS_", frozen=True, extra="ignore")
+    # Errors must not repeat their input: a token that is too short would be printed.
+    model_config = SettingsConfigDict(env_prefix="OPTIMUS_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     host: str = Field(default="127.0.0.1", description="address to listen on; beyond loopback a token must be set")
     port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
@@ -60,6 +64,12 @@ class Settings(BaseSettings):
     max_task_failures: int = Field(
         default=6, ge=1, le=10000, description="task crashes without progress after which a job is failed"
     )
+    keep_seconds: float = Field(
+        default=30 * 86_400.0,
+        ge=60,
+        le=1e9,
+        description="telemetry, decisions and logs of jobs that ended longer ago are deleted",
+    )
     stop_tasks: bool = Field(
         default=False, description="end all tasks when the service is stopped, instead of letting them train on"
     )
@@ -78,8 +88,13 @@ class Settings(BaseSettings):
                 f"host {self.host} is reachable from other machines, so users must be told apart: "
                 "set OPTIMUS_TOKEN (at least 16 characters), or listen on 127.0.0.1"
             )
-        if self.token is not None and len(self.token.get_secret_value()) < 16:
-            raise ValueError("OPTIMUS_TOKEN must have at least 16 characters")
+        for name, secret in (("OPTIMUS_TOKEN", self.token), ("OPTIMUS_SECRET", self.secret)):
+            if secret is not None and len(secret.get_secret_value()) < 16:
+                raise ValueError(f"{name} must have at least 16 characters")
+        if self.token is not None and not _HEADER_WORD.fullmatch(self.token.get_secret_value()):
+            raise ValueError(
+                "OPTIMUS_TOKEN must be printable ASCII without blanks: no request could carry it otherwise"
+            )
         return self
 
     @property

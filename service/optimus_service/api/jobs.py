@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
+from starlette.concurrency import run_in_threadpool
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.types import JobState
@@ -40,7 +41,7 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 
 @router.post("/v1/jobs", status_code=201, responses={**examples.SUBMITTED, **documented(409)})
-def submit_job(
+async def submit_job(
     spec: Annotated[JobSpecBody, Body(openapi_examples=examples.JOB_SPECS)],
     services: ServicesDep,
     task_checks: TaskChecksDep,
@@ -52,13 +53,13 @@ def submit_job(
     Refused with 422 when its code cannot be loaded or the cluster could never hold its minimum. Repeated with the same
     `Idempotency-Key` and body: 200 and the job of the first time; with another body: 409.
     """
-    job, is_new = submission.submit(services, task_checks, spec, idempotency_key)
+    job, is_new = await task_checks.in_turn(submission.submit, services, task_checks, spec, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if is_new:
         services.trigger_round("submit")
     else:
         response.status_code = 200
-    return _shown(services, [job])[0]
+    return (await run_in_threadpool(_shown, services, [job]))[0]
 
 
 @router.get("/v1/jobs")

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from typing import Any
+from urllib.parse import quote
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -72,7 +73,8 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float, error: 
     write = _log.debug if quiet else _log.info if status < 500 else _log.error
     figures: dict[str, Any] = {
         "method": method,
-        "path": path[:_LONGEST_PATH],
+        # As it was sent, in percent signs: a decoded line break would let a client write log lines of its own.
+        "path": quote(path, errors="replace")[:_LONGEST_PATH],
         "status": status,
         "seconds": round(seconds, 4),
         "client": (scope.get("client") or ("unknown",))[0],

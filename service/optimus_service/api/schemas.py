@@ -221,7 +221,9 @@ class JobResultBody(Body):
     outcome: Literal["succeeded", "failed"]
     step: Count
     final_loss: Measured | None = Field(default=None, description="may be NaN or infinite, and is null in answers then")
-    metrics: dict[str, Measured | None] = Field(default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}])
+    metrics: dict[str, Measured | None] = Field(
+        default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}]
+    )
     checkpoint: str | None = Field(default=None, max_length=4096)
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
 

@@ -7,12 +7,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from anyio import CapacityLimiter, to_thread
 
 Check = Callable[[str, str | None], str | None]
 
 _REMEMBERED_SECONDS = 60.0
 """Code that could be loaded a minute ago most likely still can, and a task that cannot load it says so itself."""
 _MAX_REMEMBERED = 256
+_AT_ONCE = 4
+"""Submissions that are looked at together. A check starts an interpreter and may load large libraries; and those that
+wait must not take the threads that all other calls need."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -34,6 +44,13 @@ class TaskChecks:
         self._clock = clock
         self._lock = threading.Lock()
         self._answers: OrderedDict[tuple[str, str | None], _Answer] = OrderedDict()
+        self._turns = CapacityLimiter(_AT_ONCE)
+
+    async def in_turn(
+        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run something that checks tasks in a thread, a few at a time; the others wait without a thread."""
+        return await to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._turns)
 
     def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
         """Why not, None when tasks can load it or nobody can tell."""

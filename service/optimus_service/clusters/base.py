@@ -46,6 +46,9 @@ class Cluster(Protocol):
     def forget(self, keys: Iterable[TaskKey]) -> None:
         """Drop the records of exited tasks (their logs stay)."""
 
+    def forget_logs(self, before: float) -> None:
+        """Drop the logs of tasks that are gone and printed nothing since `before` (POSIX seconds)."""
+
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:
         """The end of what the task printed; empty if nothing is known of it."""
 

@@ -23,6 +23,8 @@ class FakeCluster:
         self._nodes = {node.name: node for node in nodes}
         self._tasks: dict[TaskKey, Task] = {}
         self._logs: dict[TaskKey, str] = {}
+        self.logs_forgotten_before: float | None = None
+        """What `forget_logs` was last called with: nothing here knows when a line was printed."""
         self._lock = threading.RLock()
         self.launches: list[TaskLaunch] = []
         """Every task that was really started, in order."""
@@ -72,6 +74,10 @@ class FakeCluster:
                 task = self._tasks.get(key)
                 if task is not None and task.phase is TaskPhase.EXITED:
                     del self._tasks[key]
+
+    def forget_logs(self, before: float) -> None:
+        with self._asked():
+            self.logs_forgotten_before = before
 
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:
         with self._asked():

@@ -78,8 +78,9 @@ class Applier:
                 case SetWanted():
                     self._set_wanted(action, fence)
                 case StartTask():
-                    self._start(action)
+                    self._start(action, fence)
                 case StopTask():
+                    self._repository.check_fence(fence)
                     self._cluster.stop(action.key, force=action.force)
         except (ClusterUnavailable, NoFreePort, OSError) as error:
             return self._failed(action, error)
@@ -95,14 +96,14 @@ class Applier:
         if before.allocation.is_empty and not action.allocation.is_empty:
             self._advance(action.job_id, TasksGranted(action.allocation))
 
-    def _start(self, action: StartTask) -> None:
+    def _start(self, action: StartTask, fence: int) -> None:
         task = action.task
         job = self._repository.get_job(task.key.job_id)
         if job.state.is_final:
             return  # it ended after the snapshot was taken
         launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role))
         # The record comes first: whatever is on the cluster is known to the database.
-        self._repository.put_task(task.key, task.node, self._clock())
+        self._repository.put_task(task.key, task.node, self._clock(), fence)
         self._cluster.start(launch)
         _log.info("task started", task=task.key.name, node=task.node)
 

@@ -61,7 +61,7 @@ class Leadership:
         self._clock = clock
         self._holder = holder or Holder.this_process()
         self._token: int | None = None
-        self._renew_at = -math.inf
+        self._renewed_at = -math.inf
 
     def claim(self) -> int | None:
         """Take the lease, or renew it when it is time.
@@ -73,11 +73,13 @@ class Leadership:
             DatabaseNotAvailable: nobody can tell who leads now.
         """
         now = self._clock()
-        if self._token is None or now >= self._renew_at:
+        # A clock that was set back would otherwise put the next renewal off by as much.
+        is_fresh = 0 <= now - self._renewed_at < self._lease_seconds / _RENEWALS
+        if self._token is None or not is_fresh:
             self._token = self._acquire()
             if self._token is None and self._release_if_dead():
                 self._token = self._acquire()
-            self._renew_at = now + self._lease_seconds / _RENEWALS
+            self._renewed_at = now
         return self._token
 
     def step_down(self) -> None:

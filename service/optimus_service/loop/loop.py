@@ -129,6 +129,8 @@ class SchedulingLoop:
                 self._wait(min(_FOLLOW_SECONDS, self._times.lease_seconds))
                 continue
             self._watch()
+            if self._problem is not None:  # whether it is over, a round shows
+                next_round_at = min(next_round_at, time.monotonic() + _RETRY_SECONDS)
             due = time.monotonic() >= next_round_at
             if due or self._reasons:
                 next_round_at = time.monotonic() + self._round(fence)

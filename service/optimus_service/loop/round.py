@@ -21,8 +21,6 @@ from optimus_service.store.repository import Repository
 Planner = Callable[[Snapshot, Timer], Plan]
 """`optimus_scheduler.cycle.plan` with its policy and constants: pure, but for the timer round its steps."""
 
-_KEEP_SECONDS = 30 * 86_400.0
-"""Samples and decisions of jobs that ended longer ago are deleted; what the job came to stays."""
 _PRUNE_PERIOD_SECONDS = 3600.0
 _MAX_PRUNES = 20
 """Bounds what one round deletes; the next prune goes on."""
@@ -63,7 +61,10 @@ class Round:
         planner: Planner,
         applier: Applier,
         clock: Callable[[], float],
+        keep_seconds: float,
     ) -> None:
+        """`keep_seconds`: samples, decisions and logs of jobs that ended longer ago are deleted; what the job came to
+        stays."""
         self._repository = repository
         self._cluster = cluster
         self._exits = exits
@@ -71,6 +72,7 @@ class Round:
         self._planner = planner
         self._applier = applier
         self._clock = clock
+        self._keep_seconds = keep_seconds
         self._pruned_at = clock()
 
     def run(self, trigger: str, fence: int, phases: Phases | None = None) -> RoundRecord:
@@ -111,11 +113,12 @@ class Round:
         return record
 
     def _prune(self, now: float) -> None:
-        if now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
+        if 0 <= now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
             return
         self._pruned_at = now
+        self._cluster.forget_logs(now - self._keep_seconds)
         for _ in range(_MAX_PRUNES):
-            if self._repository.prune(now, _KEEP_SECONDS).total == 0:
+            if self._repository.prune(now, self._keep_seconds).total == 0:
                 break
 
 

@@ -302,13 +302,18 @@ class Repository:
         with self._read() as session:
             return tasks.newest(session)
 
-    def put_task(self, key: TaskKey, node: str, now: float) -> None:
+    def put_task(self, key: TaskKey, node: str, now: float, fence: int | None = None) -> None:
         """Remember a task that is about to be started. A task of this key that is known already stays as it is.
+
+        `fence` is that of `set_wanted`.
 
         Raises:
             JobNotFound: there is no such job.
+            StaleLeader: the lease was given to somebody else since.
         """
         with self._write() as session:
+            if fence is not None:
+                leases.check_fence(session, fence)
             tasks.put(session, key, node, now)
 
     def mark_unwanted(self, keys: Iterable[TaskKey], now: float) -> None:
@@ -405,6 +410,15 @@ class Repository:
         """Who had the lease last, whether or not it is over; None if nobody ever had it."""
         with self._read() as session:
             return leases.current(session, name)
+
+    def check_fence(self, fence: int) -> None:
+        """Return if `fence` is the token of the newest lease on `LEADER_LEASE`: for what is no write to the database.
+
+        Raises:
+            StaleLeader: the lease was given to somebody else since.
+        """
+        with self._read() as session:
+            leases.check_fence(session, fence)
 
     def release_lease(self, name: str, holder: str) -> None:
         """Give the lease up, so that another one need not wait until it is over. Nothing if `holder` has it not."""

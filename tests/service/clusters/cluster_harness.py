@@ -124,12 +124,17 @@ class LocalHarness:
             alive = [task.key for task in last.tasks() if task.phase is not TaskPhase.EXITED]
             for key in alive:
                 last.stop(key, force=True)
-            for cluster in self.clusters:
-                cluster.tasks()
             return not alive
 
+        def all_collected() -> bool:
+            for cluster in self.clusters:
+                cluster.tasks()
+
+            return not zombies()
+
         wait_until("all tasks of the test are gone", all_ended)
-        wait_until("no zombie is left", lambda: not zombies())
+        # A supervisor lives a moment longer than its task: it has to be asked for again.
+        wait_until("no zombie is left", all_collected)
 
 
 def zombies() -> list[str]:

@@ -46,11 +46,17 @@ def start(local: LocalHarness, **environment: str) -> None:
     wait_for_phase(local.cluster, KEY, TaskPhase.RUNNING)
 
 
+def wait_for_first_line(local: LocalHarness) -> None:
+    """Until the task itself runs: its supervisor is seen before, and has children of its own for a moment."""
+    wait_until("the task has printed", lambda: local.cluster.log_tail(KEY, 1000) != "")
+
+
 # --- adoption --------------------------------------------------------------------------------------------------------
 
 
 def test_second_instance_adopts_running_tasks(local: LocalHarness) -> None:
     start(local)
+    wait_for_first_line(local)
     before = supervisor(local)
     second = local.open()
     assert task_of(second, KEY) == task_of(local.cluster, KEY)
@@ -78,6 +84,21 @@ def test_record_of_an_earlier_boot_is_an_exited_task(local: LocalHarness) -> Non
     local.cluster.stop(KEY, force=True)
     assert kernel.is_running(supervisor(local))
     os.killpg(supervisor(local).pid, signal.SIGKILL)
+
+
+def test_old_logs_of_tasks_that_are_gone_are_dropped(local: LocalHarness) -> None:
+    gone, recent = key_of(1), key_of(2)
+    for key in (KEY, gone, recent):
+        local.cluster.start(local.launch(key))
+    for key in (gone, recent):
+        local.end(key, 0)
+        wait_for_phase(local.cluster, key, TaskPhase.EXITED)
+    local.cluster.forget([gone, recent])
+    for key in (KEY, gone):
+        os.utime(local.directory / "cluster" / "logs" / f"{key.name}.log", (1.0, 1.0))
+    local.cluster.forget_logs(before=1000.0)
+    left = {path.stem for path in (local.directory / "cluster" / "logs").iterdir()}
+    assert left == {KEY.name, recent.name}, "the first still runs, the other has printed lately"
 
 
 def test_intent_without_a_process_is_started_again(local: LocalHarness) -> None:
@@ -112,7 +133,7 @@ def test_two_supervisors_of_one_task_run_it_once(local: LocalHarness, tmp_path: 
 
 def test_killed_task_is_seen_with_137(local: LocalHarness) -> None:
     start(local)
-    wait_until("the task runs", lambda: len(children_of(supervisor(local).pid)) == 1)
+    wait_for_first_line(local)
     os.kill(children_of(supervisor(local).pid)[0], signal.SIGKILL)
     wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
     assert task_of(local.cluster, KEY).exit_code == 137

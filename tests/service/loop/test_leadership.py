@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from optimus_scheduler.types import Allocation, Directive
+from optimus_scheduler.types import Allocation, Directive, Role, TaskKey
 from optimus_service import kernel
 from optimus_service.loop.leader import Holder, Leadership
 from optimus_service.store.errors import StaleLeader
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import LEADER_LEASE, Repository
 
 LEASE_SECONDS = 9.0
 
@@ -81,6 +81,16 @@ def test_renewing_keeps_the_lease(repository: Repository, clock: Clock) -> None:
         assert second.claim() is None
 
 
+def test_a_clock_that_is_set_back_does_not_stop_the_renewals(repository: Repository, clock: Clock) -> None:
+    first = leadership(repository, clock, elsewhere(1))
+    token = first.claim()
+    clock.now -= 3600.0
+    assert first.claim() == token
+    lease = repository.current_lease(LEADER_LEASE)
+    assert lease is not None
+    assert lease.expires_at == clock.now + LEASE_SECONDS
+
+
 def test_resigning_lets_others_lead_at_once(repository: Repository, clock: Clock) -> None:
     first = leadership(repository, clock, elsewhere(1))
     first.claim()
@@ -115,3 +125,8 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
     repository.create_job("job-1", spec, "nonce", None, "hash", 0.0)
     with pytest.raises(StaleLeader):
         repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, (), 0.0, token)
+    with pytest.raises(StaleLeader):
+        repository.put_task(TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0, token)
+    with pytest.raises(StaleLeader):
+        repository.check_fence(token)
+    assert repository.tasks() == []

@@ -136,6 +136,26 @@ def test_deposed_leader_changes_nothing(world: World) -> None:
     assert world.running("job-1") == [COORDINATOR, SERVER, WORKER]
 
 
+def test_leader_deposed_in_the_middle_of_a_round_neither_starts_nor_stops(world: World) -> None:
+    """As when the process was stopped (SIGSTOP) for longer than its lease: what it does next is fenced."""
+    world.submit()
+    world.round()
+    world.cluster.exit(WORKER, 137)
+    world.submit("job-2")
+    world.cluster.refuses_to_start = {"job-2-worker-0-0", "job-1-worker-0-1"}
+    world.round()
+    world.cluster.refuses_to_start = set()
+    launches, newer = len(world.cluster.launches), world.restarted()
+    with pytest.raises(StaleLeader):
+        world.round()  # nothing but starts is left to do
+    world.repository.advance_job("job-1", CancelRequested(has_tasks=True), world.clock())
+    with pytest.raises(StaleLeader):
+        world.round()
+    assert (len(world.cluster.launches), world.cluster.stopped) == (launches, [])
+    newer.round()
+    assert len(world.cluster.launches) > launches
+
+
 def test_cancelled_job_ends_when_its_tasks_are_gone(world: World) -> None:
     world.submit()
     world.round()

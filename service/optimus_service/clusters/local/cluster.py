@@ -112,6 +112,15 @@ class LocalCluster:
             if task is not None and task.phase is TaskPhase.EXITED:
                 record.remove()
 
+    def forget_logs(self, before: float) -> None:
+        kept = {self._log(task.key) for task in self.tasks()}
+        try:
+            for path in self._logs.iterdir():
+                if path not in kept and path.stat().st_mtime < before:
+                    path.unlink()
+        except OSError as error:
+            raise ClusterUnavailable(f"cannot clear the logs in {self._logs}: {error}") from error
+
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:
         try:
             with self._log(key).open("rb") as log:

@@ -12,16 +12,21 @@ SHELL = "/bin/sh"
 
 _SCRIPT = """\
 umask 077
+# A stop goes to the whole process group. The shell has to stay and see how the task ends; a trap that does something
+# is not inherited by the task, and runs only after the task in the foreground has ended. It is set before anybody can
+# know of this process: a stop that came earlier would end the shell with nothing recorded.
+optimus_stopped=
+trap 'optimus_stopped=yes' TERM INT HUP
 read -r optimus_stat < "/proc/$$/stat" && printf '%s\\n' "$optimus_stat" > "$1/process.$$" || exit 1
 # A hard link can be made once. Whoever comes second (a start that was repeated after a crash of the service) leaves.
 ln "$1/process.$$" "$1/process" 2>/dev/null
 optimus_code=$?
 rm -f "$1/process.$$"
 [ "$optimus_code" = 0 ] || exit 0
-# A stop goes to the whole process group. The shell has to stay and see how the task ends; a trap that does something
-# is not inherited by the task, and runs only after the task in the foreground has ended.
-trap : TERM INT HUP
-if cd "$2"; then eval "$3"; optimus_code=$?; else optimus_code=3; fi
+if [ -n "$optimus_stopped" ]; then optimus_code=143
+elif cd "$2"; then eval "$3"; optimus_code=$?
+else optimus_code=3
+fi
 printf '%s\\n' "$optimus_code" > "$1/exit_code.$$" && mv "$1/exit_code.$$" "$1/exit_code"
 # What the task left running in its process group ends with it, and so does this shell.
 kill -KILL 0
