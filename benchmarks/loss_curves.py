@@ -11,7 +11,8 @@ of a curve, n >= 5, and is asked for the rest:
   prefix count, only predictions after the prefix are considered, and they are capped at 10·N;
 * coverage: how often the model's 80 % interval holds the final loss.
 
-No model is given learning rates or other curves. What was fixed while looking at such files is said in docs/models.md.
+No model is given learning rates. `ours + runs` is also given finished runs: the curves of the same family that come from
+other sources or stand earlier in the file; no other model sees more than the prefix. What was fixed while looking at such files is said in docs/models.md.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models import LossCurve
+from optimus_models import FinishedRun, LossCurve, Prior
 
 FloatArray = NDArray[np.float64]
 
@@ -47,6 +49,7 @@ class Curve:
 
     name: str
     source: str
+    family: str
     steps: FloatArray
     losses: FloatArray
 
@@ -78,12 +81,35 @@ class LastValue:
         return mean - self._deviation, mean + self._deviation
 
 
-Fit = Callable[[FloatArray, FloatArray], Forecaster]
+Fit = Callable[[Curve, int], Forecaster]
+"""A model of the first n points of a curve."""
 MODELS: Mapping[str, Fit] = {
-    "paper": lambda steps, losses: LossCurve.fit(steps, losses, option="paper"),
-    "ours": lambda steps, losses: LossCurve.fit(steps, losses),
-    "last value": lambda _, losses: LastValue(losses),
+    "paper": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n], option="paper"),
+    "ours": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n]),
+    "last value": lambda curve, n: LastValue(curve.losses[:n]),
 }
+WITH_HISTORY = "ours + runs"
+
+
+def ours_with_history(curves: Sequence[Curve]) -> Fit:
+    """Our model with finished runs: the jobs of the same family that are of other sources, or earlier in the file."""
+    runs = [FinishedRun.of(curve.steps, curve.losses) for curve in curves]
+    places = {curve.name: place for place, curve in enumerate(curves)}
+
+    @lru_cache(maxsize=1)  # the prefixes of one curve follow each other
+    def known_before(name: str) -> Prior:
+        mine = curves[places[name]]
+        family = [(place, curve) for place, curve in enumerate(curves) if curve.family == mine.family]
+        return Prior.of(
+            replace(run, same_project=curve.source == mine.source)
+            for place, curve in family
+            if (run := runs[place]) and (curve.source != mine.source or place < places[name])
+        )
+
+    def fit(curve: Curve, n: int) -> LossCurve:
+        return LossCurve.fit(curve.steps[:n], curve.losses[:n], history=known_before(curve.name))
+
+    return fit
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,7 @@ def load_curves(path: Path) -> list[Curve]:
         Curve(
             name=name,
             source=group[0].get("source", ""),
+            family=group[0].get("family", ""),
             steps=np.array([float(row["k"]) for row in group]),
             losses=np.array([float(row["loss"] or "nan") for row in group]),
         )
@@ -158,7 +185,7 @@ def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
         true_epoch = convergence_epoch(truth, float(np.max(np.abs(truth))))
         for prefix, score in scores.items():
             n = max(LEAST_POINTS, round(prefix * len(curve.losses)))
-            model = fit(curve.steps[:n], curve.losses[:n])
+            model = fit(curve, n)
             _score_final(model, curve, score)
             if true_epoch is not None and true_epoch > n:
                 predicted = _predicted_epoch(model, curve, n)
@@ -203,7 +230,8 @@ def main(arguments: list[str] | None = None) -> int:
     curves = [
         curve for curve in load_curves(path) if np.all(np.isfinite(curve.losses)) and len(curve.losses) > LEAST_POINTS
     ]
-    results = {name: evaluate(fit, curves) for name, fit in MODELS.items()}
+    models = {**MODELS, WITH_HISTORY: ours_with_history(curves)}
+    results = {name: evaluate(fit, curves) for name, fit in models.items()}
     if options.json:
         report = {name: {f"{p:g}": score.summary() for p, score in scores.items()} for name, scores in results.items()}
         print(json.dumps({"curves": len(curves), "percent": report}, indent=2))

@@ -5,14 +5,17 @@ Pure: no I/O, no clock, no randomness. See README.md in the folder above.
 """
 
 from optimus_models.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
+from optimus_models.finished_runs import FinishedRun, Prior
 from optimus_models.loss_curve import LossCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
 
 __all__ = [
     "ConvergenceRule",
+    "FinishedRun",
     "LossCurve",
     "Prediction",
+    "Prior",
     "RescaleCost",
     "Rule",
     "SpeedModel",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from optimus_models.finished_runs import Experts, Prior
 from optimus_models.history import FloatArray, LossHistory
 from optimus_models.inverse_law import InverseLaw, fit_inverse_laws
 from optimus_models.loss_batch import LossBatch
@@ -28,6 +29,8 @@ _SPREADS_DOWN = 1.9
 _DROP_SHARE, _DROP_HORIZON = 0.58, 0.4
 """... this share of the present loss per unit of log(step / last step), up to that many units: one run in ten falls
 further because somebody lowers its learning rate, which no history can tell. Both measured; see docs/models.md."""
+_EXPERTS_DOWN, _EXPERTS_NOISES_DOWN, _EXPERTS_UP = 1.3, 0.5, 1.0
+"""With finished runs to go by: so many standard deviations (and residuals) more below, and so many above."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +61,8 @@ class LossCurve:
     """Root mean squared residual as a fraction of `scale`."""
     mixture: PowerMixture | None = field(repr=False)
     """None when nothing is known."""
+    experts: Experts | None = field(default=None, repr=False)
+    """Finished runs of the same family, if there are any."""
 
     @classmethod
     def fit(
@@ -67,13 +72,16 @@ class LossCurve:
         learning_rates: ArrayLike | None = None,  # noqa: ARG003 no use of it held up across sources (docs/models.md)
         *,
         option: Option = "ours",
+        history: Prior | None = None,
     ) -> LossCurve:
         """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
 
         `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
         Eq. 1 by non-negative least squares. `learning_rates` (one per point) may be given; no option uses them yet.
+        `history`: finished runs of the same family, which `ours` follows as far as this one has gone their way.
         """
-        return cls.fit_many([LossHistory.of(steps, losses)], option=option)[0]
+        curve = cls.fit_many([LossHistory.of(steps, losses)], option=option)[0]
+        return curve if history is None or option == "paper" else curve.given(history, steps, losses)
 
     @classmethod
     def fit_many(cls, histories: Sequence[LossHistory], *, option: Option = "ours") -> list[LossCurve]:
@@ -85,6 +93,14 @@ class LossCurve:
                 curves[i] = curve
         return [curve for curve in curves if curve is not None]
 
+    def given(self, history: Prior, steps: ArrayLike, losses: ArrayLike) -> LossCurve:
+        """This curve of `steps` and `losses`, with what finished runs of the same family say about its future."""
+        points = LossHistory.of(steps, losses)
+        if not len(points):
+            return self
+        experts = history.experts(np.maximum(points.steps, 0.0), (points.losses - self.offset) / self.scale)
+        return replace(self, experts=experts)
+
     @property
     def law(self) -> InverseLaw:
         """β0, β1, β2 of Eq. 1 in one value, for its closed forms."""
@@ -95,7 +111,7 @@ class LossCurve:
         k = _as_steps(steps)
         if self.mixture is None:
             return np.full(len(k), np.nan)
-        normalised = self.law.loss(k) if self.option == "paper" else self.mixture.loss(k)
+        normalised = self.law.loss(k) if self.option == "paper" else self._forecast(k).mean
         return normalised * self.scale + self.offset
 
     def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
@@ -104,13 +120,42 @@ class LossCurve:
         if self.mixture is None:
             return mean, mean.copy()
         k = _as_steps(steps)
-        _, spread = self.mixture.loss_and_spread(k)
+        forecast = self._forecast(k)
         present = float(self.mixture.loss(np.array([self.last_step]))[0])
         horizon = np.clip(np.log(np.maximum(k / max(self.last_step, 1.0), 1.0)), 0.0, _DROP_HORIZON)
-        down = _SPREADS_DOWN * spread + _DROP_SHARE * horizon * present
-        up = _SPREADS_UP * spread + _NOISES_UP * self.residual
+        down = _SPREADS_DOWN * forecast.spread + _DROP_SHARE * horizon * present * forecast.own_share
+        up = _SPREADS_UP * forecast.spread + _NOISES_UP * self.residual
+        down = down + _EXPERTS_DOWN * forecast.apart
+        up = up + _EXPERTS_UP * forecast.apart
+        if self.experts is not None:
+            down = down + _EXPERTS_NOISES_DOWN * self.residual
         unit = self.scale * NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
         return mean - unit * down, mean + unit * up
+
+    def _forecast(self, k: FloatArray) -> _Forecast:
+        """The normalised loss at `k` (n,)."""
+        assert self.mixture is not None
+        own, spread = self.mixture.loss_and_spread(k)
+        if self.experts is None:
+            return _Forecast(own, spread, 1.0, np.zeros(len(k)))
+        present = float(self.mixture.loss(np.array([self.experts.last_step]))[0])
+        theirs = present * self.experts.ratios(k)  # (r, n)
+        share, ahead = self.experts.own_share, k > self.experts.last_step
+        mean = np.where(ahead, self.experts.shares @ theirs + share * own, own)
+        variance = self.experts.shares @ (theirs - mean) ** 2 + share * (own - mean) ** 2
+        return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0))
+
+
+class _Forecast(NamedTuple):
+    """Normalised losses at n steps and what makes them uncertain."""
+
+    mean: FloatArray
+    spread: FloatArray
+    """Standard deviation of the averaged curves, as far as the job's own curve counts."""
+    own_share: float
+    """How much the job's own curve counts beside finished runs."""
+    apart: FloatArray
+    """Standard deviation of finished runs and own curve round `mean`; 0 without finished runs."""
 
 
 def _as_steps(steps: ArrayLike) -> FloatArray:

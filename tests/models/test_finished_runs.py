@@ -1,0 +1,86 @@
+"""What finished runs add to a prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_models import FinishedRun, LossCurve, Prior
+from optimus_models.finished_runs import MAX_RUNS, smoothed
+from optimus_models.history import FloatArray
+
+STEPS = np.arange(1.0, 101.0)
+
+
+def stepped(level: float = 1.0) -> FloatArray:
+    """A run whose learning rate is lowered at step 60: nothing before shows it."""
+    losses: FloatArray = level * (1.0 / (0.1 * STEPS + 1.0) + 0.4) * np.where(STEPS > 60, 0.4, 1.0)
+    return losses
+
+
+def test_a_drop_that_earlier_runs_had_is_foreseen() -> None:
+    prior = Prior.of([FinishedRun.of(STEPS, stepped(level), same_project=True) for level in (0.5, 2.0)])
+    known = LossCurve.fit(STEPS[:40], stepped()[:40], history=prior)
+    unknown = LossCurve.fit(STEPS[:40], stepped()[:40])
+    true = stepped()[-1]
+    assert known.predict([100.0])[0] == pytest.approx(true, rel=0.15)
+    assert unknown.predict([100.0])[0] > 1.5 * true
+
+
+def test_runs_that_went_another_way_hardly_count() -> None:
+    rising = FinishedRun.of(STEPS, np.linspace(0.1, 5.0, 100), same_project=True)
+    alone = LossCurve.fit(STEPS[:40], stepped()[:40])
+    beside = LossCurve.fit(STEPS[:40], stepped()[:40], history=Prior.of([rising]))
+    assert beside.experts is not None
+    assert beside.experts.own_share > 0.9
+    assert beside.predict([80.0])[0] == pytest.approx(alone.predict([80.0])[0], rel=0.1)
+
+
+def test_without_runs_nothing_changes() -> None:
+    alone = LossCurve.fit(STEPS[:40], stepped()[:40])
+    beside = LossCurve.fit(STEPS[:40], stepped()[:40], history=Prior.of([None]))
+    np.testing.assert_array_equal(alone.predict(STEPS), beside.predict(STEPS))
+
+
+def test_the_past_is_the_jobs_own() -> None:
+    prior = Prior.of([FinishedRun.of(STEPS, stepped(2.0))])
+    alone = LossCurve.fit(STEPS[:40], stepped()[:40])
+    beside = LossCurve.fit(STEPS[:40], stepped()[:40], history=prior)
+    np.testing.assert_allclose(alone.predict(STEPS[:40]), beside.predict(STEPS[:40]))
+
+
+def test_the_papers_option_looks_at_no_other_run() -> None:
+    prior = Prior.of([FinishedRun.of(STEPS, stepped(2.0))])
+    assert LossCurve.fit(STEPS[:40], stepped()[:40], option="paper", history=prior).experts is None
+
+
+def test_a_short_run_goes_on_as_its_own_curve_would() -> None:
+    run = FinishedRun.of(STEPS[:50], 1.0 / STEPS[:50])
+    assert run is not None
+    assert np.all(np.diff(run.log_loss(np.array([45.0, 60.0, 90.0, 200.0]))) < 0)
+
+
+def test_a_prior_is_bounded_and_keeps_the_newest() -> None:
+    runs = [FinishedRun.of([1.0, 2.0], [float(i + 1), 1.0]) for i in range(MAX_RUNS + 5)]
+    assert Prior.of(runs).runs == tuple(runs[5:])
+
+
+def test_smoothing_keeps_a_constant() -> None:
+    np.testing.assert_allclose(smoothed(STEPS, np.full(100, 3.0), np.array([0.0, 1.0, 50.5, 1e3])), 3.0)
+
+
+any_losses = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(any_losses, max_size=4), any_losses)
+def test_no_runs_make_it_raise(finished: list[list[float]], losses: list[float]) -> None:
+    prior = Prior.of(FinishedRun.of(np.arange(len(run)), run) for run in finished)
+    curve = LossCurve.fit(np.arange(len(losses)), losses, history=prior)
+    ahead = np.array([0.0, 10.0, 1e6])
+    mean, (low, high) = curve.predict(ahead), curve.predict_interval(ahead)
+    assert not np.any((low > mean) | (mean > high))
+    if curve.n_points:
+        assert np.all(np.isfinite(mean))
