@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from optimus_cli import output
-from optimus_cli.commands import cluster, db, demo, jobs, logs, predict, serve, simulate, submit, watch
+from optimus_cli.commands import cluster, db, demo, jobs, logs, predict, serve, simulate, study, submit, watch
 from optimus_cli.errors import CliError
 
 INTERRUPTED = 130
@@ -49,6 +49,7 @@ app.command(rich_help_panel=JOBS)(logs.logs)
 app.command(rich_help_panel=JOBS)(predict.predict)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
 app.command(rich_help_panel="Cluster")(cluster.nodes)
+app.command(rich_help_panel="Offline")(study.study)
 app.command(rich_help_panel=SERVICE)(serve.serve)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.command(rich_help_panel=SERVICE)(demo.demo)

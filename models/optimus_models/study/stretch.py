@@ -24,6 +24,8 @@ LEAST_SPREAD = 0.5
 """One sigma of log s before the first epoch."""
 _POINT_NOISE = 0.15
 """How far a loss lies from the stretched shape, in the logarithm."""
+_INDEPENDENT = 3.0
+"""Neighbouring epochs deviate together: all points of a run count as at most so many."""
 _STRETCHES = np.exp(np.linspace(-2.5, 2.5, 401))
 _LEAST_LOSS = 1e-9
 """As a fraction of the largest loss: below it, logarithms only describe rounding."""
@@ -92,7 +94,8 @@ class Template(NamedTuple):
         epochs = np.arange(1.0, len(first_losses) + 1)[finite]
         logs = np.log(np.maximum(first_losses[finite] / scale, _LEAST_LOSS))
         expected = np.log(self.shape_at(epochs / _STRETCHES[:, None]))
-        misfit = ((logs - expected) ** 2).sum(axis=1) / _POINT_NOISE**2
+        counted = min(1.0, _INDEPENDENT / max(len(epochs), 1))
+        misfit = counted * ((logs - expected) ** 2).sum(axis=1) / _POINT_NOISE**2
         plausibility = -0.5 * (misfit + (np.log(_STRETCHES) / self.spread) ** 2)
         weights = np.exp(plausibility - plausibility.max())
         return StretchedCurve(self, scale, weights / weights.sum())
