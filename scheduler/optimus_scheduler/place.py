@@ -99,10 +99,9 @@ class _Placer:
         for in_minimum in (True, False):
             for request in requests:
                 seats = self._seats.setdefault(request.job_id, {})
-                minimum = set(posts(request.minimum))
-                for post in posts(request.allocation):
-                    if post in request.held and (post in minimum) == in_minimum:
-                        self._take(request, seats, post, request.held[post])
+                for post, node in request.held.items():
+                    if _is_within(post, request.allocation) and _is_within(post, request.minimum) == in_minimum:
+                        self._take(request, seats, post, node)
 
     def _take(self, request: Request, seats: dict[Post, str], post: Post, node: str) -> None:
         need = request.need(post[0])
@@ -162,6 +161,8 @@ class _Placer:
 
     def _seat_shrinking(self, request: Request) -> bool:
         """Seat the request or as much of it as fits; gives everything up when that is less than the minimum."""
+        if len(self._seats[request.job_id]) == request.allocation.workers + request.allocation.servers:
+            return True  # all of it stays where it is
         for allocation in _smaller_and_smaller(request):
             self._release(request, allocation)
             if self._seat(request, allocation):
@@ -207,6 +208,12 @@ class _Placer:
             return Unplaced("no combination of nodes has room for its smallest size")
         workers = sum(role is Role.WORKER for role, _ in seats)
         return Placed(Allocation(workers, len(seats) - workers, request.allocation.gpu_type), dict(seats))
+
+
+def _is_within(post: Post, allocation: Allocation) -> bool:
+    """Whether an allocation has that post."""
+    role, rank = post
+    return rank < (allocation.workers if role is Role.WORKER else allocation.servers)
 
 
 def _in_order(requests: Sequence[Request]) -> list[Request]:

@@ -10,7 +10,7 @@ from optimus_scheduler.types import Allocation, SpeedSample
 from optimus_simulator.options import Options
 from optimus_simulator.truth import Training
 
-_REFRESH = 2.0
+_REFRESH = 4.0
 """A measurement is told anew when it covers so many times as many steps: the rest would teach nothing."""
 _FIRST_STEPS = 8
 """Steps of a size before its speed is told."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.moves import Limits, Move, best_move, limits, moves
+from optimus_scheduler.policies.moves import Limits, Move, Steps, best_move, limits
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation, Resources
 
@@ -45,7 +45,8 @@ class _Grower:
         self._jobs = {outlook.id: outlook for outlook in admitted}
         self._limits: dict[str, Limits] = {outlook.id: limits(outlook, settings) for outlook in admitted}
         self._growth = {outlook.id: Growth((outlook.minimum,), None) for outlook in admitted}
-        self._room, self._capacity, self._settings = room, capacity, settings
+        self._steps = {outlook.id: Steps(outlook, capacity, settings) for outlook in admitted}
+        self._room, self._settings = room, settings
         self._heap: list[tuple[float, str]] = []
         self._next: dict[str, Move] = {}
 
@@ -66,7 +67,7 @@ class _Grower:
         outlook, allowed = self._jobs[job_id], self._limits[job_id]
         candidates = [
             move
-            for move in moves(outlook, self._growth[job_id].ideal, self._capacity, self._settings)
+            for move in self._steps[job_id].moves(self._growth[job_id].ideal)
             if allowed.allow(move.to) and move.demand.fits_in(self._room)
         ]
         move = best_move(outlook, candidates, self._settings)

@@ -62,6 +62,33 @@ def discount(outlook: Outlook, settings: Settings) -> float:
     return outlook.job.spec.priority * (1.0 - settings.uncertainty_discount * doubt)
 
 
+class Steps:
+    """The steps up that one job may take in a round; what does not depend on its size is reckoned once."""
+
+    def __init__(self, outlook: Outlook, capacity: Resources, settings: Settings) -> None:
+        self._outlook, self._most = outlook, outlook.maximum
+        self._factor = discount(outlook, settings)
+        demands = {step: outlook.step_demand(*step) for step in _STEPS}
+        self._kinds = [
+            (*step, demand, max(demand.dominant_share(capacity), 1e-12), sum(step) * settings.least_task_gain)
+            for step, demand in demands.items()
+        ]
+
+    def moves(self, size: Allocation) -> Iterator[Move]:
+        """Every step up from `size` that the owner allows; see `moves`."""
+        speeds, most = self._outlook.speeds, self._most
+        speed = speeds.at(size)
+        for workers, servers, demand, share, least in self._kinds:
+            if size.workers + workers > most.workers or size.servers + servers > most.servers:
+                continue
+            to = Allocation(size.workers + workers, size.servers + servers, size.gpu_type)
+            log_ratio = math.log(speeds.at(to) / speed)
+            if log_ratio < least:
+                yield Move(to, demand, min(self._factor * log_ratio, 0.0))  # not worth a task: never granted
+            else:
+                yield Move(to, demand, self._factor * log_ratio / share)
+
+
 def moves(outlook: Outlook, size: Allocation, capacity: Resources, settings: Settings) -> Iterator[Move]:
     """Every step up from `size` that the owner allows.
 
@@ -70,19 +97,7 @@ def moves(outlook: Outlook, size: Allocation, capacity: Resources, settings: Set
     The logarithm makes jobs of any length comparable (the steps left cancel), dividing by the share makes workers
     and servers comparable whatever they are made of (Optimus reference, sections 3.2, 3.6).
     """
-    most = outlook.maximum
-    factor, speed = discount(outlook, settings), outlook.speeds.at(size)
-    for workers, servers in _STEPS:
-        if size.workers + workers > most.workers or size.servers + servers > most.servers:
-            continue
-        to = outlook.size(size.workers + workers, size.servers + servers)
-        demand = outlook.step_demand(workers, servers)
-        share = demand.dominant_share(capacity)
-        log_ratio = math.log(outlook.speeds.at(to) / speed)
-        if log_ratio < (workers + servers) * settings.least_task_gain:
-            yield Move(to, demand, min(factor * log_ratio, 0.0))  # not worth a task: never granted
-        else:
-            yield Move(to, demand, factor * log_ratio / max(share, 1e-12))
+    return Steps(outlook, capacity, settings).moves(size)
 
 
 def best_move(outlook: Outlook, candidates: list[Move], settings: Settings) -> Move | None:
