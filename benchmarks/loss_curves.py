@@ -11,8 +11,9 @@ of a curve, n >= 5, and is asked for the rest:
   prefix count, only predictions after the prefix are considered, and they are capped at 10·N;
 * coverage: how often the model's 80 % interval holds the final loss.
 
-No model is given learning rates. `ours + runs` is also given finished runs: the curves of the same family that come from
-other sources or stand earlier in the file; no other model sees more than the prefix. What was fixed while looking at such files is said in docs/models.md.
+No model is given learning rates. `ours + runs` is also given finished runs: the curves of the same family that come
+from other sources or stand earlier in the file; no other model sees more than the prefix. What was fixed while looking
+at such files is said in docs/models.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Pure: no I/O, no clock, no randomness. See README.md in the folder above.
 from optimus_models.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
 from optimus_models.finished_runs import FinishedRun, Prior
 from optimus_models.loss_curve import LossCurve
+from optimus_models.metric_curve import MetricCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
 
@@ -14,6 +15,7 @@ __all__ = [
     "ConvergenceRule",
     "FinishedRun",
     "LossCurve",
+    "MetricCurve",
     "Prediction",
     "Prior",
     "RescaleCost",

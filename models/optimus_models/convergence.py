@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from optimus_models.history import FloatArray
 from optimus_models.inverse_law import step_of_loss, step_of_small_decrease
 from optimus_models.loss_curve import LossCurve
+from optimus_models.metric_curve import MetricCurve
 
 BoolArray = NDArray[np.bool_]
 
@@ -61,6 +62,7 @@ class Rule:
 
     `loss_decrease`: the loss falls by less than this from one epoch to the next, `patience_epochs` times in a row;
     as a fraction of the loss of the epoch before when `relative`, otherwise of the largest loss of the run.
+    `target_metric` is reached on the curve of the job's metric, `max_cost` is in the unit of the prices.
     """
 
     loss_decrease: float | None = None
@@ -70,6 +72,8 @@ class Rule:
     max_steps: int | None = None
     max_epochs: float | None = None
     max_seconds: float | None = None
+    target_metric: float | None = None
+    max_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,21 @@ class _Search(NamedTuple):
     horizon: float
 
 
+class _Progress(NamedTuple):
+    """What a job has used so far and how fast it goes on."""
+
+    elapsed_seconds: float
+    steps_per_second: float | None
+    spent: float
+    cost_per_second: float | None
+
+    def steps_in(self, seconds: float) -> float:
+        """Steps in so many seconds, none if that is past; inf if the speed is not known."""
+        if self.steps_per_second is None or self.steps_per_second <= 0:
+            return math.inf
+        return max(seconds, 0.0) * self.steps_per_second
+
+
 class _End(NamedTuple):
     """One way for the job to end."""
 
@@ -105,15 +124,20 @@ def convergence_step(
     now_step: float,
     elapsed_seconds: float = 0.0,
     steps_per_second: float | None = None,
+    spent: float = 0.0,
+    cost_per_second: float | None = None,
+    metric: MetricCurve | None = None,
     coverage: float = 0.8,
 ) -> Prediction | None:
     """Predict the total number of steps of the job; None when nothing can be said.
 
     `steps_per_epoch` is needed by the rules that speak of epochs, `steps_per_second` (present speed) and
-    `elapsed_seconds` by `max_seconds`; a condition whose inputs are missing is left out. Never below `now_step`.
+    `elapsed_seconds` by `max_seconds`, those and `spent` and `cost_per_second` (of the present allocation) by
+    `max_cost`, `metric` by `target_metric`; a condition whose inputs are missing is left out. Never below `now_step`.
     """
-    limit = min(_limits(rule, steps_per_epoch, now_step, elapsed_seconds, steps_per_second), default=None)
-    by_loss = min(_loss_ends(curve, rule, steps_per_epoch, now_step), default=None)
+    progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
+    limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
+    by_loss = min(_curve_ends(curve, rule, steps_per_epoch, now_step, metric), default=None)
     latest = max(limit.step, now_step) if limit else math.inf
     if by_loss is None:
         return Prediction(latest, latest, latest, limit.rule) if limit else None
@@ -130,6 +154,8 @@ def has_converged(
     steps_per_epoch: float | None,
     now_step: float,
     elapsed_seconds: float = 0.0,
+    spent: float = 0.0,
+    metric: MetricCurve | None = None,
 ) -> str | None:
     """The field of the rule that holds on the fitted curve at `now_step`, or None."""
     epoch = _epoch_steps(steps_per_epoch)
@@ -139,6 +165,11 @@ def has_converged(
         return "max_epochs"
     if rule.max_seconds is not None and elapsed_seconds >= rule.max_seconds:
         return "max_seconds"
+    target_metric, max_cost = _own_conditions(rule)
+    if max_cost is not None and spent >= max_cost:
+        return "max_cost"
+    if target_metric is not None and metric is not None and metric.has_reached(target_metric, now_step):
+        return "target_metric"
     if rule.target_loss is not None and float(curve.predict([now_step])[0]) <= rule.target_loss:
         return "target_loss"
     if rule.loss_decrease is not None and epoch and _stays_small(curve, rule, rule.loss_decrease, epoch, now_step):
@@ -169,34 +200,45 @@ def _falls_little(curve: LossCurve, starts: FloatArray, delta: float, epoch: flo
     return little
 
 
-def _limits(
-    rule: ConvergenceRule,
-    steps_per_epoch: float | None,
-    now_step: float,
-    elapsed_seconds: float,
-    steps_per_second: float | None,
-) -> list[_End]:
+def _own_conditions(rule: ConvergenceRule) -> tuple[float | None, float | None]:
+    """`target_metric` and `max_cost`, which other kinds of rules do not have."""
+    return (rule.target_metric, rule.max_cost) if isinstance(rule, Rule) else (None, None)
+
+
+def _limits(rule: ConvergenceRule, steps_per_epoch: float | None, now_step: float, progress: _Progress) -> list[_End]:
     """The ends that do not depend on the loss."""
     epoch = _epoch_steps(steps_per_epoch)
+    _, max_cost = _own_conditions(rule)
     limits = []
     if rule.max_steps is not None:
         limits.append(_End(float(rule.max_steps), "max_steps"))
     if rule.max_epochs is not None and epoch:
         limits.append(_End(rule.max_epochs * epoch, "max_epochs"))
-    if rule.max_seconds is not None and steps_per_second and steps_per_second > 0:
-        left = max(rule.max_seconds - elapsed_seconds, 0.0)
-        limits.append(_End(now_step + left * steps_per_second, "max_seconds"))
-    return limits
+    if rule.max_seconds is not None:
+        left = progress.steps_in(rule.max_seconds - progress.elapsed_seconds)
+        limits.append(_End(now_step + left, "max_seconds"))
+    if max_cost is not None and progress.cost_per_second:
+        left = progress.steps_in((max_cost - progress.spent) / progress.cost_per_second)
+        limits.append(_End(now_step + left, "max_cost"))
+    return [limit for limit in limits if limit.step < math.inf]
 
 
-def _loss_ends(curve: LossCurve, rule: ConvergenceRule, steps_per_epoch: float | None, now_step: float) -> list[_End]:
-    """The ends that the loss decides, as far as they lie within the horizon."""
-    if not curve.n_points:
-        return []
+def _curve_ends(
+    curve: LossCurve,
+    rule: ConvergenceRule,
+    steps_per_epoch: float | None,
+    now_step: float,
+    metric: MetricCurve | None,
+) -> list[_End]:
+    """The ends that the loss and the metric decide, as far as they lie within the horizon."""
     epoch = _epoch_steps(steps_per_epoch)
     search = _Search(now_step, HORIZON * max(now_step, curve.last_step, 1.0))
+    target_metric, _ = _own_conditions(rule)
     ends = []
-    if rule.target_loss is not None:
+    if target_metric is not None and metric is not None and metric.n_points:
+        step = _target_step(metric.shortfall, metric.shortfall_at(target_metric), search)
+        ends.append(_End(step, "target_metric"))
+    if rule.target_loss is not None and curve.n_points:
         ends.append(_End(_target_step(curve, rule.target_loss, search), "target_loss"))
     if rule.loss_decrease is not None and epoch and curve.n_points >= LEAST_POINTS:
         begins = _decrease_step(curve, rule, rule.loss_decrease, epoch, search)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models import LossCurve, Prediction, Rule, convergence_step, has_converged
+from optimus_models import LossCurve, MetricCurve, Prediction, Rule, convergence_step, has_converged
 
 MakeLosses = Callable[..., Any]
 EPOCH = 10.0
@@ -117,6 +117,44 @@ def test_fixed_limits_fire_without_a_curve(rule: Rule, name: str) -> None:
     unknown = LossCurve.fit([], [])
     assert has_converged(unknown, rule, steps_per_epoch=EPOCH, now_step=50, elapsed_seconds=10) == name
     assert has_converged(unknown, rule, steps_per_epoch=EPOCH, now_step=49, elapsed_seconds=8) is None
+
+
+def accuracy(n: int) -> MetricCurve:
+    """The first `n` steps of an accuracy that rises from 0 towards 0.9."""
+    steps = np.arange(1.0, n + 1)
+    return MetricCurve.fit(steps, 0.9 * (1.0 - 1.0 / (0.05 * steps + 1.0)))
+
+
+def test_a_target_metric_is_predicted_and_fires(losses: Any) -> None:
+    rule = Rule(target_metric=0.75)  # reached after 100 steps
+    predicted = convergence_step(fitted(losses, 40), rule, steps_per_epoch=None, now_step=40, metric=accuracy(40))
+    assert predicted is not None
+    assert predicted.rule == "target_metric"
+    assert predicted.low <= 100 <= predicted.high
+    assert predicted.mean == pytest.approx(100, rel=0.25)
+    fires = {
+        n: has_converged(fitted(losses, n), rule, steps_per_epoch=None, now_step=n, metric=accuracy(n))
+        for n in (60, 150)
+    }
+    assert fires == {60: None, 150: "target_metric"}
+
+
+def test_a_target_metric_waits_for_its_first_value(losses: Any) -> None:
+    rule = Rule(target_metric=0.1)
+    nothing = MetricCurve.fit([], [])
+    assert has_converged(fitted(losses, 50), rule, steps_per_epoch=None, now_step=50, metric=nothing) is None
+    assert convergence_step(fitted(losses, 50), rule, steps_per_epoch=None, now_step=50, metric=nothing) is None
+
+
+def test_the_budget_ends_the_job_when_it_is_spent(losses: Any) -> None:
+    rule, curve = Rule(max_cost=20.0), fitted(losses, 50)
+    predicted = convergence_step(
+        curve, rule, steps_per_epoch=None, now_step=50, steps_per_second=2.0, spent=5.0, cost_per_second=0.1
+    )
+    assert predicted == Prediction(350.0, 350.0, 350.0, "max_cost")
+    assert convergence_step(curve, rule, steps_per_epoch=None, now_step=50, spent=5.0, cost_per_second=0.1) is None
+    assert has_converged(curve, rule, steps_per_epoch=None, now_step=50, spent=19.0) is None
+    assert has_converged(curve, rule, steps_per_epoch=None, now_step=50, spent=20.0) == "max_cost"
 
 
 def test_whichever_comes_first_is_named(losses: Any) -> None:

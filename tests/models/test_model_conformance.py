@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from optimus_models import LossCurve, RescaleCost, SpeedModel
+from optimus_models import LossCurve, MetricCurve, RescaleCost, SpeedModel
 from optimus_models.allreduce_model import AllReduceModel
 
 FloatArray = NDArray[np.float64]
@@ -39,6 +39,17 @@ def _loss_case(option: Any) -> ModelCase:
         predict=lambda model: model.predict(at),
         interval=lambda model, coverage: model.predict_interval(at, coverage),
         good=1.0 / (0.05 * np.arange(1.0, 61.0) + 1.0) + 0.2,
+    )
+
+
+def _metric_case(best: float | None) -> ModelCase:
+    at = [1.0, 50.0, 200.0]
+    good = 1.0 / (0.05 * np.arange(1.0, 61.0) + 1.0) + 0.2
+    return ModelCase(
+        fit=lambda y: MetricCurve.fit(_axis(y), y, best=best),
+        predict=lambda model: model.predict(at),
+        interval=lambda model, coverage: model.predict_interval(at, coverage),
+        good=good if best is None else best - 0.5 * good,
     )
 
 
@@ -77,6 +88,8 @@ def _as_array(bounds: tuple[float, float]) -> Bounds:
 CASES = {
     "loss-ours": _loss_case("ours"),
     "loss-paper": _loss_case("paper"),
+    "metric-rising": _metric_case(1.0),
+    "metric-falling": _metric_case(None),
     "speed-sync-auto": _speed_case("sync", "auto"),
     "speed-sync-paper": _speed_case("sync", "paper"),
     "speed-async-auto": _speed_case("async", "auto"),
