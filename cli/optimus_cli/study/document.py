@@ -109,9 +109,9 @@ def _reason(findings: Findings) -> str:
     return (
         f"{span} A line through the coefficients can only continue what it was fitted to, and size is not what tells "
         "this network apart: whatever does (its kind of blocks, how it starts) is in no column of the table. No "
-        "regression on size and GPU type can know it, and one without an interval hides that. The prior says before the first epoch "
-        "how little it knows; then the first epochs, relative to their first loss, fall as the earlier runs did when "
-        f"stretched {stretch:.1f} times, and that corrects it."
+        "regression on size and GPU type can know it, and one without an interval hides that. The prior says before "
+        "the first epoch how little it knows; then the first epochs, relative to their first loss, fall as the earlier "
+        f"runs did when stretched {stretch:.1f} times, and that corrects it."
     )
 
 
