@@ -69,7 +69,8 @@ class ExitNotices:
         if task.exit_code == CODE_OF_THE_USER:
             reason = f"the job's own code failed in {task.key.name}"
         elif self._failures_without_progress(job) >= self._max_failures:
-            reason = f"{task.key.role} {task.key.rank} failed {self._max_failures} times without any progress between"
+            times = f"{task.key.role} {task.key.rank} failed {self._max_failures} times without any progress between"
+            reason = f"{times}; the last time {_words(task).rstrip('.')}"
         else:
             return
         message = f"{reason}; the end of its log:\n{self._log_tail(task)}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from optimus_service.job_tokens import JobTokens, is_job_token, load_secret, new_nonce
 from optimus_service.settings import Settings
@@ -66,3 +67,18 @@ def test_a_given_secret_needs_no_file(tmp_path: Path) -> None:
 def test_an_empty_secret_is_refused() -> None:
     with pytest.raises(AssertionError):
         JobTokens(b"")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"token": "too-short-15char"[:15]}, "OPTIMUS_TOKEN must have at least 16"),
+        ({"secret": "too-short"}, "OPTIMUS_SECRET must have at least 16"),
+        ({"token": "sixteen characters and blanks"}, "printable ASCII"),
+        ({"token": "sixteen-characters-é"}, "printable ASCII"),
+    ],
+)
+def test_weak_and_unusable_secrets_are_refused_without_being_repeated(given: dict[str, str], what: str) -> None:
+    with pytest.raises(ValidationError, match=what) as raised:
+        Settings(**given)  # type: ignore[arg-type]
+    assert not any(secret in str(raised.value) for secret in given.values())

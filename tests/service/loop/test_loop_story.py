@@ -18,6 +18,8 @@ COORDINATOR = TaskKey("job-1", Role.COORDINATOR, 0)
 SERVER = TaskKey("job-1", Role.SERVER, 0)
 WORKER = TaskKey("job-1", Role.WORKER, 0)
 LARGEST = Allocation(2, 2)
+once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For long stories in which the databases play no part of their own: their shorter sisters run on both."""
 
 
 def test_job_lives_from_submission_to_result(world: World) -> None:
@@ -175,6 +177,7 @@ def test_cancelled_job_ends_when_its_tasks_are_gone(world: World) -> None:
     assert world.cluster.tasks() == ()
 
 
+@once
 @pytest.mark.parametrize("lost_role", [Role.SERVER, Role.WORKER])
 def test_job_without_room_is_paused_and_goes_on_later(repository: Repository, tmp_path: Path, lost_role: Role) -> None:
     """One slot per node: when a node is lost, there is no room for even the smallest job."""
@@ -212,6 +215,7 @@ def test_unavailable_cluster_changes_nothing(world: World) -> None:
     assert len(world.running("job-1")) == 3
 
 
+@once
 def test_two_jobs_share_the_cluster(world: World) -> None:
     world.submit("job-1")
     world.live_until("the first has most of it", lambda: len(world.running("job-1")) >= 5)
