@@ -10,7 +10,7 @@ from pathlib import Path
 
 SHELL = "/bin/sh"
 
-_SCRIPT = """\
+_COMMENTED_SCRIPT = """\
 umask 077
 # A stop goes to the whole process group. The shell has to stay and see how the task ends; a trap that does something
 # is not inherited by the task, and runs only after the task in the foreground has ended. It is set before anybody can
@@ -33,6 +33,8 @@ kill -KILL 0
 """
 """Exit code 3 means that the user has to mend something (docs/protocol.md): here, a working directory that is not
 there. The shell gives 127 for a command that does not exist and 128 + n for a death by signal n."""
+_SCRIPT = "\n".join(line for line in _COMMENTED_SCRIPT.splitlines() if not line.startswith("#"))
+"""What is run, and what `ps` shows: without the comments."""
 
 
 def spawn(
