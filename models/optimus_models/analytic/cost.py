@@ -12,6 +12,7 @@ from optimus_models.analytic.layers import (
     BatchNorm,
     Concatenate,
     Convolution,
+    Counted,
     Elementwise,
     GlobalPooling,
     Input,
@@ -111,6 +112,11 @@ def _batch_norm(layer: Layer, inputs: tuple[Shape, ...], output: Shape) -> tuple
     return output[0] * (2 if layer.scale else 1), 0
 
 
+def _counted(layer: Layer, inputs: tuple[Shape, ...], output: Shape) -> tuple[int, int]:  # noqa: ARG001 - one signature
+    assert isinstance(layer, Counted)
+    return layer.parameters, layer.multiply_adds
+
+
 def _free(layer: Layer, inputs: tuple[Shape, ...], output: Shape) -> tuple[int, int]:  # noqa: ARG001 - one signature
     return 0, 0
 
@@ -121,6 +127,7 @@ _COUNTERS: Mapping[type[Layer], _Counter] = MappingProxyType(
         Input: _free,
         Convolution: _convolution,
         Linear: _linear,
+        Counted: _counted,
         BatchNorm: _batch_norm,
         Pooling: _free,
         GlobalPooling: _free,

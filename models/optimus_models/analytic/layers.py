@@ -132,6 +132,20 @@ class Concatenate(Layer):
 
 
 @dataclass(frozen=True, slots=True)
+class Counted(Layer):
+    """Anything else, with what it costs counted by whoever wrote it down (recurrence, attention, embedding)."""
+
+    shape: Shape = ()
+    """Of what comes out."""
+    parameters: int = 0
+    multiply_adds: int = 0
+    """Of one example's forward pass."""
+
+    def output(self, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - it says so itself
+        return self.shape
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """Layers in an order in which parents come first."""
 

@@ -1,0 +1,122 @@
+"""Networks as plain data: what a worker writes about a traced torch module, and what the arithmetic reads.
+
+    {"format": "optimus-network/1", "name": "net", "layers": [
+        {"name": "input", "kind": "input", "parents": [], "shape": [3, 32, 32]},
+        {"name": "conv1", "kind": "convolution", "parents": ["input"], "channels": 16, "kernel": [3, 3],
+         "stride": [1, 1], "padding": [1, 1], "bias": false, "groups": 1}, ...]}
+
+Kinds and their fields are the layers of `layers` in snake case; lists stand for pairs and shapes, shapes are of one
+example. Fields that are left out have the layer's default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from optimus_models.analytic.layers import (
+    Add,
+    BatchNorm,
+    Concatenate,
+    Convolution,
+    Counted,
+    Elementwise,
+    GlobalPooling,
+    Input,
+    InvalidNetwork,
+    Layer,
+    Linear,
+    Network,
+    Pooling,
+)
+
+FORMAT = "optimus-network/1"
+
+_TYPES: tuple[type[Layer], ...] = (
+    Add,
+    BatchNorm,
+    Concatenate,
+    Convolution,
+    Counted,
+    Elementwise,
+    GlobalPooling,
+    Input,
+    Linear,
+    Pooling,
+)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+KINDS: Mapping[str, type[Layer]] = MappingProxyType({_snake(kind.__name__): kind for kind in _TYPES})
+"""By their name in a description."""
+
+_PAIRS = {"kernel", "stride"}
+_WHOLE = {"channels", "groups", "features", "parameters", "multiply_adds"}
+
+
+def network_from_description(description: Mapping[str, Any]) -> Network:
+    """Read the parsed JSON. Raises `InvalidNetwork`, which names the layer and the field."""
+    if description.get("format") != FORMAT:
+        raise InvalidNetwork(f"format: expected {FORMAT!r}, found {description.get('format')!r}")
+    layers = description.get("layers")
+    if not isinstance(layers, list) or not layers:
+        raise InvalidNetwork("layers: expected a list with at least one layer")
+    return Network(
+        str(description.get("name", "network")), tuple(_layer(index, row) for index, row in enumerate(layers))
+    )
+
+
+def description_of(network: Network) -> dict[str, Any]:
+    """The inverse of `network_from_description`."""
+    rows = []
+    for layer in network:
+        values = {one.name: getattr(layer, one.name) for one in fields(layer)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        rows.append({"kind": _snake(type(layer).__name__), **plain})
+    return {"format": FORMAT, "name": network.name, "layers": rows}
+
+
+def _layer(index: int, row: object) -> Layer:
+    if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
+        raise InvalidNetwork(f"layer {index}: expected an object with a name")
+    name, kind = row["name"], KINDS.get(str(row.get("kind")))
+    if kind is None:
+        raise InvalidNetwork(f"layer {name}: unknown kind {row.get('kind')!r} (known: {', '.join(KINDS)})")
+    allowed = {one.name for one in fields(kind)}
+    unknown = sorted(set(row) - allowed - {"kind"})
+    if unknown:
+        raise InvalidNetwork(f"layer {name}: a {row['kind']} has no {unknown[0]!r}")
+    values = {key: _value(name, key, value) for key, value in row.items() if key not in ("kind", "name")}
+    return kind(name, values.pop("parents", ()), **values)
+
+
+def _value(layer: str, key: str, value: Any) -> Any:
+    """`value` as the layer has it. Raises `InvalidNetwork`."""
+    if key == "parents" and isinstance(value, list) and all(isinstance(parent, str) for parent in value):
+        return tuple(value)
+    if key in _WHOLE and _is_whole(value) and value >= 0:
+        return value
+    if key in ("bias", "scale") and isinstance(value, bool):
+        return value
+    if key == "padding" and value in ("same", "valid"):
+        return value
+    if key == "shape" and _are_whole(value, least=1):
+        return tuple(value)
+    least = 0 if key == "padding" else 1
+    if (key in _PAIRS or key == "padding") and _are_whole(value, least) and len(value) == 2:
+        return tuple(value)
+    raise InvalidNetwork(f"layer {layer}: {key} cannot be {value!r}")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_whole(values: object, least: int) -> bool:
+    return isinstance(values, list) and all(_is_whole(value) and value >= least for value in values)
