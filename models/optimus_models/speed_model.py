@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
+from optimus_models.speed_drift import present_speeds
 from optimus_models.speed_form import NOISE, SpeedForm, fit_plain, fit_with_prior
 from optimus_models.speed_points import SpeedPoints
 from optimus_models.speed_residual import MEASUREMENT_NOISE, SpeedResidual
@@ -55,6 +56,7 @@ class SpeedModel:
         speeds: ArrayLike,
         *,
         weights: ArrayLike | None = None,
+        at: ArrayLike | None = None,
         mode: Mode = "sync",
         global_batch_size: float | None = None,
         form: Form = "auto",
@@ -62,9 +64,13 @@ class SpeedModel:
         """Fit to parallel arrays of measurements, `speeds` in steps per second. Never raises on data.
 
         Measurements that are not finite and above 0 are ignored. `weights` (default all 1) may fade old ones.
+        `at` (seconds of any clock) says when each was made: if the whole job has become slower or faster since, older
+        measurements are corrected for it (`speed_drift`), which `form="paper"` does not do.
         `form="paper"` is the paper's equation and nothing but relative-error NNLS; `auto` takes the form that explains
         the measurements better, adds a weak prior, and corrects it near what was measured.
         """
+        if at is not None and form != "paper":
+            speeds, weights = _brought_up_to_date(workers, servers, speeds, weights, at)
         points = SpeedPoints.of(workers, servers, speeds, weights)
         batch = float(global_batch_size) if global_batch_size and 0 < global_batch_size < np.inf else 1.0
         plain = form == "paper" and len(points) > 0
@@ -126,6 +132,18 @@ class SpeedModel:
         """(n, n) covariance of the relative errors of predicted step times, without measurement noise."""
         covariance = self.form.relative_covariance(workers, servers)
         return covariance if self.residual is None else covariance + self.residual.covariance(workers, servers)
+
+
+def _brought_up_to_date(
+    workers: ArrayLike, servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, at: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Speeds and weights, both of the length of the shortest argument."""
+    given = 1.0 if weights is None else weights
+    columns = [np.asarray(values, dtype=np.float64).reshape(-1) for values in (workers, servers, speeds, at)]
+    w, p, f, t = (column[: min(map(len, columns))] for column in columns)
+    present = present_speeds(w, p, f, t)
+    v = np.broadcast_to(np.asarray(given, dtype=np.float64), np.shape(given) or len(f))[: len(f)]
+    return present.speeds[: len(v)], present.weights[: len(v)] * v
 
 
 def _pairs(workers: ArrayLike, servers: ArrayLike) -> tuple[FloatArray, FloatArray]:

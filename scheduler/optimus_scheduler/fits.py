@@ -69,6 +69,7 @@ def _speeds(
         [max(sample.servers, 1) for sample in samples],  # all-reduce: one exchange among the workers
         [sample.steps_per_second for sample in samples],
         weights=exactness * np.exp2(-np.minimum(ages / half_life_seconds, 50.0)),
+        at=[sample.at for sample in samples],
         mode="sync" if mode is Mode.SYNC else "async",
         global_batch_size=batch,
     )

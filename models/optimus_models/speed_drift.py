@@ -1,0 +1,98 @@
+"""Speeds measured before something changed, brought up to the present.
+
+A card that has to be shared, or is free again, makes a whole job two or three times slower or faster, at all sizes.
+Forgetting alone then misleads: the sizes not measured since still look as fast as they were. So a change is looked for
+in sizes that were measured before and after it, and everything older is multiplied by the same factor.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from optimus_models.history import FloatArray
+
+_LEAST_CHANGE = 0.22
+"""Smaller changes of log speed (25 %) are left to forgetting: neighbours come and go."""
+_LEAST_AFTER = 2
+"""One slow interval is a hiccup; so many after each other are a change."""
+_LEAST_GAIN = 12.0
+"""A change must improve the log likelihood by half of this, about as for a test at 0.05 % ..."""
+_NOISE = 0.05
+"""... where a speed measured again at the same size is at least this uncertain (relative)."""
+_MOST_CHANGES = 3
+"""Changes corrected, the clearest first."""
+_TRUST_IN_OLD = 0.3
+"""Weight of a measurement from before a change: its share of computing and sending is no longer quite the same."""
+
+
+class PresentSpeeds(NamedTuple):
+    """Arrays (n,), in the order of the measurements."""
+
+    speeds: FloatArray
+    """What would be measured now."""
+    weights: FloatArray
+    """1, or less for measurements from before a change."""
+
+
+def present_speeds(workers: FloatArray, servers: FloatArray, speeds: FloatArray, at: FloatArray) -> PresentSpeeds:
+    """Correct `speeds` (n,), measured at times `at`, for changes of the whole job's speed since.
+
+    Measurements that are not above 0 and finite are left as they are and count for nothing.
+    """
+    usable = (speeds > 0) & np.isfinite(speeds) & np.isfinite(at) & np.isfinite(workers) & np.isfinite(servers)
+    sizes = _size_numbers(workers[usable], servers[usable])
+    log_speeds, times = np.log(speeds[usable]), at[usable]
+    weights = np.ones(len(times))
+    for _ in range(_MOST_CHANGES):
+        change = _clearest_change(sizes, log_speeds, times)
+        if change is None:
+            break
+        is_old = times < change.at
+        log_speeds = log_speeds + np.where(is_old, change.log_factor, 0.0)
+        weights = np.where(is_old, weights * _TRUST_IN_OLD, weights)
+    present, trust = speeds.copy(), np.ones(len(speeds))
+    present[usable], trust[usable] = np.exp(log_speeds), weights
+    return PresentSpeeds(present, trust)
+
+
+class _Change(NamedTuple):
+    at: float
+    """Time of the first measurement after it."""
+    log_factor: float
+    """Log speed after - before."""
+
+
+def _size_numbers(workers: FloatArray, servers: FloatArray) -> FloatArray:
+    """(n, s) 1 where measurement n was made at the s-th distinct size."""
+    if not len(workers):
+        return np.zeros((0, 0))
+    _, number = np.unique(np.column_stack([workers, servers]), axis=0, return_inverse=True)
+    return np.asarray(np.eye(int(number.max()) + 1)[number.reshape(-1)])
+
+
+def _clearest_change(sizes: FloatArray, log_speeds: FloatArray, times: FloatArray) -> _Change | None:
+    """The change that explains most, if it is clear: least squares of log speed = mean of its size + δ·(after τ).
+
+    `sizes` (n, s) tells the size of each measurement. With values and steps taken relative to the means of their sizes,
+    δ = Σ y·z / Σ z², and the squared error falls by δ²·Σ z². All τ are tried at once.
+    """
+    moments = np.unique(times)[1:]  # (m,) possible τ
+    is_after = times[:, None] >= moments  # (n, m)
+    moments = moments[is_after.sum(axis=0) >= _LEAST_AFTER]
+    if not len(moments):
+        return None
+    step = (times[:, None] >= moments).astype(np.float64)
+    counts = sizes.sum(axis=0)
+    y = log_speeds - sizes @ (sizes.T @ log_speeds / counts)
+    z = step - sizes @ (sizes.T @ step / counts[:, None])
+    squared = (z**2).sum(axis=0)  # 0 where no size was measured on both sides
+    delta = np.divide(y @ z, squared, out=np.zeros(len(moments)), where=squared > 1e-9)
+    explained = delta**2 * squared
+    best = int(np.argmax(explained))
+    left = float(y @ y - explained[best])
+    noise = max(_NOISE**2, left / max(len(y) - len(counts) - 1, 1))
+    if abs(delta[best]) < _LEAST_CHANGE or explained[best] < _LEAST_GAIN * noise:
+        return None
+    return _Change(float(moments[best]), float(delta[best]))
