@@ -13,7 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_scheduler.policies import policy_named
 
-_HEADER_WORD = re.compile(r"[\x21-\x7e]+")
+_HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+"""What an HTTP header can carry to the letter: blanks at the ends are cut off on the way."""
 
 
 def is_loopback(host: str) -> bool:
@@ -91,9 +92,9 @@ class Settings(BaseSettings):
         for name, secret in (("OPTIMUS_TOKEN", self.token), ("OPTIMUS_SECRET", self.secret)):
             if secret is not None and len(secret.get_secret_value()) < 16:
                 raise ValueError(f"{name} must have at least 16 characters")
-        if self.token is not None and not _HEADER_WORD.fullmatch(self.token.get_secret_value()):
+        if self.token is not None and not _HEADER_TEXT.fullmatch(self.token.get_secret_value()):
             raise ValueError(
-                "OPTIMUS_TOKEN must be printable ASCII without blanks: no request could carry it otherwise"
+                "OPTIMUS_TOKEN must be printable ASCII without blanks at its ends: no request can carry another"
             )
         return self
 

@@ -74,7 +74,7 @@ def test_an_empty_secret_is_refused() -> None:
     [
         ({"token": "too-short-15char"[:15]}, "OPTIMUS_TOKEN must have at least 16"),
         ({"secret": "too-short"}, "OPTIMUS_SECRET must have at least 16"),
-        ({"token": "sixteen characters and blanks"}, "printable ASCII"),
+        ({"token": "blanks at the end cannot be sent  "}, "printable ASCII"),
         ({"token": "sixteen-characters-é"}, "printable ASCII"),
     ],
 )
