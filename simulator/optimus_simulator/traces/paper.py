@@ -2,7 +2,7 @@
 
 What the paper does not state is chosen here: 60 jobs as in its public generator, tasks of 2.5 cores, step times with
 the proportions that it measured for ResNet-50 (table 2), transfer growing with the model's size, scaled so that
-100 epochs at 1 + 1 take what the job takes on one GPU, six hours at most.
+the run up to convergence takes at 1 + 1 what it takes on one GPU, six hours at most.
 
 References: Peng et al., EuroSys 2018, section 6.1, tables 1 and 2, figures 2 and 5.
 """
@@ -118,16 +118,17 @@ def _job(number: int, submitted_at: float, random: np.random.Generator) -> Trace
         requested_workers=4,
         requested_servers=4,
     )
+    total_steps = converged_epoch(model.loss, rule) * _STEPS_PER_EPOCH
     truth = ParametricTruth(
-        total_steps=converged_epoch(model.loss, rule) * _STEPS_PER_EPOCH,
-        law=_law(model, mode),
+        total_steps=total_steps,
+        law=_law(model, mode, total_steps),
         loss_law=model.loss,
         epoch_steps=_STEPS_PER_EPOCH,
     )
     return TraceJob(f"{model.name}-{number}", submitted_at, spec, truth)
 
 
-def _law(model: Model, mode: Mode) -> ParameterServerLaw:
+def _law(model: Model, mode: Mode, total_steps: float) -> ParameterServerLaw:
     transfer = model.parameters / _MEASURED_PARAMETERS
     if mode is Mode.SYNC:
         theta, batch = [*_SYNC[:2], _SYNC[2] * transfer, *_SYNC[3:]], float(_BATCH)
@@ -135,7 +136,7 @@ def _law(model: Model, mode: Mode) -> ParameterServerLaw:
         theta, batch = [_ASYNC[0], _ASYNC[1] * transfer, *_ASYNC[2:]], 1.0
     unscaled = ParameterServerLaw(tuple(theta), batch, mode)
     run_seconds = min(model.hours, _LONGEST_HOURS) * 3600
-    factor = run_seconds / (_FULL_EPOCHS * _STEPS_PER_EPOCH) * unscaled(1, 1)
+    factor = run_seconds / total_steps * unscaled(1, 1)
     return ParameterServerLaw(tuple(value * factor for value in theta), batch, mode)
 
 
