@@ -83,6 +83,7 @@ class _JobSide:
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
         self._wanted = tuple(sorted((self._fill(post) for post in posts(want.allocation)), key=lambda task: task.key))
+        self._wanted_keys = {placed.key for placed in (*self._coordinator(), *self._wanted)}
 
     def set_wanted(self) -> Iterator[SetWanted]:
         """The new wanted set, if it is new."""
@@ -109,7 +110,7 @@ class _JobSide:
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and self._wants(task)]
 
     def leaving(self) -> list[Task]:
-        """Live tasks that leave of their own accord: nothing while others are to join, for they are let go after that."""
+        """Live tasks that are let go without waiting for anybody: none while others are to join first."""
         if any(self.starts()):
             return []
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
@@ -125,7 +126,7 @@ class _JobSide:
                 return Resources()
 
     def _wants(self, task: Task) -> bool:
-        return any(task.key == placed.key for placed in (*self._coordinator(), *self._wanted))
+        return task.key in self._wanted_keys
 
     def _coordinator(self) -> Iterator[PlacedTask]:
         """The coordinator, while the job wants tasks. It stays on its node, if it can: so its address stays, too."""
@@ -176,13 +177,15 @@ def _starts_with_room(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Itera
     """
     sides = list(sides)
     leaving = [(side, task) for side in sides for task in side.leaving()]
-    free = {node.name: node.capacity for node in nodes if any(task.node == node.name for _, task in leaving)}
-    for side, task in (*leaving, *((side, task) for side in sides for task in side.staying())):
+    staying = [(side, task) for side in sides for task in side.staying()]
+    left_nodes = {task.node for _, task in leaving}
+    free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
+    for owner, task in (*leaving, *staying):
         if task.node in free:
-            free[task.node] -= side.need(task.key.role)
+            free[task.node] -= owner.need(task.key.role)
     starts = [(start.task, side) for side in sides for start in side.starts()]
-    for placed, side in sorted(starts, key=lambda entry: entry[0].key):
-        need = side.need(placed.key.role)
+    for placed, owner in sorted(starts, key=lambda entry: entry[0].key):
+        need = owner.need(placed.key.role)
         if placed.node not in free or placed.key.role is Role.COORDINATOR or need.fits_in(free[placed.node]):
             if placed.node in free:
                 free[placed.node] -= need
