@@ -1,63 +1,59 @@
-"""The models of a job, fitted to its telemetry and remembered: rounds are frequent, and most telemetry is old.
+"""The models of all jobs, fitted to their telemetry and remembered for one round: most telemetry is old.
 
-A fit is a pure function of what was reported, so remembering it changes no answer. The caches are bounded.
+A fit is a pure function of what was reported, so remembering it changes no answer.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
-from threading import Lock
 
 import numpy as np
 
 from optimus_models.history import LossHistory
 from optimus_models.loss_curve import LossCurve
-from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import JobSpec, Mode, SpeedSample
+from optimus_scheduler.types import Job, Mode, SpeedSample
 
-_REMEMBERED = 8192
-"""Fits of each kind that are kept: a few for each of the thousands of jobs that one cluster has."""
-
-Losses = tuple[tuple[float, ...], tuple[float, ...]]
+_Losses = tuple[tuple[float, ...], tuple[float, ...]]
 """Steps and the loss at each."""
-
-_known_curves: OrderedDict[Losses, LossCurve] = OrderedDict()
-"""Recently used last."""
-_known_curves_lock = Lock()
+_Measured = tuple[tuple[SpeedSample, ...], Mode, int | None, float, int]
+"""Speed samples, mode, global batch size, half-life of a sample in seconds, steps for full weight."""
 
 
-def loss_curves(reported: Sequence[Losses]) -> list[LossCurve]:
-    """The loss curve of each job, in one batch: fitted one by one they would take ten times as long."""
-    with _known_curves_lock:
-        curves = {losses: _known_curves.pop(losses) for losses in set(reported) & _known_curves.keys()}
-    missing = [losses for losses in dict.fromkeys(reported) if losses not in curves]
-    curves.update(zip(missing, LossCurve.fit_many([LossHistory.of(*losses) for losses in missing]), strict=True))
-    with _known_curves_lock:
-        _known_curves.update(curves)
-        while len(_known_curves) > _REMEMBERED:
-            _known_curves.popitem(last=False)
-    return [curves[losses] for losses in reported]
+class Fits:
+    """Fits models, and keeps those of the last call only: its size is that of the jobs last asked about.
+
+    Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._curves: dict[_Losses, LossCurve] = {}
+        self._speeds: dict[_Measured, Speeds] = {}
+
+    def of(self, jobs: Sequence[Job], settings: Settings) -> list[tuple[LossCurve, Speeds]]:
+        """The loss curve and the speeds of each job."""
+        losses = [(job.loss_steps, job.losses) for job in jobs]
+        measured = [_measured(job, settings) for job in jobs]
+        self._curves = self._fitted_curves(losses)
+        self._speeds = {each: self._speeds.get(each) or _fit_speeds(*each) for each in dict.fromkeys(measured)}
+        return [(self._curves[told], self._speeds[each]) for told, each in zip(losses, measured, strict=True)]
+
+    def _fitted_curves(self, losses: Sequence[_Losses]) -> dict[_Losses, LossCurve]:
+        """In one batch: fitted one by one they would take ten times as long."""
+        missing = [told for told in dict.fromkeys(losses) if told not in self._curves]
+        fitted = LossCurve.fit_many([LossHistory.of(*told) for told in missing])
+        known = {told: self._curves[told] for told in losses if told in self._curves}
+        return known | dict(zip(missing, fitted, strict=True))
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def stop_seconds(observed: tuple[float, ...]) -> float:
-    """Predicted stop of the next change of size, from the stops of those before."""
-    return RescaleCost.fit(observed).predict()
+def _measured(job: Job, settings: Settings) -> _Measured:
+    half_life_seconds, full_weight_steps = settings.sample_half_life_seconds, settings.full_weight_steps
+    return job.speed_samples, job.spec.mode, job.spec.global_batch_size, half_life_seconds, full_weight_steps
 
 
-def speeds(samples: tuple[SpeedSample, ...], spec: JobSpec, settings: Settings) -> Speeds:
-    """The speeds of a job that reported `samples`."""
-    half_life, full_weight = settings.sample_half_life_seconds, settings.full_weight_steps
-    return _speeds(samples, spec.mode, spec.global_batch_size, half_life, full_weight)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _speeds(
+def _fit_speeds(
     samples: tuple[SpeedSample, ...], mode: Mode, batch: int | None, half_life_seconds: float, full_weight_steps: int
 ) -> Speeds:
     # Only the proportions of the weights matter, so ages may be taken from the newest sample instead of from now.

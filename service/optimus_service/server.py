@@ -22,6 +22,7 @@ import structlog
 import uvicorn
 
 from optimus_scheduler import cycle
+from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.types import Plan, Snapshot
@@ -163,9 +164,10 @@ def make_rounds(
 def make_planner(policy: Policy, settings: Settings) -> Planner:
     """The pure middle of a round, with this policy."""
     constants = SchedulerSettings(drain_seconds=settings.drain_seconds)
+    forecaster = RememberingForecaster()  # remembers its fits from round to round
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
-        return cycle.plan(snapshot, policy, constants, timer)
+        return cycle.plan(snapshot, policy, constants, timer, forecaster)
 
     return planner
 

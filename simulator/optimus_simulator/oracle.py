@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from optimus_models.speed_model import SpeedModel
-from optimus_scheduler.forecast import forecast
+from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
@@ -51,16 +51,17 @@ class Oracle:
         self._jobs, self._options, self._seed = jobs, options, seed
         self._speeds: dict[str, TrueSpeeds] = {}
         self._signs: dict[str, float] = {}
+        self._forecaster = RememberingForecaster()
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
-        return tuple(self._outlook(job, now, settings) for job in sorted(jobs, key=lambda job: job.id))
+        untold = [replace(job, loss_steps=(), losses=(), speed_samples=()) for job in jobs]  # nothing is fitted to them
+        return tuple(self._corrected(outlook) for outlook in self._forecaster(untold, now, settings))
 
-    def _outlook(self, job: Job, now: float, settings: Settings) -> Outlook:
+    def _corrected(self, outlook: Outlook) -> Outlook:
+        job = outlook.job
         running, speeds = self._jobs[job.id], self._speeds_of(job.id)
         steps = running.training.steps_left() * self._convergence_factor(running)
         remaining = Interval(steps, steps, steps)
-        untold = replace(job, loss_steps=(), losses=(), speed_samples=())  # nothing is fitted to them
-        outlook = forecast(untold, now, settings)
         told = replace(
             outlook.forecast,
             total_steps=Interval(*(job.step + steps,) * 3),

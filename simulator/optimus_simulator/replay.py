@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.policies.base import Policy
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
@@ -57,7 +57,7 @@ class Replay:
         self._n_rounds = 0
         self._next_round = 0.0
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
-        self._forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else forecast_all
+        self._forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
 
     def run(self) -> Outcome:
         """Until every job has ended.
