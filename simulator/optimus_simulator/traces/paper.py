@@ -35,7 +35,7 @@ _BURSTS = 0.6
 _TASK = Resources(2.5, 6 * GIB)
 _MOST_TASKS = 16
 _LONGEST_HOURS = 2.0
-"""Of the run of a large job, scaled down. With the six of the paper its machines would be busy twice as long as it says."""
+"""Of the run of a large job, scaled down. With the paper's six, its machines would be busy twice as long as it says."""
 _FULL_EPOCHS = 100
 _STEPS_PER_EPOCH = 50.0
 _PATIENCE = 3
