@@ -9,7 +9,8 @@ of a curve, n >= 5, and is asked for the rest:
 * convergence error: |predicted - true epoch| / true, where a run has converged at the first e at which its smoothed
   loss fell by less than 1 % of its maximum between e-3 and e, at e, e+1 and e+2. Only curves that converge after the
   prefix count, only predictions after the prefix are considered, and they are capped at 10·N;
-* coverage: how often the model's 80 % interval holds the final loss.
+* coverage: how often the model's 80 % interval holds the final loss, and how often that of `convergence_step` holds the
+  convergence epoch (models that are a `LossCurve`; the same curves as for the convergence error).
 
 No model is given learning rates. `ours + runs` is also given finished runs: the curves of the same family that come
 from other sources or stand earlier in the file; no other model sees more than the prefix. What was fixed while looking
@@ -23,7 +24,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -31,7 +32,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models import FinishedRun, LossCurve, Prior
+from optimus_models import FinishedRun, LossCurve, Prior, Rule, convergence_step
 
 FloatArray = NDArray[np.float64]
 
@@ -57,6 +58,11 @@ class Curve:
     @property
     def largest(self) -> float:
         return float(np.max(np.abs(self.losses)))
+
+    @property
+    def spacing(self) -> float:
+        """Mean distance of its steps."""
+        return float((self.steps[-1] - self.steps[0]) / (len(self.steps) - 1))
 
 
 class Forecaster(Protocol):
@@ -120,6 +126,8 @@ class Score:
     final: list[float]
     convergence: list[float]
     covered: list[bool]
+    end_covered: list[bool] = field(default_factory=list)
+    """One entry per curve whose convergence was predicted with an interval."""
 
     def summary(self) -> dict[str, float | int | None]:
         """Medians and 90th percentiles over curves, in per cent."""
@@ -127,6 +135,7 @@ class Score:
             "final_median": _percent(self.final, 50),
             "final_p90": _percent(self.final, 90),
             "coverage_80": 100.0 * float(np.mean(self.covered)) if self.covered else None,
+            "convergence_coverage_80": 100.0 * float(np.mean(self.end_covered)) if self.end_covered else None,
             "convergence_median": _percent(self.convergence, 50),
             "convergence_p90": _percent(self.convergence, 90),
             "curves": len(self.final),
@@ -191,6 +200,8 @@ def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
             if true_epoch is not None and true_epoch > n:
                 predicted = _predicted_epoch(model, curve, n)
                 score.convergence.append(abs(predicted - true_epoch) / true_epoch)
+                if isinstance(model, LossCurve):
+                    score.end_covered.append(_holds_end(model, curve, n, true_epoch))
     return scores
 
 
@@ -202,21 +213,34 @@ def _score_final(model: Forecaster, curve: Curve, score: Score) -> None:
     score.covered.append(float(np.mean(low)) <= true <= float(np.mean(high)))
 
 
+def _holds_end(model: LossCurve, curve: Curve, n: int, true_epoch: int) -> bool:
+    """Whether the interval of the total steps, by the same rule, holds the true end."""
+    rule = Rule(loss_decrease=0.01, relative=False, patience_epochs=1)
+    end = convergence_step(model, rule, steps_per_epoch=3 * curve.spacing, now_step=float(curve.steps[n - 1]))
+    return end is not None and end.low <= curve.steps[0] + (true_epoch - 1) * curve.spacing <= end.high
+
+
 def _predicted_epoch(model: Forecaster, curve: Curve, n: int) -> int:
     cap = CAP * len(curve.losses)
-    spacing = (curve.steps[-1] - curve.steps[0]) / (len(curve.steps) - 1)
-    predicted = model.predict(curve.steps[0] + spacing * np.arange(cap))
+    predicted = model.predict(curve.steps[0] + curve.spacing * np.arange(cap))
     largest = float(np.max(np.abs(smoothed(curve.losses[:n]))))
     return convergence_epoch(predicted, largest, after=n - 1) or cap
 
 
 def _print_table(results: Mapping[str, Mapping[float, Score]]) -> None:
-    columns = ("final_median", "final_p90", "coverage_80", "convergence_median", "convergence_p90", "converging_curves")
-    print(f"{'model':12}{'prefix':>8}" + "".join(f"{column:>20}" for column in columns))
+    columns = (
+        "final_median",
+        "final_p90",
+        "coverage_80",
+        "convergence_median",
+        "convergence_coverage_80",
+        "converging_curves",
+    )
+    print(f"{'model':12}{'prefix':>8}" + "".join(f"{column:>25}" for column in columns))
     for model, scores in results.items():
         for prefix, score in scores.items():
             summary = score.summary()
-            cells = "".join(f"{'-':>20}" if summary[c] is None else f"{summary[c]:20.2f}" for c in columns)
+            cells = "".join(f"{'-':>25}" if summary[c] is None else f"{summary[c]:25.2f}" for c in columns)
             print(f"{model:12}{prefix:8.0%}{cells}")
 
 

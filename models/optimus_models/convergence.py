@@ -26,10 +26,11 @@ HORIZON = 50.0
 LEAST_POINTS = 5
 """With fewer losses than this a loss-decrease rule neither fires nor is predicted."""
 
-_LOG_ERROR_DOWN, _LOG_ERROR_UP = 0.15, 0.30
-"""80 % bounds of log(true / predicted total steps) of a job that is about to end ..."""
-_LOG_GROWTH_DOWN, _LOG_GROWTH_UP = 0.40, 0.30
-"""... and how much wider they are for each unit of log(predicted / present step). Measured; see docs/models.md."""
+_LOG_DOWN = 0.53
+"""Lower 80 % bound of log(true / predicted total steps): minus this share of log(predicted / present step) ..."""
+_LOG_UP, _LOG_UP_NARROWING, _LEAST_LOG_UP = 0.45, 0.06, 0.2
+"""... and the upper one, with how much it narrows for each unit of that: a job that seems about to end often does not,
+because its learning rate is lowered. Measured; see docs/models.md."""
 _SEARCH_POINTS = 128
 """Steps at which a curve without closed forms is looked at; again as often round the first hit, twice."""
 
@@ -284,8 +285,9 @@ def _first_step(holds: Callable[[FloatArray], BoolArray], earliest: float, horiz
 
 
 def _bounds(expected: float, now_step: float, coverage: float) -> tuple[float, float]:
-    """Errors are multiplicative and grow with how far ahead the end is: bounds in the logarithm of the total."""
+    """Errors are multiplicative, and those below grow with how far ahead the end is: bounds in the log of the total."""
     ahead = math.log(expected / max(now_step, 1.0)) if expected > max(now_step, 1.0) else 0.0
     width = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
-    low = expected * math.exp(-width * (_LOG_ERROR_DOWN + _LOG_GROWTH_DOWN * ahead))
-    return max(low, now_step), expected * math.exp(width * (_LOG_ERROR_UP + _LOG_GROWTH_UP * ahead))
+    low = expected * math.exp(-width * _LOG_DOWN * ahead)
+    up = max(_LOG_UP - _LOG_UP_NARROWING * ahead, _LEAST_LOG_UP)
+    return max(low, now_step), expected * math.exp(width * up)
