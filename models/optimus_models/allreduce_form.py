@@ -64,7 +64,8 @@ class AllReduceForm(NamedTuple):
 
     def log_seconds(self, sizes: FloatArray, compression: float = 1.0) -> FloatArray:
         """(n,) logarithms of the step times at `sizes` (n, 3): nodes, workers, batch per worker."""
-        return _Split.of(self.logs, sizes, self.scheme, self.unit_batch, compression).step + np.log(self.unit_seconds)
+        split = _Split.of(self.logs, sizes, self.scheme, self.unit_batch, compression)
+        return np.asarray(split.step + np.log(self.unit_seconds), dtype=np.float64)
 
     def gradient_seconds(self, sizes: FloatArray) -> FloatArray:
         return np.exp(_Split.of(self.logs, sizes, self.scheme, self.unit_batch).gradient) * self.unit_seconds
@@ -212,7 +213,7 @@ class _Problem(NamedTuple):
 
     def finished(self, logs: FloatArray, noise: float) -> AllReduceForm:
         slopes = self.slopes(logs, noise)
-        covariance = np.linalg.inv(slopes.T @ slopes)
+        covariance = np.linalg.inv(slopes.T @ slopes).astype(np.float64)
         squares = float((self.mismatch(logs, noise) ** 2).sum()) / 2.0
         cost = squares + float(self.points.weights.sum()) * float(np.log(noise))
         final = self.noise(logs)
