@@ -154,6 +154,16 @@ def test_own_prices_come_first() -> None:
     assert prices.server_hour == 1.0
 
 
+def test_the_example_in_the_repository_can_be_studied() -> None:
+    example = Path(__file__).parents[2] / "examples" / "digits_depths.csv"
+    result = _run(example, "--column", "gpu=device", "--batch-size", 120, "--examples", 1437, "--json")
+    assert result.exit_code == 0, result.output
+    study = json.loads(result.stdout)
+    assert study["held_out"] == 6
+    assert study["forecasts"][0]["before_epoch"]["low"] <= 17 <= study["forecasts"][0]["before_epoch"]["high"]
+    assert study["time_to_target"]
+
+
 def test_on_the_measured_logs_the_better_prior_is_better(tmp_path: Path) -> None:
     folder = os.environ.get("OPTIMUS_DATA")
     if not folder:

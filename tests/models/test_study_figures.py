@@ -88,6 +88,14 @@ def test_the_first_epochs_tell_how_much_a_curve_is_stretched() -> None:
     assert np.all(low <= high)
 
 
+def test_before_the_first_epoch_the_stretch_follows_size() -> None:
+    template = Template.of([_run(10, stretch=3.0), _run(20, stretch=2.0), _run(40, stretch=1.3)])
+    nothing = np.zeros(0)
+    small, large = template.given(nothing, 10), template.given(nothing, 80)
+    assert large.stretch < small.stretch
+    assert template.given(nothing).stretch == pytest.approx(1.0, abs=0.05)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6))
 def test_any_first_epochs_leave_an_ordered_prediction(losses: list[float]) -> None:

@@ -80,9 +80,9 @@ def _forecast(findings: Findings) -> Section:
         f"2. Predicting the network with {findings.held_out} layers",
         [
             "Regression of β: each coefficient as a + b·layers + c(GPU), ordinary least squares over the runs above. "
-            "Prior: their common shape, stretched in time by an unknown factor; before the first epoch the factor is 1 "
-            f"give or take one and a half, and the first {n} epochs of the run itself tell it (80 % intervals in "
-            "brackets).",
+            "Prior: their common shape, stretched in time by an unknown factor; before the first epoch the factor "
+            "follows the trend of the earlier runs with size, give or take one and a half, and the first "
+            f"{n} epochs of the run itself tell it (80 % intervals in brackets).",
             "Epoch of the target:",
             Table(header, epochs),
             "Error of the whole curve up to twice that epoch, mean in per cent of the largest loss:",
@@ -99,20 +99,30 @@ def _reason(findings: Findings) -> str:
     measured = [forecast.measured_epoch for forecast in findings.forecasts if forecast.measured_epoch is not None]
     if not firsts or not measured:
         return "Not every run reached the target, so the two methods can only be compared by their curves."
+    span = f"Earlier runs that got there took {_range(firsts)} epochs, this network {_range(measured)}. "
+    if len(firsts) < len(findings.first_epochs):
+        span = f"{len(findings.first_epochs) - len(firsts)} of the earlier runs never reached the target. {span}"
+    loss, forecasts = findings.target.loss, findings.forecasts
+    plain = float(np.median([forecast.plain.epoch_of(loss) for forecast in forecasts]))
+    after = float(np.median([forecast.after.epoch_of(loss).mean for forecast in forecasts]))
     typical = float(np.median(measured))
-    span = (
-        f"The earlier runs took {min(firsts)} to {max(firsts)} epochs, this network {min(measured)} to {max(measured)}."
+    if abs(plain - typical) <= abs(after - typical):
+        return span + (
+            "Here the regression is at least as near: this network continues the trend of the others, and what is "
+            "special about it is its size, which the regression sees. The prior is for networks of another kind."
+        )
+    stretch = float(np.median([forecast.after.stretch for forecast in forecasts]))
+    return span + (
+        "A line through the coefficients can only continue what it was fitted to, and size is not what tells this "
+        "network apart: whatever does (its kind of blocks, how it starts) is in no column of the table. No regression "
+        "on size and GPU type can know it, and one without an interval hides that. The prior says before the first "
+        "epoch how little it knows; then the first epochs, relative to their first loss, fall as the earlier runs did "
+        f"when stretched {stretch:.1f} times, and that corrects it."
     )
-    if min(firsts) <= typical <= max(firsts):
-        return span + " It is one of their kind, so a line through their coefficients should have it about right."
-    stretch = float(np.median([forecast.after.stretch for forecast in findings.forecasts]))
-    return (
-        f"{span} A line through the coefficients can only continue what it was fitted to, and size is not what tells "
-        "this network apart: whatever does (its kind of blocks, how it starts) is in no column of the table. No "
-        "regression on size and GPU type can know it, and one without an interval hides that. The prior says before "
-        "the first epoch how little it knows; then the first epochs, relative to their first loss, fall as the earlier "
-        f"runs did when stretched {stretch:.1f} times, and that corrects it."
-    )
+
+
+def _range(epochs: list[int]) -> str:
+    return f"{min(epochs)} to {max(epochs)}" if min(epochs) < max(epochs) else str(epochs[0])
 
 
 def _epoch_row(forecast: Forecast, findings: Findings) -> tuple[str, ...]:
@@ -178,8 +188,8 @@ def _scaling(findings: Findings) -> Section:
                 one.kind,
                 str(point.workers),
                 f"{point.examples_per_second:.0f}",
-                f"{point.epoch_seconds:.1f}",
-                f"{point.epoch_cost:.4f}",
+                f"{point.epoch_seconds:.3g}",
+                f"{point.epoch_cost:.3g}",
                 f"{100 * point.efficiency:.0f}",
             )
             for one in findings.scalability

@@ -151,8 +151,8 @@ def _forecasts(
             run,
             first_epoch_at(run, target),
             regression.predict(run.layers, run.gpu),
-            template.given(run.losses[:0]),
-            template.given(run.losses[: options.first_epochs]),
+            template.given(run.losses[:0], run.layers),
+            template.given(run.losses[: options.first_epochs], run.layers),
         )
         for run in runs
     ]

@@ -2,11 +2,12 @@
 
 Networks differ by how many epochs they need much more than by the shape of their curves. So the loss of a new run is
 
-    loss(k) = scale · shape(k / s),     log s ~ Normal(0, spread²) before its first epoch,
+    loss(k) = scale · shape(k / s),     log s ~ Normal(slope · log(layers / typical layers), spread²) before its epochs,
 
-shape: geometric mean of the earlier runs (each as a fraction of its largest loss). The first epochs of the run itself
-make the posterior of s, on a grid. The spread is not what the earlier runs show (they are of few families) but at
-least a factor of 1.6, because an unknown family may differ more than its siblings do from each other.
+shape: geometric mean of the earlier runs (each as a fraction of its largest loss); slope: how the stretch of those goes
+with their size. The first epochs of the run itself make the posterior of s, on a grid. The spread is not what the
+earlier runs show (they are of few families) but at least a factor of 1.6, because an unknown family may differ more
+than its siblings do from each other.
 """
 
 from __future__ import annotations
@@ -75,6 +76,10 @@ class Template(NamedTuple):
     """A typical largest loss."""
     spread: float
     """One sigma of log s for a run of another network."""
+    slope: float = 0.0
+    """Of log s against the logarithm of the size ..."""
+    typical_layers: float = 1.0
+    """... from this one on."""
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Template:
@@ -84,11 +89,16 @@ class Template(NamedTuple):
         logs = np.minimum.accumulate(curves.mean(axis=0))
         scale = float(np.median([run.largest_loss for run in runs]))
         alone = cls(logs, scale, LEAST_SPREAD)
-        stretches = [np.log(alone.given(run.losses[: len(run.losses) // 4 + 1]).stretch) for run in runs]
-        return cls(logs, scale, max(LEAST_SPREAD, float(np.std(stretches))))
+        stretches = np.log([alone.given(run.losses[: len(run.losses) // 4 + 1]).stretch for run in runs])
+        sizes = np.log([float(run.layers) for run in runs])
+        apart = sizes - sizes.mean()
+        # The added 0.1 stands for having seen nothing: sizes that hardly differ say nothing about a slope.
+        slope = float(apart @ stretches / (apart @ apart + 0.1))
+        around = float(np.std(stretches - slope * apart))
+        return cls(logs, scale, max(LEAST_SPREAD, around), slope, float(np.exp(sizes.mean())))
 
-    def given(self, first_losses: FloatArray) -> StretchedCurve:
-        """What the first epochs of a run (m may be 0; NaN are left out) say about it."""
+    def given(self, first_losses: FloatArray, layers: float | None = None) -> StretchedCurve:
+        """What the first epochs of a run (m may be 0; NaN are left out) and its size, if known, say about it."""
         finite = np.isfinite(first_losses) & (first_losses > 0)
         scale = float(np.max(first_losses[finite])) if finite.any() else self.scale
         epochs = np.arange(1.0, len(first_losses) + 1)[finite]
@@ -96,7 +106,8 @@ class Template(NamedTuple):
         expected = np.log(self.shape_at(epochs / _STRETCHES[:, None]))
         counted = min(1.0, _INDEPENDENT / max(len(epochs), 1))
         misfit = counted * ((logs - expected) ** 2).sum(axis=1) / _POINT_NOISE**2
-        plausibility = -0.5 * (misfit + (np.log(_STRETCHES) / self.spread) ** 2)
+        centre = 0.0 if layers is None else self.slope * float(np.log(layers / self.typical_layers))
+        plausibility = -0.5 * (misfit + ((np.log(_STRETCHES) - centre) / self.spread) ** 2)
         weights = np.exp(plausibility - plausibility.max())
         return StretchedCurve(self, scale, weights / weights.sum())
 
