@@ -66,7 +66,9 @@ def forecast_curves(findings: Findings) -> Figure:
         _draw_forecast(axes, forecast, findings)
     panels[0].set_ylabel("training loss")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=4 if len(forecasts) > 2 else 2, frameon=False, fontsize=9
+    )
     return figure
 
 
