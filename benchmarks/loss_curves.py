@@ -165,6 +165,12 @@ def load_curves(path: Path) -> list[Curve]:
     ]
 
 
+def usable_curves(path: Path) -> list[Curve]:
+    """Those whose losses are all finite and that are long enough for a prefix."""
+    curves = load_curves(path)
+    return [curve for curve in curves if np.all(np.isfinite(curve.losses)) and len(curve.losses) > LEAST_POINTS]
+
+
 def smoothed(losses: FloatArray) -> FloatArray:
     """Centred moving average of max(3, N/40 made odd) points, narrower at the ends."""
     n = len(losses)
@@ -252,9 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(arguments)
     path = options.data / "curves.csv" if options.data.is_dir() else options.data
-    curves = [
-        curve for curve in load_curves(path) if np.all(np.isfinite(curve.losses)) and len(curve.losses) > LEAST_POINTS
-    ]
+    curves = usable_curves(path)
     models = {**MODELS, WITH_HISTORY: ours_with_history(curves)}
     results = {name: evaluate(fit, curves) for name, fit in models.items()}
     if options.json:

@@ -3,7 +3,7 @@
 A run of the same kind, aligned by step, tells what no history can: when the learning rate will be lowered, and how far
 the loss then falls. Each finished run is one more expert beside the fitted curve. It predicts the present loss times
 its own ratio (its loss then / its loss at the present step), and counts the more, the more alike the two have gone on
-so far. The fitted curve itself counts as a fixed number of runs, so that it decides where no run is alike.
+so far. The fitted curve itself has a fixed weight, so that it decides where no run is alike.
 
 Runs of other kinds do not help (docs/models.md), so a prior should hold those of the same family only.
 """
@@ -24,10 +24,9 @@ from optimus_models.power_mixture import PowerMixture, fit_power_mixtures
 MAX_RUNS = 64
 """Runs in one prior; the newest are kept. More only cost time."""
 
-_SAME_PROJECT = 5.0
-"""A run of the same project counts as much as so many that are only of the same family."""
-_OWN_CURVE = 0.3
-"""The fitted curve counts as much as so many runs of the same family that went exactly the same way."""
+_SAME_PROJECT, _SAME_FAMILY = 15.0, 0.35
+"""Weights of a run that went exactly the same way, where the job's own fitted curve has 1. Other people's runs of the
+same family alone hardly help, those of the same project very much; measured, see docs/models.md."""
 _UNLIKE, _UNLIKE_POWER = 0.15, 2
 """Mean difference in log loss at which a run counts a quarter, and how fast it then counts less."""
 _COMPARED = np.linspace(0.15, 1.0, 12)
@@ -90,10 +89,10 @@ class Prior:
         theirs = np.array([run.log_loss(at) for run in self.runs])  # (r, 12)
         own = _log(smoothed(steps, losses, at))
         unlike = np.mean((theirs - theirs[:, -1:] - own + own[-1]) ** 2, axis=1)
-        weights = np.array([_SAME_PROJECT if run.same_project else 1.0 for run in self.runs])
+        weights = np.array([_SAME_PROJECT if run.same_project else _SAME_FAMILY for run in self.runs])
         weights /= (1.0 + unlike / _UNLIKE**2) ** _UNLIKE_POWER
-        total = weights.sum() + _OWN_CURVE
-        return Experts(self.runs, weights / total, float(_OWN_CURVE / total), theirs[:, -1], last)
+        total = weights.sum() + 1.0
+        return Experts(self.runs, weights / total, float(1.0 / total), theirs[:, -1], last)
 
 
 class Experts(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import loss_curves, speed_models
+from benchmarks import loss_curves, refit, speed_drift, speed_models
 
 
 @pytest.fixture
@@ -83,6 +83,21 @@ def test_speed_models_report_as_json(speeds_file: Path, capsys: pytest.CaptureFi
     error = {(row["design"], row["model"], row["samples"]): row["mean_error"] for row in report["percent"]}
     assert error["chosen", "paper", 15] == pytest.approx(0.0, abs=0.1)
     assert error["chosen", "ours", 15] < 5.0
+
+
+def test_corrected_speeds_are_those_after_the_change(speeds_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert speed_drift.main(["--data", str(speeds_file), "--json", "--draws", "3"]) == 0
+    rows = json.loads(capsys.readouterr().out)["percent"]
+    (slower,) = (row for row in rows if row["factor"] == 3.0 and row["since"] == 4)
+    assert slower["corrected"] < 20 < 100 < slower["kept"]
+
+
+def test_refit_times_are_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refit.main(["--jobs", "50", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["jobs"] == 50
+    assert 0 < figures["fit_batched_seconds"] < figures["fit_one_by_one_seconds"]
+    assert figures["points_per_job"] > 50
 
 
 def test_chosen_measurements_are_distinct(speeds_file: Path) -> None:
