@@ -2,9 +2,9 @@
 
     python -m benchmarks.refit [--json] [--jobs 4000]
 
-Made-up jobs, each with as many points as its bounded record holds. Measured in seconds of one core (CPU time of all
-threads, so that neither more cores nor a crowded machine count), the best of a few rounds: adding the point, fitting all curves in one go, and fitting
-them one by one as a service without batches would.
+Made-up jobs that have made one to three times as many steps as their bounded records hold points; such records are half
+full to full. Measured in seconds of one core (CPU time of all threads, so that neither more cores nor a crowded machine
+count), the best of a few rounds: adding the point, fitting all curves in one go, and fitting them one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONE_BY_ONE = 200
 
 
 def made_up_jobs(n: int) -> list[LossBuckets]:
-    """Falling, noisy losses of runs of many lengths; all records are as full as they get."""
+    """Falling, noisy losses of runs of many lengths, all longer than a record."""
     random = np.random.default_rng(0)
     jobs = []
     for length in random.integers(MAX_LOSS_POINTS, 3 * MAX_LOSS_POINTS, n):
