@@ -127,7 +127,9 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     rounds = make_rounds(
         settings, repository, cluster, planner, Applier(repository, cluster, hub, context, clock), clock
     )
-    times = LoopTimes(settings.round_seconds, settings.debounce_seconds, settings.lease_seconds)
+    times = LoopTimes(
+        settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
+    )
     leadership = Leadership(repository, settings.lease_seconds, clock)
     loop = SchedulingLoop(rounds, leadership, cluster, repository, metrics, times, clock)
     services = Services(

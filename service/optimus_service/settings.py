@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     )
     policy: str = Field(default="optimus", description="scheduling policy, see docs/policies.md")
     round_seconds: float = Field(default=60.0, gt=0, le=3600, description="period of scheduling rounds")
+    learning_round_seconds: float = Field(
+        default=10.0, gt=0, le=3600, description="period while the speed of a job is being learned, if shorter"
+    )
     debounce_seconds: float = Field(default=0.5, ge=0, le=60, description="events this close together share one round")
     lease_seconds: float = Field(
         default=10.0, gt=0, le=600, description="a leader not heard of for so long is replaced"

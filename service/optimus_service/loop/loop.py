@@ -46,6 +46,9 @@ class LoopTimes:
     """Seconds."""
 
     round_seconds: float
+    learning_round_seconds: float
+    """Between rounds while the speed of a job is being learned, if shorter: waiting a whole period for each new size
+    would leave short jobs at their first one."""
     debounce_seconds: float
     lease_seconds: float
 
@@ -178,8 +181,10 @@ class SchedulingLoop:
         trigger = self._debounced_trigger()
         if self._stopping:
             return 0.0
-        succeeded = self._attempt(trigger, fence)
-        return self._times.round_seconds if succeeded else min(self._times.round_seconds, _RETRY_SECONDS)
+        times, succeeded = self._times, self._attempt(trigger, fence)
+        if not succeeded:
+            return min(times.round_seconds, _RETRY_SECONDS)
+        return min(times.round_seconds, times.learning_round_seconds) if self._rounds.learning else times.round_seconds
 
     def _attempt(self, trigger: str, fence: int) -> bool:
         phases = Phases()

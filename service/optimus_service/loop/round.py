@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import structlog
 
 from optimus_scheduler.cycle import Timer
-from optimus_scheduler.types import Plan, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.types import Plan, Reason, Snapshot, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
@@ -74,6 +74,8 @@ class Round:
         self._clock = clock
         self._keep_seconds = keep_seconds
         self._pruned_at = clock()
+        self.learning = False
+        """Whether the last round kept a job at its size only until that has been measured."""
 
     def run(self, trigger: str, fence: int, phases: Phases | None = None) -> RoundRecord:
         """One round, for the reason `trigger`, by the leader with the token `fence`.
@@ -96,6 +98,7 @@ class Round:
         # 4. Do it.
         with phases.measure("apply"):
             failures = self._applier.apply(plan, snapshot, fence)
+        self.learning = any(decision.reason is Reason.LEARNING_SPEED for decision in plan.decisions)
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
             at=now,

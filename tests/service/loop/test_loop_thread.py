@@ -12,7 +12,7 @@ from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import NODES, World
 
 from optimus_scheduler import cycle
-from optimus_scheduler.types import Plan, Resources, Role, Snapshot, TaskKey
+from optimus_scheduler.types import Allocation, Decision, Forecast, Plan, Reason, Resources, Role, Snapshot, TaskKey
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.leader import Leadership
@@ -29,6 +29,7 @@ class Planner:
 
     def __init__(self) -> None:
         self.n_rounds = 0
+        self.decisions: tuple[Decision, ...] = ()
         self.error: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()
@@ -38,7 +39,7 @@ class Planner:
         self.n_rounds += 1
         if self.error is not None:
             raise self.error
-        return Plan((), ())
+        return Plan(self.decisions, ())
 
 
 class Running:
@@ -52,14 +53,16 @@ class Running:
         self.metrics = Metrics()
         self.loops: list[SchedulingLoop] = []
 
-    def loop(self, round_seconds: float = NEVER, debounce_seconds: float = 0.0) -> SchedulingLoop:
+    def loop(
+        self, round_seconds: float = NEVER, learning_round_seconds: float = NEVER, debounce_seconds: float = 0.0
+    ) -> SchedulingLoop:
         loop = SchedulingLoop(
             self.world.rounds,
             Leadership(self.repository, 10.0, time.time),
             self.world.cluster,
             self.repository,
             self.metrics,
-            LoopTimes(round_seconds, debounce_seconds, 10.0),
+            LoopTimes(round_seconds, learning_round_seconds, debounce_seconds, 10.0),
             time.time,
         )
         self.loops.append(loop)
@@ -121,6 +124,21 @@ def test_events_during_a_round_share_the_next_one(running: Running) -> None:
 def test_rounds_come_by_the_period(running: Running) -> None:
     running.started(round_seconds=0.05)
     wait_until("three rounds have run", lambda: running.triggers()[:3] == ["start", "period", "period"])
+
+
+def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> None:
+    running.world.submit()
+    size = Allocation(1, 1)
+    forecast = Forecast("job-1", None, None, confidence=0.0)
+    running.planner.decisions = (Decision("job-1", size, size, Reason.LEARNING_SPEED, "Learning.", forecast),)
+    loop = running.started(learning_round_seconds=0.05)
+    wait_until("three rounds have run", lambda: running.triggers()[:3] == ["start", "period", "period"])
+    running.planner.decisions = ()
+    wait_until("a round without a learner has run", lambda: not running.world.rounds.learning)
+    n_rounds = running.planner.n_rounds
+    loop.trigger("submit")
+    wait_until("the next round has run", lambda: running.triggers()[-1] == "submit")
+    assert running.planner.n_rounds == n_rounds + 1, "without a learner only events and the long period ask for rounds"
 
 
 def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
