@@ -18,6 +18,7 @@ FLAGS = {
     "service_url": "--service-url",
     "policy": "--policy",
     "round_seconds": "--round-seconds",
+    "learning_round_seconds": "--learning-round-seconds",
     "debounce_seconds": "--debounce-seconds",
     "local_slots": "--slots",
     "local_nodes": "--nodes",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,12 @@ from optimus_cli.palette import STATE_STYLES
 
 SHOWN_EVENTS = 8
 SHOWN_DECISIONS = 10
+WIDE_COLUMNS = 110
+"""From this many characters on a terminal shows all columns of a list."""
+LONGEST_WHOLE_ID = 28
+HIDDEN_WHEN_NARROW = frozenset({"step", "age"})
+FOLDED = frozenset({"time left", "age", "cause", "message"})
+"""Columns of several words. All others are kept on one line: half a number is no number."""
 
 
 def state(name: str) -> Text:
@@ -25,14 +32,13 @@ def state(name: str) -> Text:
     return Text(name, style=STATE_STYLES.get(name, ""))
 
 
-def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+def _table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
+    """`folded` columns may break into lines beside those that always may; without any, what is too wide is cut off."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    aligned = set(right)
+    aligned, broken = set(right), FOLDED.union(folded)
     for column in columns:
-        # An id is there to be copied: it is never broken into lines.
-        table.add_column(
-            column, justify="right" if column in aligned else "left", overflow="fold", no_wrap=column == "id"
-        )
+        justify: Literal["left", "right"] = "right" if column in aligned else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in broken)
     return table
 
 
@@ -50,21 +56,38 @@ def job_list(jobs: Sequence[Job], now: datetime) -> RenderableType:
     """One line per job."""
     if not jobs:
         return Text("No jobs. Submit one with `optimus submit`.", style="dim")
-    table = _table(
-        "id", "state", "progress", "step", "loss", "time left", "size", "age", right=["progress", "step", "loss"]
-    )
-    for job in jobs:
-        table.add_row(
-            escape(job["id"]),
-            state(job["state"]),
-            progress(job),
-            wording.count(job["step"]),
-            wording.number(job["loss"], wording.LOSS_DIGITS),
-            time_left(job),
-            wording.tasks(job["running"]),
-            wording.ago(job["created_at"], now),
-        )
-    return table
+    return _JobList(jobs, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _JobList:
+    """A table with fewer columns where the terminal is narrow: a figure broken into lines is no figure."""
+
+    jobs: Sequence[Job]
+    now: datetime
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        narrow = options.max_width < WIDE_COLUMNS
+        # An id is there to be copied: it is broken only where it would push the figures out of a small terminal.
+        breaks_ids = narrow and max(len(job["id"]) for job in self.jobs) > LONGEST_WHOLE_ID
+        hidden = HIDDEN_WHEN_NARROW if narrow else frozenset[str]()
+        rows = [{name: cell for name, cell in self._cells(job) if name not in hidden} for job in self.jobs]
+        table = _table(*rows[0], right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
+        for row in rows:
+            table.add_row(*row.values())
+        yield table
+
+    def _cells(self, job: Job) -> list[tuple[str, RenderableType]]:
+        return [
+            ("id", escape(job["id"])),
+            ("state", state(job["state"])),
+            ("progress", progress(job)),
+            ("step", wording.count(job["step"])),
+            ("loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
+            ("time left", time_left(job)),
+            ("size", wording.tasks(job["running"])),
+            ("age", wording.ago(job["created_at"], self.now)),
+        ]
 
 
 def progress(job: Job) -> str:

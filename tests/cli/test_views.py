@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import live, render
+from optimus_cli import live, render, wording
 from optimus_cli.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -54,6 +54,17 @@ def test_every_job_can_be_shown(job: Any) -> None:
         assert "nan" not in text.lower().split()
         assert "None" not in text
         assert text.strip()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
+    jobs = [builders.job(id="digits-resnet-abcd1234", step=12_345), builders.finished_job(id="digits-cnn-abcd1234")]
+    text = shown(render.job_list(jobs, NOW), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for job in jobs:
+        for whole in (job["id"], job["state"], wording.number(job["loss"], wording.LOSS_DIGITS)):
+            assert whole in text
+    assert ("12 345" in text) == (width > 100)
 
 
 def test_names_and_messages_are_not_markup() -> None:
