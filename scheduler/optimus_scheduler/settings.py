@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+def _no_prices() -> Mapping[str, float]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +58,9 @@ class Settings:
     """Time that an unwanted task has to leave at a step boundary; SIGTERM after it, SIGKILL after twice that."""
     cancel_force_seconds: float = 10.0
     """SIGKILL for tasks of a cancelled or ended job after so long: nobody waits for their result."""
+
+    # --- money
+    price_per_gpu_hour: Mapping[str, float] = field(default_factory=_no_prices)
+    """Price of one GPU for one hour, by GPU type, in whatever currency `max_cost` is in. A type without one is free."""
+    price_per_core_hour: float = 0.0
+    """... and of one CPU core."""

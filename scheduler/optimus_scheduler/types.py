@@ -164,6 +164,27 @@ class TaskDemand:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricTarget:
+    """A value that one of the figures of the job's own evaluation has to reach."""
+
+    name: str
+    """As the job's `evaluate` calls it, for example `test_accuracy`."""
+    at_least: float | None = None
+    """The metric rises to this ..."""
+    at_most: float | None = None
+    """... or falls to this; one of the two is given."""
+    best: float | None = None
+    """The best value that a rising metric can have; None: 1, or 100 for targets above 1."""
+
+    @property
+    def value(self) -> float:
+        """The target itself."""
+        value = self.at_least if self.at_least is not None else self.at_most
+        assert value is not None, "one of at_least and at_most is given"
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class ConvergenceRule:
     """When a job is done: the first of the given conditions to hold.
 
@@ -179,6 +200,10 @@ class ConvergenceRule:
     max_steps: int | None = None
     max_epochs: float | None = None
     max_seconds: float | None = None
+    target_metric: MetricTarget | None = None
+    """A figure of the job's own evaluation, judged on its fitted curve."""
+    max_cost: float | None = None
+    """Money spent, at the prices of `Settings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +302,26 @@ class SpeedSample:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedJob:
+    """What a job that ended well told, as far as it says something about later jobs of the same task."""
+
+    id: str
+    task: str
+    """The import path of its code: jobs with the same one are of one family."""
+    project: str
+    steps_per_epoch: float
+    """Runs are compared epoch by epoch: a batch twice as large makes half as many steps."""
+    loss_steps: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    speed_samples: tuple[SpeedSample, ...] = ()
+    mode: Mode = Mode.SYNC
+    architecture: Architecture = Architecture.PS
+    global_batch_size: int | None = None
+    percent_of_peak: float | None = None
+    """Which part of the arithmetic speed of its device its layers reached, where that was measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One active job as a round sees it: what was asked for, what it has, what it told so far."""
 
@@ -293,7 +338,15 @@ class Job:
     """Steps of the (down-sampled) loss history, increasing."""
     losses: tuple[float, ...] = ()
     """Loss at each of `loss_steps`; may hold NaN and infinities."""
+    metric_steps: tuple[float, ...] = ()
+    """Steps at which the metric of `spec.convergence.target_metric` was evaluated, increasing."""
+    metric_values: tuple[float, ...] = ()
+    """Its value at each of `metric_steps`."""
     speed_samples: tuple[SpeedSample, ...] = ()
+    similar: tuple[EndedJob, ...] = ()
+    """Ended jobs of the same task, oldest first, that its future may be judged by."""
+    spent: float = 0.0
+    """Money spent so far, at the prices of `Settings`; 0 without prices."""
     allocation: Allocation = NOTHING
     """What the job was last given (wanted), whether or not all tasks run yet."""
     allocated_at: float | None = None
@@ -384,6 +437,14 @@ class Forecast:
     """Predicted speed at the present allocation."""
     remaining_seconds: Interval | None = None
     """Predicted time left at the present allocation."""
+    finished_runs: int = 0
+    """How many ended jobs of the same task the loss curve was judged by ..."""
+    finished_runs_share: float = 0.0
+    """... and how much they counted beside the job's own losses, 0 to 1."""
+    speed_from: str | None = None
+    """What predicted speeds rest on: `measured`, `similar jobs` or `analysis`; None when nothing is known."""
+    cost: Interval | None = None
+    """Predicted money still to be spent at the present allocation; None without prices."""
     converged: bool = False
 
 

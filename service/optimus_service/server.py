@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import MappingProxyType
 
 import structlog
 import uvicorn
@@ -163,9 +164,18 @@ def make_rounds(
     )
 
 
+def scheduler_settings(settings: Settings) -> SchedulerSettings:
+    """The constants of a round."""
+    return SchedulerSettings(
+        drain_seconds=settings.drain_seconds,
+        price_per_gpu_hour=MappingProxyType(dict(settings.price_per_gpu_hour)),
+        price_per_core_hour=settings.price_per_core_hour,
+    )
+
+
 def make_planner(policy: Policy, settings: Settings) -> Planner:
     """The pure middle of a round, with this policy."""
-    constants = SchedulerSettings(drain_seconds=settings.drain_seconds)
+    constants = scheduler_settings(settings)
     forecaster = RememberingForecaster()  # remembers its fits from round to round
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:

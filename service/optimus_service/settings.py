@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -15,6 +15,10 @@ from optimus_scheduler.policies import policy_named
 
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 """What an HTTP header can carry to the letter: blanks at the ends are cut off on the way."""
+
+
+Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+"""Money, in whatever currency the operator and the jobs' `max_cost` agree on."""
 
 
 def is_loopback(host: str) -> bool:
@@ -73,6 +77,13 @@ class Settings(BaseSettings):
         ge=60,
         le=1e9,
         description="telemetry, decisions and logs of jobs that ended longer ago are deleted",
+    )
+    price_per_gpu_hour: dict[str, Price] = Field(
+        default_factory=dict, description='price of one GPU for one hour, by type, as JSON: {"V100": 2.48}'
+    )
+    price_per_core_hour: Price = Field(default=0.0, description="price of one CPU core for one hour")
+    learn_from_finished_jobs: bool = Field(
+        default=True, description="predict jobs with what earlier jobs of the same task did"
     )
     stop_tasks: bool = Field(
         default=False, description="end all tasks when the service is stopped, instead of letting them train on"
