@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
@@ -80,26 +80,28 @@ class LossCurve:
         Eq. 1 by non-negative least squares. `learning_rates` (one per point) may be given; no option uses them yet.
         `history`: finished runs of the same family, which `ours` follows as far as this one has gone their way.
         """
-        curve = cls.fit_many([LossHistory.of(steps, losses)], option=option)[0]
-        return curve if history is None or option == "paper" else curve.given(history, steps, losses)
+        return cls.fit_many([LossHistory.of(steps, losses)], option=option, priors=[history])[0]
 
     @classmethod
-    def fit_many(cls, histories: Sequence[LossHistory], *, option: Option = "ours") -> list[LossCurve]:
-        """What `fit` gives for each of `histories`, at a fraction of the time."""
+    def fit_many(
+        cls,
+        histories: Sequence[LossHistory],
+        *,
+        option: Option = "ours",
+        priors: Sequence[Prior | None] | None = None,
+    ) -> list[LossCurve]:
+        """What `fit` gives for each of `histories`, at a fraction of the time.
+
+        `priors`, one for each: the `history` that `fit` takes. Jobs of one family should share one.
+        """
+        known_runs = priors if priors is not None and option != "paper" else [None] * len(histories)
         curves: list[LossCurve | None] = [None if len(history) else _unknown(option, history) for history in histories]
         known = sorted((i for i, curve in enumerate(curves) if curve is None), key=lambda i: len(histories[i]))
         for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
-            for i, curve in zip(block, _fit_block([histories[i] for i in block], option), strict=True):
+            fitted = _fit_block([histories[i] for i in block], [known_runs[i] for i in block], option)
+            for i, curve in zip(block, fitted, strict=True):
                 curves[i] = curve
         return [curve for curve in curves if curve is not None]
-
-    def given(self, history: Prior, steps: ArrayLike, losses: ArrayLike) -> LossCurve:
-        """This curve of `steps` and `losses`, with what finished runs of the same family say about its future."""
-        points = LossHistory.of(steps, losses)
-        if not len(points):
-            return self
-        experts = history.experts(np.maximum(points.steps, 0.0), (points.losses - self.offset) / self.scale)
-        return replace(self, experts=experts)
 
     @property
     def law(self) -> InverseLaw:
@@ -162,7 +164,7 @@ def _as_steps(steps: ArrayLike) -> FloatArray:
     return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
 
 
-def _fit_block(histories: Sequence[LossHistory], option: Option) -> list[LossCurve]:
+def _fit_block(histories: Sequence[LossHistory], priors: Sequence[Prior | None], option: Option) -> list[LossCurve]:
     """Fit histories of about the same number of points, none of them empty."""
     batch = LossBatch.of(histories)
     laws = fit_inverse_laws(batch)
@@ -185,11 +187,26 @@ def _fit_block(histories: Sequence[LossHistory], option: Option) -> list[LossCur
             last_step=history.last_step,
             residual=residual,
             mixture=mixture,
+            experts=experts,
         )
-        for history, mixture, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
-            histories, mixtures, numbers, strict=True
+        for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
+            histories, mixtures, _experts(batch, priors), numbers, strict=True
         )
     ]
+
+
+def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts | None]:
+    """What the finished runs of each job say; jobs that share a prior are weighed together."""
+    experts: list[Experts | None] = [None] * len(priors)
+    rows: dict[int, list[int]] = {}
+    for row, prior in enumerate(priors):
+        rows.setdefault(id(prior), []).append(row)
+    for same in rows.values():
+        prior = priors[same[0]]
+        if prior is not None:
+            for row, found in zip(same, prior.experts(batch, same), strict=True):
+                experts[row] = found
+    return experts
 
 
 def _unknown(option: Option, history: LossHistory) -> LossCurve:

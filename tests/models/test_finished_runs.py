@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimus_models import FinishedRun, LossCurve, Prior
 from optimus_models.finished_runs import MAX_RUNS, smoothed
-from optimus_models.history import FloatArray
+from optimus_models.history import FloatArray, LossHistory
 
 STEPS = np.arange(1.0, 101.0)
 
@@ -65,6 +65,24 @@ def test_a_short_run_goes_on_as_its_own_curve_would() -> None:
 def test_a_prior_is_bounded_and_keeps_the_newest() -> None:
     runs = [FinishedRun.of([1.0, 2.0], [float(i + 1), 1.0]) for i in range(MAX_RUNS + 5)]
     assert Prior.of(runs).runs == tuple(runs[5:])
+
+
+def test_the_table_of_a_prior_says_what_its_runs_say() -> None:
+    runs = [FinishedRun.of(STEPS, stepped(level)) for level in (0.5, 2.0)]
+    steps = np.array([20.0, 55.0, 100.0, 400.0])
+    expected = np.array([run.log_loss(steps) for run in runs if run is not None])
+    np.testing.assert_allclose(Prior.of(runs).log_losses(steps), expected, atol=0.03)
+
+
+def test_jobs_fitted_together_hear_the_same_of_their_runs_as_one_by_one() -> None:
+    prior = Prior.of([FinishedRun.of(STEPS, stepped(level), same_project=True) for level in (0.5, 2.0)])
+    other = Prior.of([FinishedRun.of(STEPS, stepped(3.0))])
+    lengths, priors = (7, 40, 90, 40), (prior, other, None, prior)
+    histories = [LossHistory.of(STEPS[:n], stepped(1.0 + n / 100)[:n]) for n in lengths]
+    together = LossCurve.fit_many(histories, priors=priors)
+    for curve, history, known in zip(together, histories, priors, strict=True):
+        alone = LossCurve.fit(history.steps, history.losses, history=known)
+        np.testing.assert_allclose(curve.predict(2 * STEPS), alone.predict(2 * STEPS), rtol=1e-9)
 
 
 def test_smoothing_keeps_a_constant() -> None:
