@@ -4,7 +4,8 @@
 
 Made-up jobs that have made one to three times as many steps as their bounded records hold points; such records are half
 full to full. Measured in seconds of one core (CPU time of all threads, so that neither more cores nor a crowded machine
-count), the best of a few rounds: adding the point, fitting all curves in one go, and fitting them one by one.
+count), the best of a few rounds: adding the point, fitting all curves in one go, fitting them one by one, and fitting
+them in one go with finished runs of the same task to go by (50 tasks, 16 runs each).
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from optimus_models import LossCurve
+from optimus_models import FinishedRun, LossCurve, Prior
 from optimus_models.history import LossHistory
 from optimus_models.loss_buckets import MAX_LOSS_POINTS, LossBuckets
 
 JOBS, ROUNDS = 4000, 3
+FAMILIES, FINISHED = 50, 16
 ONE_BY_ONE = 200
 """So many jobs are fitted one by one; the time is scaled to all."""
 
@@ -47,6 +49,13 @@ def add_one_point(jobs: list[LossBuckets]) -> list[LossHistory]:
     return [LossHistory.of(*job.arrays()) for job in jobs]
 
 
+def made_up_priors(n: int) -> list[Prior]:
+    """What each of `n` jobs knows of earlier ones; jobs of one task know the same."""
+    runs = [FinishedRun.of(*job.arrays(), same_project=True) for job in made_up_jobs(FAMILIES * FINISHED)]
+    families = [Prior.of(runs[family::FAMILIES]) for family in range(FAMILIES)]
+    return [families[number % FAMILIES] for number in range(n)]
+
+
 def cpu_seconds(work: Callable[[], object]) -> float:
     begin = time.process_time()
     work()
@@ -61,6 +70,8 @@ def measure(n_jobs: int) -> dict[str, float]:
     one_by_one = min(cpu_seconds(lambda: [LossCurve.fit(h.steps, h.losses) for h in few]) for _ in range(ROUNDS))
     add = min(cpu_seconds(lambda: add_one_point(jobs)) for _ in range(ROUNDS))
     batched = min(cpu_seconds(lambda: LossCurve.fit_many(histories)) for _ in range(ROUNDS))
+    priors = made_up_priors(n_jobs)
+    informed = min(cpu_seconds(lambda: LossCurve.fit_many(histories, priors=priors)) for _ in range(ROUNDS))
     return {
         "jobs": n_jobs,
         "points_per_job": float(np.mean([len(history) for history in histories])),
@@ -68,6 +79,8 @@ def measure(n_jobs: int) -> dict[str, float]:
         "fit_batched_seconds": batched,
         "fit_one_by_one_seconds": one_by_one * n_jobs / len(few),
         "total_seconds": add + batched,
+        "fit_with_finished_runs_seconds": informed,
+        "total_with_finished_runs_seconds": add + informed,
     }
 
 
@@ -81,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(figures))
     else:
         for name, value in figures.items():
-            print(f"{name:24}{value:10.3f}")
+            print(f"{name:34}{value:10.3f}")
     return 0
 
 
