@@ -17,6 +17,8 @@ def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> 
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
         message = f"Waits: {placed.reason} ({_size(outlook.minimum)})."
+    if grant.note is not None:
+        message = f"{message} {grant.note}"
     return Decision(
         job_id=outlook.id,
         allocation=grant.allocation,
@@ -113,6 +115,18 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
     return f"Waits: no node of this cluster can host {_size(outlook.minimum)}, even when it is empty."
 
 
+def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
+    what = "Paused" if outlook.is_held else "Waits"
+    return f"{what}: project {outlook.job.spec.project} may have no more now, with {_size(outlook.minimum)} at least."
+
+
+def _as_constrained(outlook: Outlook, grant: Grant) -> str:
+    """The deadline's or budget's own sentence follows."""
+    if not outlook.is_held or grant.allocation != outlook.present:
+        return _granted_more(outlook, grant)
+    return f"Keeps {_size(grant.allocation)}{_outlook(outlook)}."
+
+
 def _converged(outlook: Outlook, _grant: Grant) -> str:
     rule = outlook.forecast.rule
     return f"Its convergence rule holds ({rule}) at step {outlook.job.step}: it is being finished."
@@ -131,6 +145,10 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.NOT_WORTH_RESCALING: _not_worth_rescaling,
     Reason.LEARNING_SPEED: _learning_speed,
     Reason.WAITING_FOR_RESOURCES: _waiting,
+    Reason.WAITING_FOR_QUOTA: _waiting_for_quota,
+    Reason.MEETING_DEADLINE: _as_constrained,
+    Reason.DEADLINE_CANNOT_BE_MET: _as_constrained,
+    Reason.WITHIN_BUDGET: _as_constrained,
     Reason.NO_FEASIBLE_NODE: _no_feasible_node,
     Reason.CONVERGED: _converged,
     Reason.CANCELLING: _cancelling,
@@ -147,6 +165,8 @@ def _size(allocation: Allocation) -> str:
 
 def _change(outlook: Outlook, grant: Grant) -> str:
     present, size = outlook.present, grant.allocation
+    if present.gpu_type and present.gpu_type != size.gpu_type:
+        return f"Moves from {_size(present)} on {present.gpu_type} to {_size(size)} on {size.gpu_type}"
     before, after = present.workers + present.servers, size.workers + size.servers
     verb = "Grows" if after > before else "Shrinks" if after < before else "Changes"
     return f"{verb} from {_size(present)} to {_size(size)}"

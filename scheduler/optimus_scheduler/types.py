@@ -9,7 +9,7 @@ Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -223,6 +223,42 @@ class JobSpec:
     """The one size that a policy gives which does not choose sizes; None: the maximum."""
     requested_servers: int | None = None
     """... and of servers."""
+    gpu_types: tuple[str, ...] = ()
+    """GPU types that the workers may run on, one at a time; empty: the one that `worker.resources` names."""
+    family: str = ""
+    """What the job trains (its task's import path): speeds of the same family carry over between GPU types."""
+    project: str = "default"
+    """Whose quota it counts against."""
+    deadline_at: float | None = None
+    """When it should be done, POSIX seconds."""
+
+    @property
+    def gpu_type(self) -> str | None:
+        """The GPU type that `worker.resources` names; None for a CPU job."""
+        return next((kind for kind, count in sorted(self.worker.resources.gpus.items()) if count > 0), None)
+
+    def on(self, gpu_type: str | None) -> JobSpec:
+        """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""
+        if gpu_type is None or self.gpu_type in (None, gpu_type):
+            return self
+        worker = self.worker.resources
+        resources = replace(worker, gpus={gpu_type: sum(worker.gpus.values())})
+        return replace(self, worker=replace(self.worker, resources=resources))
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a project is guaranteed of the cluster. What it does not use, others may borrow."""
+
+    project: str
+    share: float | None = None
+    """Fraction of everything, 0 to 1."""
+    cpu: float | None = None
+    """CPU cores; with `memory_bytes` and `gpus` it overrules `share` for that resource."""
+    memory_bytes: int | None = None
+    gpus: Mapping[str, int] = field(default_factory=_no_gpus)
+    may_borrow: bool = True
+    """Whether it may have more than that while others leave it idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +311,8 @@ class Task:
     """With `EXITED`: what it exited with, None when unknown (a node that was lost)."""
     unwanted_since: float | None = None
     """When the task left the wanted set; None while it is wanted."""
+    gpu_type: str | None = None
+    """What its GPUs are; None: none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +408,8 @@ class Snapshot:
     """Active jobs only (queued, running, paused), any order."""
     tasks: tuple[Task, ...] = ()
     """Live tasks, and of each active job's (role, rank) the newest incarnation, exited or not."""
+    quotas: tuple[Quota, ...] = ()
+    """Of the projects that have one, any order."""
 
     @property
     def capacity(self) -> Resources:
@@ -409,6 +449,14 @@ class Reason(StrEnum):
     """Too little is measured yet; its size is chosen so that the speed model learns."""
     WAITING_FOR_RESOURCES = "WaitingForResources"
     """Not even its minimum fits beside the jobs ahead of it."""
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    """Its project has used up what it may have, or others have a right to the room that it would need."""
+    MEETING_DEADLINE = "MeetingDeadline"
+    """It has the least that is predicted to meet its deadline, ahead of others."""
+    DEADLINE_CANNOT_BE_MET = "DeadlineCannotBeMet"
+    """No size that it may have is predicted to meet its deadline; it competes like a job without one."""
+    WITHIN_BUDGET = "WithinBudget"
+    """A larger size would be faster, but its steps would cost more than is left of its budget."""
     NO_FEASIBLE_NODE = "NoFeasibleNode"
     """There is room in the cluster as a whole but no node can host its tasks."""
     CONVERGED = "Converged"

@@ -36,6 +36,8 @@ class Grant:
     """Marginal gain of the last task granted beyond the minimum, in the policy's unit."""
     next_gain: float | None = None
     """Marginal gain of the best task that it did not get."""
+    note: str | None = None
+    """A sentence for the job's owner about its deadline, budget or quota, beside the reason's own."""
 
 
 class Policy(Protocol):
