@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 
 def _no_prices() -> Mapping[str, float]:
@@ -52,6 +53,18 @@ class Settings:
     """... and has to make the job faster by this fraction, the error of a good speed model."""
     near_end_seconds: float = 10.0
     """A job with less time left keeps what it has: it will free everything in a moment."""
+
+    # --- GPU types, deadlines, budgets
+    gpu_type_by: Literal["speed", "price"] = "speed"
+    """What decides between GPU types: the speed of a job's equal part of a type, or speed per price."""
+    gpu_scaling: float = 0.8
+    """Exponent of speed by workers, assumed when GPU types are compared: between none (0) and perfect scaling (1)."""
+    least_type_gain: float = 0.25
+    """A running job moves to another GPU type only for so much more: types differ by factors, noise by per cents."""
+    deadline_margin: float = 1.25
+    """Steps left are taken to be so many times the predicted ones, at most: predictions err by about a fifth."""
+    budget_margin: float = 0.9
+    """A job grows only to sizes that would leave a tenth of its budget: costs are predicted, too."""
 
     # --- reconciling
     drain_seconds: float = 20.0

@@ -1,0 +1,194 @@
+"""Which GPU type each job runs on, chosen before anything is forecast: the rest of a round sees jobs of one type.
+
+A job's score on a type is the speed that it would have there with its equal part of the type's GPUs:
+
+    score = relative speed on the type · (GPUs of its part / GPUs of a worker) ^ scaling          (by speed)
+    score = relative speed on the type / price of a GPU                                           (by price)
+
+A type that has no room left for the job's minimum beside the minima of the others comes last. Waiting jobs take the
+best type in order of arrival. A job that runs keeps its type unless another one is better by `least_type_gain` and
+saves more than the change costs: moving to another type replaces all workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from optimus_models.rescale import RescaleCost
+from optimus_scheduler.constraints.type_speeds import RelativeSpeeds, relative_speeds
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import Directive, Job, JobSpec, Node, Resources
+
+ANY_GPU = "gpu"
+"""A worker that asks for GPUs of this type takes any that the cluster has, unless the job says which."""
+
+
+def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """GPU types that the job may run on and that a worker fits on here, the preferred first; empty for a CPU job.
+
+    Just the type that it names when there is none: it cannot run, and is told so.
+    """
+    named = spec.gpu_type
+    if named is None:
+        return ()
+    offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
+    wanted = spec.gpu_types or (offered if named == ANY_GPU else (named,))
+    return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
+
+
+def _is_hosted(spec: JobSpec, gpu_type: str, nodes: Sequence[Node]) -> bool:
+    worker = spec.on(gpu_type).worker.resources
+    return any(worker.fits_in(node.capacity) for node in nodes if node.schedulable)
+
+
+def on_chosen_types(jobs: Sequence[Job], nodes: Sequence[Node], now: float, settings: Settings) -> tuple[Job, ...]:
+    """The jobs with their workers on one GPU type each, and measured speeds as they would be on that type.
+
+    Jobs that name one type, and CPU jobs, come back as they are. Independent of the order of `jobs`.
+    """
+    choices = _choices(jobs, nodes)
+    if all(len(types) <= 1 for types in choices.values()):
+        return tuple(_settled(job, next(iter(choices.get(job.id, ())), None)) for job in jobs)
+    speeds = relative_speeds(jobs, settings)
+    chosen = choose_types(jobs, choices, _gpus_by_type(nodes), speeds, now, settings)
+    return tuple(on_type(job, chosen.get(job.id), speeds) for job in jobs)
+
+
+def on_type(job: Job, gpu_type: str | None, speeds: RelativeSpeeds) -> Job:
+    """The job on this type; what was measured on others is scaled by how fast the types are for it."""
+    if gpu_type is None or all(sample.gpu_type in (None, gpu_type) for sample in job.speed_samples):
+        return _settled(job, gpu_type)
+    of = speeds.of(job)
+    samples = tuple(
+        replace(
+            sample,
+            gpu_type=gpu_type,
+            steps_per_second=sample.steps_per_second * of(gpu_type) / of(sample.gpu_type or gpu_type),
+        )
+        for sample in job.speed_samples
+    )
+    return replace(job, spec=job.spec.on(gpu_type), speed_samples=samples)
+
+
+def _settled(job: Job, gpu_type: str | None) -> Job:
+    return job if job.spec.on(gpu_type) is job.spec else replace(job, spec=job.spec.on(gpu_type))
+
+
+def has_left_its_type(job: Job) -> bool:
+    """Whether the workers that it has are of another type than its specification names now: they are replaced."""
+    return job.allocation.gpu_type not in (None, job.spec.gpu_type)
+
+
+def _choices(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """The types of each GPU job; remembered for jobs that ask for the same."""
+    known: dict[object, tuple[str, ...]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
+    for job in jobs:
+        spec, worker = job.spec, job.spec.worker.resources
+        if not worker.gpus:
+            continue
+        key = (spec.gpu_types, worker.cpu, worker.memory_bytes, tuple(worker.gpus.items()))
+        if key not in known:
+            known[key] = accepted_types(spec, nodes)
+        choices[job.id] = known[key]
+    return choices
+
+
+def _gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
+    total = sum((node.capacity for node in nodes if node.schedulable), Resources())
+    return dict(total.gpus)
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+def choose_types(
+    jobs: Sequence[Job],
+    choices: Mapping[str, Sequence[str]],
+    gpus: Mapping[str, int],
+    speeds: RelativeSpeeds,
+    now: float,
+    settings: Settings,
+) -> dict[str, str]:
+    """The GPU type of each job that has a choice of at least one, by job id."""
+    market = _Market(gpus, speeds, settings)
+    with_gpus = sorted((job for job in jobs if choices.get(job.id)), key=lambda job: (job.submitted_at, job.id))
+    chosen: dict[str, str] = {}
+    running = [job for job in with_gpus if job.allocation.gpu_type in choices[job.id]]
+    for job in running:
+        chosen[job.id] = job.allocation.gpu_type or ""
+        market.join(job, chosen[job.id])
+    for job in with_gpus:
+        if job.id not in chosen:
+            chosen[job.id] = market.best(job, choices[job.id])
+            market.join(job, chosen[job.id])
+    for job in running:
+        if len(choices[job.id]) > 1 and _may_move(job, now, settings):
+            chosen[job.id] = market.moved(job, chosen[job.id], choices[job.id], now)
+    return chosen
+
+
+def _may_move(job: Job, now: float, settings: Settings) -> bool:
+    """Whether the job has trained on its type for a while and is to go on."""
+    since = job.allocated_at if job.allocated_at is not None else now
+    return job.directive is Directive.RUN and now - since >= settings.measuring_seconds
+
+
+class _Market:
+    """Who is on which type so far."""
+
+    def __init__(self, gpus: Mapping[str, int], speeds: RelativeSpeeds, settings: Settings) -> None:
+        self._gpus, self._speeds, self._settings = gpus, speeds, settings
+        self._weights = dict.fromkeys(gpus, 0.0)
+        self._minima = dict.fromkeys(gpus, 0)
+
+    def join(self, job: Job, gpu_type: str, sign: int = 1) -> None:
+        if gpu_type in self._gpus:
+            self._weights[gpu_type] += sign * job.spec.priority
+            self._minima[gpu_type] += sign * job.spec.worker.minimum * _gpus_of_a_worker(job)
+
+    def best(self, job: Job, types: Sequence[str]) -> str:
+        """The type with the highest score for a job that is on none; the earlier of equals."""
+        scores = {gpu_type: self._score(job, gpu_type) for gpu_type in types}
+        return max(types, key=lambda gpu_type: scores[gpu_type])
+
+    def moved(self, job: Job, present: str, types: Sequence[str], now: float) -> str:
+        """The type that the job goes on with; the change is counted."""
+        self.join(job, present, sign=-1)
+        best = self.best(job, types)
+        log_ratio = self._score(job, best)[1] - self._score(job, present)[1]
+        stays = not (self._has_room(job, best) and self._pays(job, log_ratio, now))
+        self.join(job, present if stays else best)
+        return present if stays else best
+
+    def _pays(self, job: Job, log_ratio: float, now: float) -> bool:
+        """Whether the move saves more than it costs; the job is expected to train as long again as it has."""
+        trained = now - job.started_at if job.started_at is not None else 0.0
+        seconds = min(max(trained, 0.0), self._settings.horizon_seconds)
+        stop = RescaleCost.fit(job.rescale_seconds).predict() * self._settings.rescale_margin
+        return log_ratio >= math.log1p(self._settings.least_type_gain) and log_ratio * seconds > stop
+
+    def _score(self, job: Job, gpu_type: str) -> tuple[bool, float]:
+        """(has room, logarithm of the score)."""
+        speed = math.log(self._speeds.of(job)(gpu_type))
+        prices = self._settings.price_per_gpu_hour
+        if self._settings.gpu_type_by == "price" and prices.get(gpu_type, 0.0) > 0:
+            return self._has_room(job, gpu_type), speed - math.log(prices[gpu_type])
+        parts = self._part(job, gpu_type) / _gpus_of_a_worker(job)
+        return self._has_room(job, gpu_type), speed + self._settings.gpu_scaling * math.log(max(parts, 1e-6))
+
+    def _has_room(self, job: Job, gpu_type: str) -> bool:
+        need = job.spec.worker.minimum * _gpus_of_a_worker(job)
+        return self._minima.get(gpu_type, 0) + need <= self._gpus.get(gpu_type, 0)
+
+    def _part(self, job: Job, gpu_type: str) -> float:
+        """GPUs that the job would have, were each type shared in proportion to priority."""
+        weight, each = job.spec.priority, _gpus_of_a_worker(job)
+        part = self._gpus.get(gpu_type, 0) * weight / (self._weights.get(gpu_type, 0.0) + weight)
+        return min(max(part, job.spec.worker.minimum * each), job.spec.worker.maximum * each)
+
+
+def _gpus_of_a_worker(job: Job) -> int:
+    return max(sum(job.spec.worker.resources.gpus.values()), 1)
