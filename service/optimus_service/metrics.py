@@ -1,115 +1,65 @@
 """What `/metrics` says, in Prometheus's terms. One `Metrics` per process; thread-safe.
 
-Figures of this process (requests, rounds, samples) are counted as they happen. Figures of jobs are read from the
-database when somebody scrapes, so every replica shows the same and nothing has to be kept in step.
-
-Labels are bounded: routes are templates, reasons and causes come from closed lists, and of active jobs at most
-`MAX_JOBS` (the oldest) have series of their own, which vanish when the job ends.
+What there is, is declared in `metric_catalogue`. Figures of this process (requests, rounds, samples) are counted as
+they happen. Figures of jobs and of the cluster are read when somebody scrapes, on the replica that leads.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from enum import Enum, auto
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from optimus_scheduler.types import JobState
+from optimus_scheduler.types import Node, Plan
+from optimus_service import metric_catalogue as catalogue
+from optimus_service.metric_catalogue import MAX_JOBS, Family
+from optimus_service.metric_figures import ClusterFigures, Point, points
 
-MAX_JOBS = 200
-"""Active jobs with series of their own: 8 series each, which a small Prometheus does not feel."""
-
-_REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0)
-"""Fine where ordinary calls are, up to the longest long poll."""
-_ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Up to the default round period: a round beyond it is late."""
-_PAUSE_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""From an in-place change on one machine to a restart from a checkpoint on a busy cluster."""
+__all__ = ["MAX_JOBS", "Metrics", "NoFigures"]
 
 
-@dataclass(frozen=True, slots=True)
-class JobFigures:
-    """What is shown of one active job. `None`: nothing can be said yet, no series."""
+class NoFigures(Enum):
+    """Why there are no figures of jobs and cluster."""
 
-    job_id: str
-    name: str
-    workers: int
-    servers: int
-    step: int
-    loss: float | None
-    steps_per_second: float | None
-    remaining_seconds: float | None
-    rescales: int
+    NO_DATABASE = auto()
+    NOT_LEADING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFigures:
-    """What the database says of all jobs. `None` in place of it: the database cannot be reached."""
-
-    jobs_by_state: Mapping[JobState, int]
-    active_jobs: tuple[JobFigures, ...]
-    """The oldest `MAX_JOBS` of them."""
-    n_active_jobs: int
+Read = Callable[[], ClusterFigures | NoFigures]
 
 
-_JOB_GAUGES: tuple[tuple[str, str, Callable[[JobFigures], float | None]], ...] = (
-    ("optimus_job_workers", "Workers of the job's current membership", lambda job: job.workers),
-    ("optimus_job_servers", "Parameter servers of the job's current membership", lambda job: job.servers),
-    ("optimus_job_step", "Steps completed", lambda job: job.step),
-    ("optimus_job_loss", "Loss of the newest sample; NaN and infinities are shown as they are", lambda job: job.loss),
-    ("optimus_job_steps_per_second", "Measured speed", lambda job: job.steps_per_second),
-    (
-        "optimus_job_predicted_remaining_seconds",
-        "Predicted time left at the present allocation",
-        lambda job: job.remaining_seconds,
-    ),
-    ("optimus_job_rescales", "Membership changes that the scheduler asked for", lambda job: job.rescales),
-)
+class StateCollector(Collector):
+    """Reads jobs and cluster when somebody scrapes."""
 
-
-class JobsCollector(Collector):
-    """Reads job figures when somebody scrapes."""
-
-    def __init__(self, read: Callable[[], ClusterFigures | None]) -> None:
+    def __init__(self, read: Read) -> None:
         self._read = read
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Metric]:
         """Nothing: otherwise registering would read the database."""
         return ()
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         figures = self._read()
-        yield _gauge("optimus_database_up", "1 when the database could be read", float(figures is not None))
-        if figures is None:
-            return
-        states = GaugeMetricFamily("optimus_jobs", "Jobs by state", labels=["state"])
-        for state in JobState:
-            states.add_metric([state.value], figures.jobs_by_state.get(state, 0))
-        yield states
-        for name, text, value_of in _JOB_GAUGES:
-            yield _job_gauge(name, text, figures.active_jobs, value_of)
-        left_out = figures.n_active_jobs - len(figures.active_jobs)
-        yield _gauge("optimus_jobs_without_series", "Active jobs beyond the bound on labels", left_out)
+        yield _metric(catalogue.DATABASE_UP, [((), float(figures is not NoFigures.NO_DATABASE))])
+        if isinstance(figures, ClusterFigures):
+            for family, found in points(figures):
+                yield _metric(family, found)
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _job_gauge(
-    name: str, text: str, jobs: Iterable[JobFigures], value_of: Callable[[JobFigures], float | None]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["job_id", "job"])
-    for job in jobs:
-        value = value_of(job)
-        if value is not None:
-            family.add_metric([job.job_id, job.name], value)
-    return family
+def _metric(family: Family, found: Iterable[Point]) -> Metric:
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
+    for labels, value in found:
+        metric.add_metric(labels, value)
+    return metric
 
 
 class Metrics:
@@ -121,54 +71,98 @@ class Metrics:
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
-        self._requests = Histogram(
-            "optimus_api_request_seconds",
-            "Time to answer API requests, by route template",
-            ["method", "route", "status"],
-            buckets=_REQUEST_BUCKETS,
-            registry=self.registry,
-        )
-        self._samples = Counter(
-            "optimus_samples",
-            "Telemetry samples by outcome: accepted, or why not",
-            ["outcome"],
-            registry=self.registry,
-        )
-        self._rounds = Histogram(
-            "optimus_round_seconds", "Time of scheduling rounds", buckets=_ROUND_BUCKETS, registry=self.registry
-        )
-        self._phases = Histogram(
-            "optimus_round_phase_seconds",
-            "Time of the phases of scheduling rounds",
-            ["phase"],
-            buckets=_ROUND_BUCKETS,
-            registry=self.registry,
-        )
-        self._failed_rounds = Counter("optimus_rounds_failed", "Rounds that ended early", registry=self.registry)
-        self._pauses = Histogram(
-            "optimus_rescale_pause_seconds",
-            "How long training stood still at membership changes",
-            ["cause"],
-            buckets=_PAUSE_BUCKETS,
-            registry=self.registry,
-        )
-        self._leader = Gauge("optimus_leader", "1 while this replica runs the rounds", registry=self.registry)
+        self._requests = self._histogram(catalogue.REQUESTS)
+        self._in_progress = self._gauge(catalogue.IN_PROGRESS)
+        self._long_polls = self._gauge(catalogue.LONG_POLLS)
+        self._streams = self._gauge(catalogue.STREAMS)
+        self._transactions = self._histogram(catalogue.TRANSACTIONS)
+        self._database_errors = self._counter(catalogue.DATABASE_ERRORS)
+        self._build = self._gauge(catalogue.BUILD)
+        self._samples = self._counter(catalogue.SAMPLES)
+        self._sample_lag = self._histogram(catalogue.SAMPLE_LAG)
+        self._pauses = self._histogram(catalogue.PAUSES)
+        self._completions = self._histogram(catalogue.COMPLETIONS)
+        self._prediction_error = self._histogram(catalogue.PREDICTION_ERROR)
+        self._rounds = self._histogram(catalogue.ROUNDS)
+        self._phases = self._histogram(catalogue.PHASES)
+        self._failed_rounds = self._counter(catalogue.FAILED_ROUNDS)
+        self._last_round = self._gauge(catalogue.LAST_ROUND)
+        self._decisions = self._counter(catalogue.DECISIONS)
+        self._actions = self._counter(catalogue.ACTIONS)
+        self._marginal_gain = self._gauge(catalogue.MARGINAL_GAIN)
+        self._leader = self._gauge(catalogue.LEADER)
+        self._loop_healthy = self._gauge(catalogue.LOOP_HEALTHY)
+        self._nodes: tuple[Node, ...] | None = None
 
-    def show_jobs(self, read: Callable[[], ClusterFigures | None]) -> None:
-        """Let every scrape read job figures with `read`. To be called once."""
-        self.registry.register(JobsCollector(read))
+    def _histogram(self, family: Family) -> Histogram:
+        return Histogram(family.name, family.help, family.labels, buckets=family.buckets, registry=self.registry)
+
+    def _gauge(self, family: Family) -> Gauge:
+        return Gauge(family.name, family.help, family.labels, registry=self.registry)
+
+    def _counter(self, family: Family) -> Counter:
+        return Counter(family.name, family.help, family.labels, registry=self.registry)
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def show_state(self, read: Read) -> None:
+        """Let every scrape read jobs and cluster with `read`. To be called once."""
+        self.registry.register(StateCollector(read))
+
+    def show_service(
+        self, *, version: str, policy: str, long_polls: Callable[[], int], loop_health: Callable[[], str | None]
+    ) -> None:
+        """What is asked for at each scrape, and what never changes. To be called once."""
+        self._build.labels(version, policy).set(1)
+        self._long_polls.set_function(long_polls)
+        self._loop_healthy.set_function(lambda: float(loop_health() is None))
+
+    @property
+    def nodes(self) -> tuple[Node, ...] | None:
+        """What the leader's last round saw; None on a replica that never led."""
+        return self._nodes
+
+    # --- the service ------------------------------------------------------------------------------------------------
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """An answered request; `route` is a template, never a path."""
         self._requests.labels(method, route, str(status)).observe(seconds)
 
+    def count_in_progress(self, change: int) -> None:
+        """A request came (1) or was answered (-1)."""
+        self._in_progress.inc(change)
+
+    def count_streams(self, change: int) -> None:
+        """An event stream was opened (1) or ended (-1)."""
+        self._streams.inc(change)
+
+    def observe_transaction(self, kind: str, seconds: float, *, failed: bool) -> None:
+        """A database transaction; `kind` is `read` or `write`."""
+        self._transactions.labels(kind).observe(seconds)
+        if failed:
+            self._database_errors.labels(kind).inc()
+
+    # --- what jobs tell ---------------------------------------------------------------------------------------------
+
     def count_samples(self, outcome: str, n_samples: int) -> None:
         """`outcome`: `accepted` or the reason why samples were not counted."""
         self._samples.labels(outcome).inc(n_samples)
 
+    def observe_sample_lag(self, seconds: float) -> None:
+        """How old the newest sample of a post was when it came; clocks that disagree count as 0."""
+        self._sample_lag.observe(max(seconds, 0.0))
+
     def observe_pause(self, cause: str, seconds: float) -> None:
         """A membership change during which training stood still."""
         self._pauses.labels(cause).observe(seconds)
+
+    def observe_end(self, outcome: str, jct_seconds: float, prediction_error: float | None) -> None:
+        """A job reported its end. `prediction_error` is relative; None when nothing had been predicted."""
+        self._completions.labels(outcome).observe(jct_seconds)
+        if prediction_error is not None:
+            self._prediction_error.observe(prediction_error)
+
+    # --- rounds -----------------------------------------------------------------------------------------------------
 
     def observe_round(self, seconds: float, phase_seconds: Mapping[str, float], *, failed: bool = False) -> None:
         """A scheduling round of this replica; `failed` when it ended early."""
@@ -177,6 +171,17 @@ class Metrics:
             self._phases.labels(phase).observe(duration)
         if failed:
             self._failed_rounds.inc()
+
+    def observe_plan(self, at: float, nodes: tuple[Node, ...], plan: Plan) -> None:
+        """What a round that went well (begun at `at`) saw and decided."""
+        self._last_round.set(at)
+        self._nodes = nodes
+        for reason, count in Tally(decision.reason.value for decision in plan.decisions).items():
+            self._decisions.labels(reason).inc(count)
+        for action, count in Tally(type(action).__name__ for action in plan.actions).items():
+            self._actions.labels(action).inc(count)
+        gains = [each.gain for each in plan.decisions if each.gain is not None and math.isfinite(each.gain)]
+        self._marginal_gain.set(min(gains, default=0.0))
 
     def set_leader(self, leads: bool) -> None:
         """Whether this replica runs the rounds now."""

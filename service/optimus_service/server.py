@@ -119,11 +119,11 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
         UnknownPolicy: of that name.
     """
     planner = make_planner(policy_named(settings.policy), settings)
-    repository = Repository(create_engine_from_url(settings.url))
+    metrics = Metrics()
+    repository = Repository(create_engine_from_url(settings.url), metrics.observe_transaction)
     cluster = make_cluster(settings)
     hub = WakeUpHub(repository.generations)
     tokens = JobTokens(load_secret(settings))
-    metrics = Metrics()
     context = LaunchContext(service_url, settings.data_directory / "jobs", tokens)
     rounds = make_rounds(
         settings, repository, cluster, planner, Applier(repository, cluster, hub, context, clock), clock
@@ -143,6 +143,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
         version=version("optimus-scheduler"),
         trigger_round=loop.trigger,
         loop_health=loop.health,
+        leads=lambda: loop.leads,
         clock=clock,
     )
     return Parts(services, loop)

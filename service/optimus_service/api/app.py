@@ -40,7 +40,7 @@ def create_app(services: Services) -> FastAPI:
     for router in _ROUTERS:
         app.include_router(router)
     problems.install(app, [route for router in (*_ROUTERS, app.router) for route in router.routes])
-    services.metrics.show_jobs(figures_reader(services.repository, services.clock))
+    _show_figures(services)
     # The middleware added last is the outermost: refused requests are logged and measured as well.
     app.add_middleware(
         AccessMiddleware,
@@ -51,6 +51,17 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(ObserveMiddleware, metrics=services.metrics)
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
+
+
+def _show_figures(services: Services) -> None:
+    metrics = services.metrics
+    metrics.show_state(figures_reader(services.repository, services.clock, services.leads, lambda: metrics.nodes))
+    metrics.show_service(
+        version=services.version,
+        policy=services.settings.policy,
+        long_polls=lambda: services.hub.n_waiters,
+        loop_health=services.loop_health,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -23,7 +23,9 @@ from optimus_service.api.schemas import (
     WantedBody,
 )
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.store.records import MembershipRecord, Sample
+from optimus_service.figures import prediction_error
+from optimus_service.store.records import JobRecord, MembershipRecord, Sample
+from optimus_service.store.repository import MAX_PAGE
 
 MAX_WAIT_SECONDS = 60.0
 """Longest long poll: below the idle timeouts of common proxies."""
@@ -85,6 +87,7 @@ def add_telemetry(
     """Report steps and losses. Samples that are not counted are named with the reason; that is no error."""
     samples = [Sample(**sample.model_dump()) for sample in telemetry.samples]
     added = services.repository.add_samples(job_id, samples, services.clock())
+    services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))
     services.metrics.count_samples("accepted", added.accepted)
     for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
         services.metrics.count_samples(why, n_samples)
@@ -105,6 +108,17 @@ def report_result(
         error=result.error,
         checkpoint=result.checkpoint,
     )
+    is_repetition = services.repository.get_job(job_id).result is not None
     job = services.repository.advance_job(job_id, event, services.clock())
+    if not is_repetition:
+        _observe_end(services, job, event)
     services.hub.notify(job_id, job.generation)
     services.trigger_round("result")
+
+
+def _observe_end(services: Services, job: JobRecord, event: ResultReported) -> None:
+    error = None
+    if event.outcome is Outcome.SUCCEEDED:
+        decisions = services.repository.decisions(job.id, limit=MAX_PAGE).items
+        error = prediction_error(decisions, event.step)
+    services.metrics.observe_end(event.outcome.value, services.clock() - job.created_at, error)

@@ -41,6 +41,7 @@ class ObserveMiddleware:
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         status = 500
+        self._metrics.count_in_progress(1)
         started = time.monotonic()
 
         async def watched_send(message: Message) -> None:
@@ -58,6 +59,7 @@ class ObserveMiddleware:
             error = unexpected
             raise
         finally:
+            self._metrics.count_in_progress(-1)
             self._record(scope, status, time.monotonic() - started, error)
 
     def _record(self, scope: Scope, status: int, seconds: float, error: Exception | None) -> None:

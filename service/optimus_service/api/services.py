@@ -27,6 +27,10 @@ def _healthy() -> str | None:
     return None
 
 
+def _leads() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Everything that endpoints use. Built once at start, shared by all requests."""
@@ -42,6 +46,8 @@ class Services:
     """Asks for a scheduling round soon, with the reason; returns at once, from any thread."""
     loop_health: Callable[[], str | None] = _healthy
     """What is wrong with the scheduling loop, None when nothing is."""
+    leads: Callable[[], bool] = _leads
+    """Whether this replica runs the rounds: it is the one that shows figures of jobs and cluster."""
     clock: Callable[[], float] = time.time
     """POSIX seconds."""
 

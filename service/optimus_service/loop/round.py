@@ -74,6 +74,9 @@ class Round:
         self._clock = clock
         self._keep_seconds = keep_seconds
         self._pruned_at = clock()
+        self.seen: ClusterView | None = None
+        self.decided = Plan((), ())
+        """What the last round that went well saw and decided."""
         self.learning = False
         """Whether the last round kept a job at its size only until that has been measured."""
 
@@ -110,6 +113,7 @@ class Round:
             error="; ".join(failures) or None,
         )
         self._repository.add_round(record, decision_records(plan, now))
+        self.seen, self.decided = view, plan
         self._cluster.forget(forgettable(view, snapshot))
         self._prune(now)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)

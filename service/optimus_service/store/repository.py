@@ -8,8 +8,10 @@ statements themselves are in the modules by subject (`jobs`, `wanted`, `membersh
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
@@ -19,6 +21,7 @@ from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask,
 from optimus_service.store import history, jobs, leases, memberships, retention, samples, tasks, wanted
 from optimus_service.store.driver_errors import mapped_errors
 from optimus_service.store.engine import writing
+from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
     AddedSamples,
@@ -46,6 +49,16 @@ PRUNE_ROWS = 10_000
 """Rows of each kind that one `prune` deletes at most: bounds how long it keeps writers waiting."""
 
 
+class ObserveTransaction(Protocol):
+    """Is told of transactions."""
+
+    def __call__(self, kind: str, seconds: float, /, *, failed: bool) -> None: ...
+
+
+def _ignore_transaction(_kind: str, _seconds: float, /, *, failed: bool) -> None:
+    """For a repository that nobody watches."""
+
+
 class Repository:
     """The database, in the words of the domain. Safe to use from many threads at once.
 
@@ -53,9 +66,13 @@ class Repository:
     write about a job raise `JobNotFound` if there is none.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision."""
+    def __init__(self, engine: Engine, observe: ObserveTransaction = _ignore_transaction) -> None:
+        """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision.
+
+        `observe` is told of every transaction: `read` or `write`, its seconds, whether the database failed.
+        """
         self._engine = engine
+        self._observe = observe
         self._writing = writing(engine)
         # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
         sqlite = engine.dialect.name == "sqlite"
@@ -63,13 +80,24 @@ class Repository:
 
     @contextmanager
     def _read(self) -> Iterator[Session]:
-        with mapped_errors(), Session(self._engine) as session, session.begin():
+        with self._timed("read"), mapped_errors(), Session(self._engine) as session, session.begin():
             yield session
 
     @contextmanager
     def _write(self) -> Iterator[Session]:
-        with mapped_errors(), self._turn, Session(self._writing) as session, session.begin():
+        with self._timed("write"), mapped_errors(), self._turn, Session(self._writing) as session, session.begin():
             yield session
+
+    @contextmanager
+    def _timed(self, kind: str) -> Iterator[None]:
+        started, failed = time.monotonic(), False
+        try:
+            yield
+        except DatabaseNotAvailable:
+            failed = True
+            raise
+        finally:
+            self._observe(kind, time.monotonic() - started, failed=failed)
 
     def ping(self) -> None:
         """Return if the database answers and has our tables."""

@@ -97,7 +97,7 @@ def test_metrics_show_jobs_samples_and_requests(api: Api) -> None:
     assert found["optimus_job_step", job] == 30
     assert found["optimus_job_loss", job] == 2.5
     assert found["optimus_job_steps_per_second", job] == pytest.approx(10.0)
-    assert found["optimus_job_rescales", job] == 1
+    assert found["optimus_job_rescales_total", job] == 1
     assert ("optimus_job_predicted_remaining_seconds", job) not in found
     assert found["optimus_samples_total", (("outcome", "accepted"),)] == 3
     assert found["optimus_samples_total", (("outcome", "duplicate"),)] == 3

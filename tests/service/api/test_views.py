@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState, Reason
-from optimus_service.metrics import MAX_JOBS, ClusterFigures, JobFigures, Metrics
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 from optimus_service.views import explain, finite_document, measured_speed, outlook
 
@@ -134,17 +133,3 @@ def test_documents_lose_what_json_cannot_say() -> None:
         "a": [1, None, {"b": None}],
         "c": [True, "x", None],
     }
-
-
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
-
-def test_jobs_beyond_the_bound_are_counted_but_have_no_series() -> None:
-    metrics = Metrics()
-    each = JobFigures("job-1", "job", 1, 1, 10, math.nan, None, None, 0)
-    metrics.show_jobs(lambda: ClusterFigures({JobState.RUNNING: 500}, (each,), n_active_jobs=MAX_JOBS + 300))
-    text = metrics.text().decode()
-    assert f"optimus_jobs_without_series {MAX_JOBS + 299}.0" in text
-    assert 'optimus_job_loss{job="job",job_id="job-1"} NaN' in text
-    assert 'optimus_jobs{state="running"} 500.0' in text
-    assert "optimus_job_steps_per_second{" not in text
