@@ -301,6 +301,15 @@ class TaskPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the cluster cannot run a task, or what it did to it. Words for people; no decision depends on it."""
+
+    code: str
+    """One of a closed list of each cluster, e.g. `ImagePull`, `Unschedulable`, `Evicted` (docs/kubernetes.md)."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One task as it was observed on the cluster."""
 
@@ -313,6 +322,7 @@ class Task:
     """When the task left the wanted set; None while it is wanted."""
     gpu_type: str | None = None
     """What its GPUs are; None: none, or not known."""
+    trouble: Trouble | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,21 +351,24 @@ class SpeedSample:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """What a job that ended well told, as far as it says something about later jobs of the same task."""
+    """What a job that ended well told, as far as it says something about later jobs of the same task.
+
+    It never changes, so its id alone tells it from others.
+    """
 
     id: str
-    task: str
+    task: str = field(compare=False)
     """The import path of its code: jobs with the same one are of one family."""
-    project: str
-    steps_per_epoch: float
+    project: str = field(compare=False)
+    steps_per_epoch: float = field(compare=False)
     """Runs are compared epoch by epoch: a batch twice as large makes half as many steps."""
-    loss_steps: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
-    speed_samples: tuple[SpeedSample, ...] = ()
-    mode: Mode = Mode.SYNC
-    architecture: Architecture = Architecture.PS
-    global_batch_size: int | None = None
-    percent_of_peak: float | None = None
+    loss_steps: tuple[float, ...] = field(default=(), compare=False)
+    losses: tuple[float, ...] = field(default=(), compare=False)
+    speed_samples: tuple[SpeedSample, ...] = field(default=(), compare=False)
+    mode: Mode = field(default=Mode.SYNC, compare=False)
+    architecture: Architecture = field(default=Architecture.PS, compare=False)
+    global_batch_size: int | None = field(default=None, compare=False)
+    percent_of_peak: float | None = field(default=None, compare=False)
     """Which part of the arithmetic speed of its device its layers reached, where that was measured."""
 
 
@@ -381,6 +394,8 @@ class Job:
     metric_values: tuple[float, ...] = ()
     """Its value at each of `metric_steps`."""
     speed_samples: tuple[SpeedSample, ...] = ()
+    calculated_speeds: tuple[SpeedSample, ...] = ()
+    """Speeds at some sizes by arithmetic, from the layers of its network: for as long as nothing is measured."""
     similar: tuple[EndedJob, ...] = ()
     """Ended jobs of the same task, oldest first, that its future may be judged by."""
     spent: float = 0.0
