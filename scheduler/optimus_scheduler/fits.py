@@ -6,20 +6,32 @@ A fit is a pure function of what was reported, so remembering it changes no answ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
-
+from optimus_models.finished_runs import Prior
 from optimus_models.history import LossHistory
 from optimus_models.loss_curve import LossCurve
-from optimus_models.speed_model import SpeedModel
+from optimus_models.metric_curve import MetricCurve
+from optimus_scheduler.priors import LossPriors
 from optimus_scheduler.settings import Settings
+from optimus_scheduler.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Job, Mode, SpeedSample
+from optimus_scheduler.types import Job, MetricTarget
 
-_Losses = tuple[tuple[float, ...], tuple[float, ...]]
-"""Steps and the loss at each."""
-_Measured = tuple[tuple[SpeedSample, ...], Mode, int | None, float, int]
-"""Speed samples, mode, global batch size, half-life of a sample in seconds, steps for full weight."""
+_Points = tuple[tuple[float, ...], tuple[float, ...]]
+"""Steps and the value at each."""
+_Losses = tuple[_Points, int]
+"""... and which prior they are seen with: its number in memory, 0 without one."""
+_Metric = tuple[_Points, MetricTarget]
+
+
+class Fitted(NamedTuple):
+    """The models of one job."""
+
+    curve: LossCurve
+    speeds: Speeds
+    metric: MetricCurve | None
+    """Of the metric that its convergence rule names; None without one."""
 
 
 class Fits:
@@ -29,44 +41,58 @@ class Fits:
     """
 
     def __init__(self) -> None:
-        self._curves: dict[_Losses, LossCurve] = {}
-        self._speeds: dict[_Measured, Speeds] = {}
+        self._priors = LossPriors()
+        self._curves: dict[_Losses, tuple[LossCurve, Prior | None]] = {}
+        self._speeds: dict[SpeedData, Speeds] = {}
+        self._metrics: dict[_Metric, MetricCurve] = {}
 
-    def of(self, jobs: Sequence[Job], settings: Settings) -> list[tuple[LossCurve, Speeds]]:
-        """The loss curve and the speeds of each job."""
-        losses = [(job.loss_steps, job.losses) for job in jobs]
-        measured = [_measured(job, settings) for job in jobs]
-        self._curves = self._fitted_curves(losses)
-        self._speeds = {each: self._speeds.get(each) or _fit_speeds(*each) for each in dict.fromkeys(measured)}
-        return [(self._curves[told], self._speeds[each]) for told, each in zip(losses, measured, strict=True)]
+    def of(self, jobs: Sequence[Job], settings: Settings) -> list[Fitted]:
+        """The models of each job."""
+        curves = self._loss_curves(jobs)
+        measured = [SpeedData.of(job, settings) for job in jobs]
+        self._speeds = {each: self._speeds.get(each) or fit_speeds(each) for each in dict.fromkeys(measured)}
+        metrics = [_metric(job) for job in jobs]
+        self._metrics = {
+            each: self._metrics.get(each) or fit_metric(*each) for each in dict.fromkeys(metrics) if each is not None
+        }
+        return [
+            Fitted(curve, self._speeds[data], None if metric is None else self._metrics[metric])
+            for curve, data, metric in zip(curves, measured, metrics, strict=True)
+        ]
 
-    def _fitted_curves(self, losses: Sequence[_Losses]) -> dict[_Losses, LossCurve]:
+    def _loss_curves(self, jobs: Sequence[Job]) -> list[LossCurve]:
         """In one batch: fitted one by one they would take ten times as long."""
-        missing = [told for told in dict.fromkeys(losses) if told not in self._curves]
-        fitted = LossCurve.fit_many([LossHistory.of(*told) for told in missing])
-        known = {told: self._curves[told] for told in losses if told in self._curves}
-        return known | dict(zip(missing, fitted, strict=True))
+        self._priors.begin()
+        priors = [self._priors.of(job) for job in jobs]
+        # A prior lives as long as a curve that was fitted with it, so its number in memory means no other meanwhile.
+        keys = [
+            ((job.loss_steps, job.losses), 0 if prior is None else id(prior))
+            for job, prior in zip(jobs, priors, strict=True)
+        ]
+        missing = {key: prior for key, prior in zip(keys, priors, strict=True) if key not in self._curves}
+        histories = [LossHistory.of(*points) for points, _ in missing]
+        fitted = LossCurve.fit_many(histories, priors=list(missing.values()))
+        known = {key: self._curves[key] for key in keys if key in self._curves}
+        self._curves = known | dict(zip(missing, zip(fitted, missing.values(), strict=True), strict=True))
+        return [self._curves[key][0] for key in keys]
 
 
-def _measured(job: Job, settings: Settings) -> _Measured:
-    half_life_seconds, full_weight_steps = settings.sample_half_life_seconds, settings.full_weight_steps
-    return job.speed_samples, job.spec.mode, job.spec.global_batch_size, half_life_seconds, full_weight_steps
+def fit_metric(points: _Points, target: MetricTarget) -> MetricCurve:
+    """The curve of a metric that is to reach `target`."""
+    steps, values = points
+    return MetricCurve.fit(steps, values, best=_best(values, target))
 
 
-def _fit_speeds(
-    samples: tuple[SpeedSample, ...], mode: Mode, batch: int | None, half_life_seconds: float, full_weight_steps: int
-) -> Speeds:
-    # Only the proportions of the weights matter, so ages may be taken from the newest sample instead of from now.
-    newest = max((sample.at for sample in samples), default=0.0)
-    ages = np.array([newest - sample.at for sample in samples])
-    exactness = np.array([min(sample.n_steps / full_weight_steps, 1.0) for sample in samples])
-    model = SpeedModel.fit(
-        [sample.workers for sample in samples],
-        [max(sample.servers, 1) for sample in samples],  # all-reduce: one exchange among the workers
-        [sample.steps_per_second for sample in samples],
-        weights=exactness * np.exp2(-np.minimum(ages / half_life_seconds, 50.0)),
-        at=[sample.at for sample in samples],
-        mode="sync" if mode is Mode.SYNC else "async",
-        global_batch_size=batch,
-    )
-    return Speeds(model)
+def _best(values: Sequence[float], target: MetricTarget) -> float | None:
+    """What a rising metric rises to; None for one that falls."""
+    if target.at_least is None:
+        return None
+    if target.best is not None:
+        return target.best
+    largest = max((*values, target.at_least))
+    return next((scale for scale in (1.0, 100.0) if largest <= scale), 2.0 * largest)
+
+
+def _metric(job: Job) -> _Metric | None:
+    target = job.spec.convergence.target_metric
+    return None if target is None else ((job.metric_steps, job.metric_values), target)

@@ -6,28 +6,33 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 |---|---|
 | steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
 | steps left, a limit given | the limit at face value, with that lower bound |
-| speed, nothing measured | none; the job keeps its minimum until there is |
+| speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
 | cost of a change | the prior of `RescaleCost` |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from optimus_models.convergence import LEAST_POINTS, Prediction, convergence_step, has_converged
+from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
 from optimus_models.loss_curve import LossCurve
+from optimus_models.metric_curve import MetricCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
-from optimus_scheduler.fits import Fits
+from optimus_scheduler.fits import Fits, Fitted
 from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState
+from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState, MetricTarget
 
 _LINDY = 9.0
 """P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
 _LINDY_CONFIDENCE = 0.05
 """Confidence of such a guess: next to nothing."""
+_METRIC_POINTS = 3
+"""Evaluations needed before the fitted curve of a metric may confirm one."""
 _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 """Limits that the job's coordinator keeps to the step by itself."""
 
@@ -45,9 +50,7 @@ class RememberingForecaster:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
-        return tuple(
-            _outlook(job, curve, speeds, now, settings) for job, (curve, speeds) in zip(ordered, fits, strict=True)
-        )
+        return tuple(_outlook(job, fitted, now, settings) for job, fitted in zip(ordered, fits, strict=True))
 
 
 def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
@@ -60,10 +63,11 @@ def forecast(job: Job, now: float, settings: Settings) -> Outlook:
     return forecast_all([job], now, settings)[0]
 
 
-def _outlook(job: Job, curve: LossCurve, speeds: Speeds, now: float, settings: Settings) -> Outlook:
+def _outlook(job: Job, fitted: Fitted, now: float, settings: Settings) -> Outlook:
+    speeds = fitted.speeds
     return Outlook(
         job=job,
-        forecast=_forecast(job, now, curve, speeds, settings),
+        forecast=_forecast(job, fitted, now, settings),
         speeds=speeds,
         stop_seconds=RescaleCost.fit(job.rescale_seconds).predict(),
         waited_seconds=_waited_seconds(job, now),
@@ -73,39 +77,83 @@ def _outlook(job: Job, curve: LossCurve, speeds: Speeds, now: float, settings: S
     )
 
 
-def _forecast(job: Job, now: float, curve: LossCurve, speeds: Speeds, settings: Settings) -> Forecast:
-    elapsed = now - job.started_at if job.started_at is not None else 0.0
-    speed = speeds.at(job.allocation) if speeds.model.n_points and not job.allocation.is_empty else None
-    rule = _converged_by(job, curve, elapsed, settings)
-    prediction = _predict_total(job, curve, elapsed, speed)
+def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forecast:
+    curve, speeds = fitted.curve, fitted.speeds
+    use = _Use.of(job, speeds, now, settings)
+    rule = _converged_by(job, fitted, use, settings)
+    prediction = _predict_total(job, fitted, use)
     remaining = _remaining_steps(job, curve, prediction)
     if rule is not None or job.directive is Directive.FINISH:
         remaining = Interval(0.0, 0.0, 0.0)
+    seconds = _seconds(remaining, use.steps_per_second)
+    experts = curve.experts
     return Forecast(
         job_id=job.id,
         total_steps=_shifted(remaining, job.step),
         remaining_steps=remaining,
-        confidence=_confidence(job, curve, prediction),
+        confidence=_confidence(job, fitted, prediction),
         rule=rule or (prediction.rule if prediction else None),
         loss_curve=_describe_curve(curve),
         speed_model=_describe_speed(speeds.model),
-        steps_per_second=speed,
-        remaining_seconds=_seconds(remaining, speed),
+        steps_per_second=use.steps_per_second,
+        remaining_seconds=seconds,
         converged=rule is not None or job.directive is Directive.FINISH,
+        finished_runs=experts.n_runs if experts else 0,
+        finished_runs_share=1.0 - experts.own_share if experts else 0.0,
+        speed_from=speeds.source,
+        cost=_cost(seconds, use.cost_per_second),
     )
+
+
+class _Use(NamedTuple):
+    """What a job has used so far, and at which rate it goes on."""
+
+    elapsed_seconds: float
+    spent: float
+    steps_per_second: float | None
+    cost_per_second: float | None
+    """None without prices, or without tasks."""
+
+    @classmethod
+    def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings) -> _Use:
+        elapsed = now - job.started_at if job.started_at is not None else 0.0
+        if job.allocation.is_empty:
+            return cls(elapsed, job.spent, None, None)
+        speed = speeds.at(job.allocation) if speeds.source is not None else None
+        price = cost_per_second(job.spec, job.allocation, settings) if has_prices(settings) else None
+        return cls(elapsed, job.spent, speed, price)
 
 
 # --- the end of the job ----------------------------------------------------------------------------------------------
 
 
-def _predict_total(job: Job, curve: LossCurve, elapsed: float, speed: float | None) -> Prediction | None:
+def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
     return convergence_step(
-        curve,
-        job.spec.convergence,
+        fitted.curve,
+        rule_of(job),
         steps_per_epoch=job.steps_per_epoch,
         now_step=job.step,
-        elapsed_seconds=elapsed,
-        steps_per_second=speed,
+        elapsed_seconds=use.elapsed_seconds,
+        steps_per_second=use.steps_per_second,
+        spent=use.spent,
+        cost_per_second=use.cost_per_second,
+        metric=fitted.metric,
+    )
+
+
+def rule_of(job: Job) -> Rule:
+    """The job's rule as the models read it."""
+    rule = job.spec.convergence
+    return Rule(
+        loss_decrease=rule.loss_decrease,
+        relative=rule.relative,
+        patience_epochs=rule.patience_epochs,
+        target_loss=rule.target_loss,
+        max_steps=rule.max_steps,
+        max_epochs=rule.max_epochs,
+        max_seconds=rule.max_seconds,
+        target_metric=None if rule.target_metric is None else rule.target_metric.value,
+        max_cost=rule.max_cost,
     )
 
 
@@ -113,20 +161,24 @@ def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) 
     if prediction is None:
         return Interval(job.step, job.step / _LINDY, job.step * _LINDY) if job.step > 0 else None
     low = prediction.low
-    if _may_end_by_loss(job) and curve.n_points < LEAST_POINTS:
+    if _may_end_by_curve(job) and curve.n_points < LEAST_POINTS:
         low = min(low, job.step + job.step / _LINDY)  # only the limit is known, and the loss may end it long before
     return _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
 
 
-def _converged_by(job: Job, curve: LossCurve, elapsed: float, settings: Settings) -> str | None:
+def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
     """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
 
-    Judged on the fitted curve, which noise hardly moves, and not before there is something to fit: neither in the
-    first epoch nor on a handful of points nor on a run that has just diverged.
+    The loss is judged on the fitted curve, which noise hardly moves, and not before there is something to fit: neither
+    in the first epoch nor on a handful of points nor on a run that has just diverged.
     """
-    rule = job.spec.convergence
-    if rule.max_seconds is not None and elapsed >= rule.max_seconds:
+    rule, curve = job.spec.convergence, fitted.curve
+    if rule.max_seconds is not None and use.elapsed_seconds >= rule.max_seconds:
         return "max_seconds"
+    if rule.max_cost is not None and use.spent >= rule.max_cost and has_prices(settings):
+        return "max_cost"
+    if _metric_is_reached(job, fitted.metric):
+        return "target_metric"
     if curve.n_points < settings.convergence_points or curve.confidence == 0.0:
         return None
     if job.steps_per_epoch is not None and job.step < job.steps_per_epoch:
@@ -135,17 +187,37 @@ def _converged_by(job: Job, curve: LossCurve, elapsed: float, settings: Settings
     return None if holds in _ENFORCED_BY_COORDINATOR else holds
 
 
-def _may_end_by_loss(job: Job) -> bool:
+def _metric_is_reached(job: Job, metric: MetricCurve | None) -> bool:
+    """Whether the last evaluation reached the target, and that was no accident: the one before it did too, or the
+    fitted curve does."""
+    target = job.spec.convergence.target_metric
+    if target is None or metric is None or not job.metric_values:
+        return False
+    reached = [_reaches(value, target) for value in job.metric_values[-2:]]
+    if not reached[-1]:
+        return False
+    if len(reached) == 2 and reached[0]:
+        return True
+    return metric.n_points >= _METRIC_POINTS and metric.has_reached(target.value, job.metric_steps[-1])
+
+
+def _reaches(value: float, target: MetricTarget) -> bool:
+    return value >= target.value if target.at_least is not None else value <= target.value
+
+
+def _may_end_by_curve(job: Job) -> bool:
     rule = job.spec.convergence
-    return rule.loss_decrease is not None or rule.target_loss is not None
+    return rule.loss_decrease is not None or rule.target_loss is not None or rule.target_metric is not None
 
 
-def _confidence(job: Job, curve: LossCurve, prediction: Prediction | None) -> float:
+def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> float:
     if prediction is None:
         return _LINDY_CONFIDENCE if job.step > 0 else 0.0
-    if not _may_end_by_loss(job):
+    if not _may_end_by_curve(job):
         return 1.0  # a number of steps or epochs that the owner fixed
-    return curve.confidence
+    if prediction.rule == "target_metric" and fitted.metric is not None:
+        return fitted.metric.confidence
+    return fitted.curve.confidence
 
 
 def _shifted(interval: Interval | None, steps: float) -> Interval | None:
@@ -159,6 +231,12 @@ def _seconds(remaining: Interval | None, speed: float | None) -> Interval | None
     if remaining is None or speed is None:
         return None
     return Interval(remaining.mean / speed, remaining.low / speed, remaining.high / speed)
+
+
+def _cost(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:
+    if seconds is None or cost_per_second is None:
+        return None
+    return Interval(*(value * cost_per_second for value in (seconds.mean, seconds.low, seconds.high)))
 
 
 def _describe_curve(curve: LossCurve) -> dict[str, float]:

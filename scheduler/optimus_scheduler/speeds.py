@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import numpy as np
 
 from optimus_models.speed_model import SpeedModel
@@ -11,11 +13,23 @@ _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
 
 
+class SpeedSource(StrEnum):
+    """What predicted speeds rest on."""
+
+    MEASURED = "measured"
+    SIMILAR_JOBS = "similar jobs"
+    """Ended jobs of the same task; the job itself has measured nothing yet."""
+    ANALYSIS = "analysis"
+    """The layers of its network and the data sheet of its device."""
+
+
 class Speeds:
     """Steps per second by (workers, servers), predicted block by block when first asked for."""
 
-    def __init__(self, model: SpeedModel) -> None:
+    def __init__(self, model: SpeedModel, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
+        """`source`: None when nothing is known."""
         self.model = model
+        self.source = source
         self._known: dict[tuple[int, int], float] = {}
 
     def at(self, allocation: Allocation) -> float:

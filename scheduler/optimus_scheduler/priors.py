@@ -1,0 +1,77 @@
+"""Which ended jobs say something about which active one, and what: finished runs for its loss curve.
+
+A shell tells `EndedJobs` of every job that ends well and asks it for those of the same task; `LossPriors` makes them
+into the `Prior` that loss curves are fitted with.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from optimus_models.finished_runs import FinishedRun, Prior
+from optimus_scheduler.types import EndedJob, Job
+
+MAX_PER_TASK = 16
+"""Ended jobs remembered of one task, the newest: more add little, and each takes time in every fit."""
+MAX_TASKS = 512
+"""Tasks remembered, those that ended last: with 16 jobs of at most 128 losses each, some 20 MB."""
+LEAST_LOSSES = 5
+"""A run that told fewer losses says nothing about others."""
+
+_PriorKey = tuple[tuple[str, ...], float, str]
+"""Ids of the ended jobs, steps per epoch and project of the active one."""
+
+
+class EndedJobs:
+    """Ended jobs by task, in bounded memory. Belongs to one shell; not to be shared between threads."""
+
+    def __init__(self, jobs: Iterable[EndedJob] = ()) -> None:
+        """`jobs`: the one that ended first comes first."""
+        self._by_task: OrderedDict[str, tuple[EndedJob, ...]] = OrderedDict()
+        for job in jobs:
+            self.add(job)
+
+    def add(self, job: EndedJob) -> None:
+        """Remember one more, the newest; a job that told too little, or has no task's name, is passed over."""
+        if not job.task or len(job.losses) < LEAST_LOSSES:
+            return
+        known = self._by_task.pop(job.task, ())
+        others = tuple(other for other in known if other.id != job.id)
+        self._by_task[job.task] = (*others, job)[-MAX_PER_TASK:]
+        if len(self._by_task) > MAX_TASKS:
+            self._by_task.popitem(last=False)
+
+    def of(self, task: str) -> tuple[EndedJob, ...]:
+        """Those of one task, oldest first; the same tuple as long as there is no new one."""
+        return self._by_task.get(task, ())
+
+
+class LossPriors:
+    """Makes priors and keeps those last asked for. A prior is a function of its jobs: remembering changes nothing."""
+
+    def __init__(self) -> None:
+        self._priors: dict[_PriorKey, Prior] = {}
+        self._used: dict[_PriorKey, Prior] = {}
+
+    def begin(self) -> None:
+        """A new round: what the round before did not ask for is forgotten."""
+        self._priors, self._used = self._used, {}
+
+    def of(self, job: Job) -> Prior | None:
+        """What the ended jobs `job.similar` say of its losses; None when there are none, or nobody knows its epochs."""
+        if not job.similar or not job.steps_per_epoch:
+            return None
+        key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project
+        prior = self._used.get(key) or self._priors.get(key)
+        if prior is None:
+            prior = Prior.of(_finished_run(ended, job.steps_per_epoch, job.spec.project) for ended in job.similar)
+        self._used[key] = prior
+        return prior
+
+
+def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:
+    """The run in steps of a job that has so many in an epoch."""
+    stretch = steps_per_epoch / ended.steps_per_epoch
+    steps = [step * stretch for step in ended.loss_steps]
+    return FinishedRun.of(steps, ended.losses, same_project=ended.project == project)

@@ -1,0 +1,174 @@
+"""The speeds of one job: from what it measured, from what ended jobs of the same task did, from its layers.
+
+| what is known | speeds come from |
+|---|---|
+| measured sizes | these; ended jobs of the same task fill in how it scales, at the level that was measured |
+| nothing measured, ended jobs of the same task | theirs, corrected for another batch size |
+| neither, but the layers of its network | arithmetic (`optimus_models.analytic`), until the first measurement |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_models.speed_drift import present_speeds
+from optimus_models.speed_model import SpeedModel
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.speeds import Speeds, SpeedSource
+from optimus_scheduler.types import EndedJob, Job, Mode, SpeedSample
+
+FloatArray = NDArray[np.float64]
+
+MAX_SIMILAR = 4
+"""Ended jobs whose speeds are used, the newest."""
+_OTHERS_WEIGHT = 0.3
+"""A size measured by another job counts as so much of a measured one, and less with each size measured by itself."""
+_OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.8, 0.5, 0.2
+"""What is left of the confidence in speeds that ended jobs of the same project measured with the same batch, ended
+jobs otherwise, and that were calculated; as long as the job itself has measured nothing."""
+
+
+class SpeedData(NamedTuple):
+    """All that the speeds of a job are a function of."""
+
+    samples: tuple[SpeedSample, ...]
+    mode: Mode
+    batch: int | None
+    project: str
+    half_life_seconds: float
+    full_weight_steps: int
+    similar: tuple[EndedJob, ...]
+    calculated: tuple[SpeedSample, ...]
+    """Speeds by arithmetic, some sizes."""
+
+    @classmethod
+    def of(cls, job: Job, settings: Settings) -> SpeedData:
+        spec = job.spec
+        kind = (spec.mode, spec.architecture)
+        similar = tuple(
+            ended for ended in job.similar if (ended.mode, ended.architecture) == kind and ended.speed_samples
+        )
+        return cls(
+            job.speed_samples,
+            spec.mode,
+            spec.global_batch_size,
+            spec.project,
+            settings.sample_half_life_seconds,
+            settings.full_weight_steps,
+            similar[-MAX_SIMILAR:],
+            () if similar or job.speed_samples else job.calculated_speeds,
+        )
+
+
+class _Points(NamedTuple):
+    """Speeds at sizes; arrays (n,)."""
+
+    workers: FloatArray
+    servers: FloatArray
+    speeds: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def of(cls, samples: Sequence[SpeedSample], weights: FloatArray) -> _Points:
+        workers = np.array([sample.workers for sample in samples], dtype=np.float64)
+        # All-reduce has no servers: one exchange among the workers.
+        servers = np.array([max(sample.servers, 1) for sample in samples], dtype=np.float64)
+        return cls(workers, servers, np.array([sample.steps_per_second for sample in samples]), weights)
+
+    def fit(self, data: SpeedData) -> SpeedModel:
+        return _fit(self, data.mode, data.batch)
+
+
+def fit_speeds(data: SpeedData) -> Speeds:
+    """The speeds of one job."""
+    own = _own_points(data)
+    measured = own.fit(data)
+    others = _others_points(data)
+    if not len(others.speeds):
+        return Speeds(measured, SpeedSource.MEASURED if measured.n_points else None)
+    n_own = measured.n_points
+    weights = np.full(len(others.speeds), _OTHERS_WEIGHT / (1.0 + n_own))
+    if n_own:
+        others = others._replace(speeds=others.speeds * _level(own, others.fit(data)))
+    model = _joined(own, others._replace(weights=weights)).fit(data)
+    trust = 1.0 - (1.0 - _trust(data)) / (1.0 + n_own) ** 1.5
+    confidence = max(measured.confidence, model.confidence * trust)
+    return Speeds(replace(model, confidence=confidence), _source(data, n_own))
+
+
+def _joined(first: _Points, second: _Points) -> _Points:
+    return _Points(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+
+
+def _own_points(data: SpeedData) -> _Points:
+    """What the job measured, brought up to the present; old and short measurements count less."""
+    samples = data.samples
+    # Only the proportions of the weights matter, so ages may be taken from the newest sample instead of from now.
+    at = np.array([sample.at for sample in samples], dtype=np.float64)
+    ages = at.max(initial=0.0) - at
+    exactness = np.array([min(sample.n_steps / data.full_weight_steps, 1.0) for sample in samples])
+    points = _Points.of(samples, exactness * np.exp2(-np.minimum(ages / data.half_life_seconds, 50.0)))
+    present = present_speeds(points.workers, points.servers, points.speeds, at)
+    return points._replace(speeds=present.speeds, weights=points.weights * present.weights)
+
+
+def _others_points(data: SpeedData) -> _Points:
+    """What ended jobs measured, each size once; without any, what was calculated."""
+    samples = [sample for ended in data.similar for sample in _converted(ended, data)] or list(data.calculated)
+    by_size: dict[tuple[int, int], list[float]] = {}
+    for sample in samples:
+        by_size.setdefault((sample.workers, sample.servers), []).append(sample.steps_per_second)
+    merged = [SpeedSample(*size, float(np.exp(np.mean(np.log(speeds))))) for size, speeds in sorted(by_size.items())]
+    return _Points.of(merged, np.ones(len(merged)))
+
+
+def _converted(ended: EndedJob, data: SpeedData) -> Iterable[SpeedSample]:
+    """The measured speeds of an ended job, as they would be with the batch size of this one."""
+    usable = [sample for sample in ended.speed_samples if sample.steps_per_second > 0]
+    if data.batch == ended.global_batch_size or not data.batch or not ended.global_batch_size:
+        return usable
+    points = _Points.of(usable, np.ones(len(usable)))
+    form = _fit(points, data.mode, ended.global_batch_size).form
+    theirs = form.seconds(points.workers, points.servers)
+    ours = form._replace(batch=float(data.batch)).seconds(points.workers, points.servers)
+    return [
+        replace(sample, steps_per_second=sample.steps_per_second * float(ratio))
+        for sample, ratio in zip(usable, theirs / ours, strict=True)
+    ]
+
+
+def _fit(points: _Points, mode: Mode, batch: int | None) -> SpeedModel:
+    workers, servers, speeds, weights = points
+    return SpeedModel.fit(
+        workers,
+        servers,
+        speeds,
+        weights=weights,
+        mode="sync" if mode is Mode.SYNC else "async",
+        global_batch_size=batch,
+    )
+
+
+def _level(own: _Points, others: SpeedModel) -> float:
+    """How many times as fast the job is as the others were, over the sizes that it measured."""
+    ratios = np.log(own.speeds / others.predict(own.workers, own.servers))
+    usable = np.isfinite(ratios) & (own.weights > 0)
+    return float(np.exp(np.average(ratios[usable], weights=own.weights[usable]))) if usable.any() else 1.0
+
+
+def _trust(data: SpeedData) -> float:
+    if not data.similar:
+        return _ANALYSIS_TRUST
+    alike = any(e.project == data.project and e.global_batch_size == data.batch for e in data.similar)
+    return _OTHERS_TRUST if alike else _STRANGERS_TRUST
+
+
+def _source(data: SpeedData, n_own: int) -> SpeedSource:
+    if n_own:
+        return SpeedSource.MEASURED
+    return SpeedSource.SIMILAR_JOBS if data.similar else SpeedSource.ANALYSIS

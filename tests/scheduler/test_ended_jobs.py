@@ -1,0 +1,159 @@
+"""What ended jobs of the same task say about active ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
+
+from optimus_scheduler.forecast import RememberingForecaster, forecast
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.speeds import SpeedSource
+from optimus_scheduler.types import Allocation, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
+
+STEPS = tuple(float(step) for step in range(10, 2010, 20))
+SIX_SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 3))
+
+
+def dropping(level: float = 1.0, steps_per_epoch: float = 100.0) -> tuple[float, ...]:
+    """Losses whose learning rate is lowered after twelve epochs."""
+    epochs = np.array(STEPS) / steps_per_epoch
+    losses = level * (1.0 / (epochs + 1.0) + 0.4) * np.where(epochs > 12, 0.3, 1.0)
+    return tuple(losses.tolist())
+
+
+def ended(name: str, *, level: float = 1.0, speed: SpeedLaw | None = None, **fields: object) -> EndedJob:
+    job = EndedJob(name, "zoo:cnn", "vision", 100.0, STEPS, dropping(level), global_batch_size=64)
+    measured = samples(speed, SIX_SIZES) if speed else ()
+    return replace(job, speed_samples=measured, **fields)  # type: ignore[arg-type]
+
+
+def young(*similar: EndedJob, measured: tuple[SpeedSample, ...] = (), n: int = 40, **fields: object) -> Job:
+    spec = replace(a_spec(rule=ConvergenceRule(target_loss=0.17)), project="vision", family="zoo:cnn")
+    return a_job(
+        "young",
+        has=(1, 1),
+        spec=spec,
+        measured=measured,
+        step=int(STEPS[n - 1]),
+        steps_per_epoch=100.0,
+        loss_steps=STEPS[:n],
+        losses=dropping()[:n],
+        similar=similar,
+        **fields,
+    )
+
+
+def outlook_of(job: Job) -> Outlook:
+    return forecast(job, NOW, Settings())
+
+
+def test_a_drop_that_earlier_jobs_had_brings_the_end_nearer() -> None:
+    alone, informed = outlook_of(young()), outlook_of(young(ended("a"), ended("b", level=0.7)))
+    assert informed.forecast.total_steps is not None
+    assert informed.forecast.total_steps.mean == pytest.approx(1230, rel=0.15)
+    assert informed.forecast.finished_runs == 2
+    assert 0.5 < informed.forecast.finished_runs_share <= 1.0
+    assert alone.forecast.finished_runs == 0
+    assert informed.forecast.rule == "target_loss"
+    assert alone.forecast.rule is None  # nothing that it has seen leads there
+
+
+def test_runs_are_compared_by_epochs() -> None:
+    half_as_many = tuple(step / 2 for step in STEPS)
+    same = outlook_of(young(ended("a")))
+    other_batch = outlook_of(young(ended("b", steps_per_epoch=50.0, loss_steps=half_as_many)))
+    assert same.forecast.total_steps is not None
+    assert other_batch.forecast.total_steps is not None
+    assert other_batch.forecast.total_steps.mean == pytest.approx(same.forecast.total_steps.mean, rel=1e-6)
+
+
+def test_runs_of_another_project_count_less() -> None:
+    mine = outlook_of(young(ended("a"))).forecast.finished_runs_share
+    theirs = outlook_of(young(ended("a", project="audio"))).forecast.finished_runs_share
+    assert 0 < theirs < mine
+
+
+def test_a_remembering_forecaster_notices_a_job_that_ended() -> None:
+    forecaster = RememberingForecaster()
+    for similar in ((), (ended("a"),), (ended("a"), ended("b")), ()):
+        job = young(*similar)
+        assert forecaster([job], NOW, Settings())[0].forecast == outlook_of(job).forecast
+
+
+# --- speeds ----------------------------------------------------------------------------------------------------------
+
+
+def error(outlook: Outlook, speed: SpeedLaw) -> float:
+    ratios = [outlook.speeds.at(Allocation(w, p)) / speed(w, p) for w, p in ALL_SIZES]
+    return float(np.mean(np.abs(np.array(ratios) - 1.0)))
+
+
+def test_before_the_first_measurement_speeds_are_those_of_jobs_like_it() -> None:
+    outlook = outlook_of(young(ended("a", speed=law())))
+    assert outlook.speeds.source is SpeedSource.SIMILAR_JOBS
+    assert outlook.forecast.speed_from == "similar jobs"
+    assert error(outlook, law()) < 0.1
+    assert outlook.forecast.remaining_seconds is not None
+
+
+def test_a_measurement_sets_the_level_and_others_the_shape() -> None:
+    slow = lambda w, p: 0.4 * law(compute=0.3, transfer=0.6)(w, p)  # noqa: E731 -- a law of its own
+    others = ended("a", speed=law(compute=0.3, transfer=0.6))
+    one = samples(slow, [(1, 1)])
+    informed, alone = outlook_of(young(others, measured=one)), outlook_of(young(measured=one))
+    assert informed.speeds.source is SpeedSource.MEASURED
+    assert error(informed, slow) < 0.12
+    assert error(informed, slow) < 0.5 * error(alone, slow)
+    assert not informed.learning
+    assert alone.learning
+
+
+def test_measurements_overrule_jobs_that_were_not_like_it_after_all() -> None:
+    true, others = law(compute=0.8, per_task=0.0), ended("a", speed=law(compute=0.05, transfer=1.0))
+    measured = samples(true, [(1, 1), (2, 2), (4, 4), (6, 6), (4, 2), (2, 4)])
+    assert error(outlook_of(young(others, measured=measured)), true) < 0.1
+
+
+def test_another_batch_size_changes_what_computing_takes() -> None:
+    double = lambda w, p: 1.0 / (1.6 / w + 0.05 + 0.1 * max(w / p, 1.0) + 0.02 * (w + p))  # noqa: E731
+    outlook = outlook_of(young(ended("a", speed=double, global_batch_size=128)))
+    assert error(outlook, law()) < 0.15
+
+
+def test_jobs_of_another_mode_say_nothing_about_speed() -> None:
+    outlook = outlook_of(young(ended("a", speed=law(), mode=Mode.ASYNC)))
+    assert outlook.speeds.source is None
+    assert outlook.forecast.speed_from is None
+
+
+def test_calculated_speeds_hold_until_the_first_measurement() -> None:
+    calculated = samples(law(), [(1, 1), (2, 2), (4, 4), (8, 8)])
+    before = outlook_of(young(calculated_speeds=calculated))
+    assert before.speeds.source is SpeedSource.ANALYSIS
+    assert before.learning
+    assert before.forecast.remaining_seconds is not None
+    measured = samples(lambda w, p: 3.0 * law()(w, p), [(1, 1)])
+    after = outlook_of(young(calculated_speeds=calculated, measured=measured))
+    assert after.speeds.at(Allocation(3, 3)) == outlook_of(young(measured=measured)).speeds.at(Allocation(3, 3))
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_jobs_of_the_newest_tasks_are_remembered() -> None:
+    jobs = EndedJobs(ended(f"j{number}") for number in range(MAX_PER_TASK + 3))
+    assert [job.id for job in jobs.of("zoo:cnn")] == [f"j{number}" for number in range(3, MAX_PER_TASK + 3)]
+    for number in range(MAX_TASKS):
+        jobs.add(ended("other", task=f"task{number}"))
+    assert jobs.of("zoo:cnn") == ()
+    assert len(jobs.of("task0")) == 1
+
+
+def test_a_job_told_twice_counts_once_and_one_without_losses_not_at_all() -> None:
+    jobs = EndedJobs([ended("a"), ended("b"), ended("a"), ended("c", losses=(1.0,), loss_steps=(1.0,))])
+    assert [job.id for job in jobs.of("zoo:cnn")] == ["b", "a"]
