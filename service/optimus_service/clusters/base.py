@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from optimus_scheduler.types import Node, Resources, Task, TaskKey
+from optimus_scheduler.types import Node, Resources, Task, TaskKey, Trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,14 @@ class TaskLaunch:
 
 class ClusterUnavailable(Exception):
     """The cluster cannot be asked right now. The round is skipped, nothing is changed, the next round tries again."""
+
+
+class TaskRefused(ClusterUnavailable):
+    """This one task cannot be started now (a quota, a policy of the cluster); others may well be."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(f"{trouble.code}: {trouble.message}")
+        self.trouble = trouble
 
 
 class Cluster(Protocol):
@@ -54,6 +62,18 @@ class Cluster(Protocol):
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
         """Why workers of this cluster could not load `module:name`, or None when they can (or nobody can tell)."""
+
+    def coordinator_address(self, job_id: str) -> str | None:
+        """`host:port` at which this cluster lets a job's coordinator be reached, always the same for a job.
+
+        None: the cluster has no such addresses, and a port of this machine is chosen.
+        """
+
+    def retain(self, job_ids: Collection[str]) -> None:
+        """Remove what the cluster still holds of all jobs but these (active ones, and those whose tasks still leave).
+
+        Logs stay as `forget_logs` says.
+        """
 
     def close(self) -> None:
         """Let go of handles. Tasks go on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from optimus_scheduler.types import Node, Task, TaskKey, TaskPhase
@@ -25,6 +25,8 @@ class FakeCluster:
         self._logs: dict[TaskKey, str] = {}
         self.logs_forgotten_before: float | None = None
         """What `forget_logs` was last called with: nothing here knows when a line was printed."""
+        self.retained: frozenset[str] = frozenset()
+        """The jobs that `retain` was last called with."""
         self._lock = threading.RLock()
         self.launches: list[TaskLaunch] = []
         """Every task that was really started, in order."""
@@ -86,6 +88,13 @@ class FakeCluster:
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:  # noqa: ARG002 - the seam's
         with self._asked():
             return self.broken_tasks.get(import_path)
+
+    def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
+        return None
+
+    def retain(self, job_ids: Collection[str]) -> None:
+        with self._asked():
+            self.retained = frozenset(job_ids)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -110,6 +110,11 @@ class Applier:
     def _coordinator_address(self, job: JobRecord, role: Role) -> str:
         """The job's address; another one if a coordinator is to be started where somebody else listens by now."""
         known = job.coordinator_address
+        provided = self._cluster.coordinator_address(job.id)
+        if provided is not None:
+            if provided != known:
+                self._repository.set_coordinator_address(job.id, provided)
+            return provided
         if known is not None and (role is not Role.COORDINATOR or is_free(known)):
             return known
         taken = {other.coordinator_address for other in self._repository.active_jobs()}

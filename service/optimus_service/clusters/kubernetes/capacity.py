@@ -1,0 +1,82 @@
+"""What Optimus may use of each node: what it offers less what others take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from optimus_scheduler.types import Node, Resources
+from optimus_service.clusters.kubernetes.observed import ObservedNode, OtherPod
+from optimus_service.clusters.kubernetes.quantities import Amounts, total
+from optimus_service.clusters.kubernetes.settings import GpuType, KubernetesSettings
+
+Toleration = Mapping[str, Any]
+
+
+def nodes(
+    observed: Iterable[ObservedNode],
+    others: Iterable[OtherPod],
+    coordinators: Mapping[str, int],
+    settings: KubernetesSettings,
+) -> tuple[Node, ...]:
+    """The nodes that may be used, by name. `coordinators` counts those of ours on each node."""
+    taken: dict[str, list[Amounts]] = {}
+    for pod in others:
+        taken.setdefault(pod.node, []).append(pod.requests)
+    return tuple(
+        _node(node, total(taken.get(node.name, ())), coordinators.get(node.name, 0), settings)
+        for node in sorted(observed, key=lambda node: node.name)
+        if is_selected(node, settings)
+    )
+
+
+def is_selected(node: ObservedNode, settings: KubernetesSettings) -> bool:
+    """Whether the operator gave it to us."""
+    return all(node.labels.get(key) == value for key, value in settings.node_selector.items())
+
+
+def accepts_tasks(node: ObservedNode, settings: KubernetesSettings) -> bool:
+    """Whether new pods of ours may be bound to it."""
+    tolerated = all(any(_tolerates(each, taint) for each in settings.tolerations) for taint in node.taints)
+    return node.is_ready and not node.is_cordoned and tolerated
+
+
+def _node(node: ObservedNode, taken: Amounts, n_coordinators: int, settings: KubernetesSettings) -> Node:
+    room = {name: max(value - taken.get(name, Decimal(0)), Decimal(0)) for name, value in node.allocatable.items()}
+    # The scheduler counts a coordinator as nothing, so room for one is kept free wherever one may come.
+    kept = max(n_coordinators, 1)
+    cpu = float(room.get("cpu", Decimal(0))) - kept * settings.coordinator_cpu
+    memory = int(room.get("memory", Decimal(0))) - kept * settings.coordinator_memory_bytes
+    pods = int(room.get("pods", Decimal(110)))
+    return Node(
+        name=node.name,
+        capacity=Resources(max(cpu, 0.0), max(memory, 0), _gpus(node, room, settings.gpu_types)),
+        schedulable=accepts_tasks(node, settings) and pods > n_coordinators,
+        labels=node.labels,
+    )
+
+
+def _gpus(node: ObservedNode, room: Amounts, types: Mapping[str, GpuType]) -> dict[str, int]:
+    """GPUs by type. A node with several types of one resource offers them as the first that fits its labels."""
+    found: dict[str, int] = {}
+    counted: set[str] = set()
+    # Types with labels come first: the others fit every node.
+    for name, gpu in sorted(types.items(), key=lambda entry: (not entry[1].labels, entry[0])):
+        fits = all(node.labels.get(key) == value for key, value in gpu.labels.items())
+        number = int(room.get(gpu.resource, Decimal(0)))
+        if fits and number > 0 and gpu.resource not in counted:
+            found[name] = number
+            counted.add(gpu.resource)
+    return found
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
+    """As the Kubernetes API defines it."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") not in (None, "", taint.get("key")):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return True
+    return bool(toleration.get("key")) and toleration.get("value", "") == taint.get("value", "")

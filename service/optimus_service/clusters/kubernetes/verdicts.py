@@ -1,0 +1,65 @@
+"""What a pod's state means for its task, after some patience."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from optimus_scheduler.types import Task, TaskPhase, Trouble
+from optimus_service.clusters.kubernetes.observed import COULD_NOT_START, ObservedNode, ObservedPod
+from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+
+
+class Verdicts:
+    """Remembers since when something is wrong, by its own clock: those of the API server and of nodes may differ."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._since: dict[tuple[str, str], float] = {}
+
+    def judge(self, pods: Iterable[ObservedPod], nodes: Iterable[ObservedNode], now: float) -> list[Task]:
+        """The pods' tasks at `now` (monotonic seconds)."""
+        by_name = {node.name: node for node in nodes}
+        with self._lock:
+            before, self._since = self._since, {}
+
+            def lasted(subject: str, what: str) -> float:
+                since = before.get((subject, what), now)
+                self._since[subject, what] = since
+                return now - since
+
+            return [self._task(pod, by_name.get(pod.node), lasted) for pod in pods]
+
+    def _task(self, pod: ObservedPod, node: ObservedNode | None, lasted: Callable[[str, str], float]) -> Task:
+        if pod.phase is TaskPhase.EXITED:
+            return _as_is(pod, pod.trouble)
+        if pod.is_bound and (node is None or not node.is_ready):
+            return self._on_silent_node(pod, lasted(pod.node, "NotReady"))
+        if pod.phase is TaskPhase.RUNNING:
+            drained = pod.is_deleted and node is not None and node.is_cordoned
+            return _as_is(pod, Trouble("Drained", f"node {pod.node} is being drained") if drained else pod.trouble)
+        return self._not_started(pod, lasted)
+
+    def _on_silent_node(self, pod: ObservedPod, seconds: float) -> Task:
+        """Its node does not answer: it may come back, and its tasks with it; after a while they are given up."""
+        trouble = Trouble("NodeLost", f"node {pod.node} has not been ready for {seconds:.0f} s")
+        if seconds < self._settings.node_lost_seconds:
+            return _as_is(pod, trouble)
+        return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=None, trouble=trouble)
+
+    def _not_started(self, pod: ObservedPod, lasted: Callable[[str, str], float]) -> Task:
+        trouble, settings = pod.trouble, self._settings
+        if trouble is None:
+            return _as_is(pod, None)
+        seconds = lasted(pod.uid, trouble.code)
+        if trouble.code == "Unschedulable" and seconds >= settings.unschedulable_seconds:
+            # Somebody else took the room: nobody's fault, and another place is looked for.
+            return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=None, trouble=trouble)
+        if trouble.code in ("ImagePull", "CannotStart") and seconds >= settings.start_seconds:
+            return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=COULD_NOT_START, trouble=trouble)
+        return _as_is(pod, trouble)
+
+
+def _as_is(pod: ObservedPod, trouble: Trouble | None) -> Task:
+    return Task(pod.key, pod.node, pod.phase, exit_code=pod.exit_code, trouble=trouble)

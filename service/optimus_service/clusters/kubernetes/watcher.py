@@ -1,0 +1,126 @@
+"""Keeps one mirror up to date: list once, then watch; resume where a watch ended, list again where that is too old.
+
+::
+
+    list ──▶ watch ──▶ events… ──▶ the server ends it (every few minutes) ──▶ watch from the last version
+      ▲        │
+      │        ├── 410 Gone: the last version is too old ──▶ list
+      │        └── the connection broke ──▶ wait a little, then watch from the last version
+      └──────────── never listed successfully yet ◀── wait a little
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import structlog
+
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway, Stream
+from optimus_service.clusters.kubernetes.mirror import Mirror
+
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 10.0
+_SHORTEST_WATCH_SECONDS = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Watcher:
+    """A thread that watches one collection. `problem` and `wait_until_listed` may be asked from any thread."""
+
+    def __init__(
+        self, gateway: Gateway, path: str, query: Mapping[str, str], mirror: Mirror[Any], watch_seconds: int
+    ) -> None:
+        self._gateway = gateway
+        self._path = path
+        self._query = query
+        self._mirror = mirror
+        self._watch_seconds = watch_seconds
+        self._version: str | None = None
+        self._listed = threading.Event()
+        self._stopping = threading.Event()
+        self._stream: Stream | None = None
+        self._failures = 0
+        self.problem: str | None = "not asked yet"
+        """Why the mirror may be out of date; None while the watch is open."""
+        self.n_lists = 0
+        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def wait_until_listed(self, timeout_seconds: float) -> bool:
+        return self._listed.wait(timeout_seconds)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except ClusterUnavailable as error:
+                self._failed(str(error))
+            except ApiRefused as error:
+                if error.is_gone:
+                    self._version = None  # too old to be resumed: list again
+                else:
+                    self._failed(f"{self._path}: {error}")
+
+    def _turn(self) -> None:
+        if self._version is None:
+            self._list()
+        assert self._version is not None, "listing gives a version"
+        self._stream = self._gateway.watch(self._path, self._query, self._version, self._watch_seconds)
+        self._succeeded()
+        opened_at = time.monotonic()
+        for kind, found in self._stream:
+            self._version = found["metadata"]["resourceVersion"]
+            match kind:
+                case "ADDED" | "MODIFIED":
+                    self._mirror.put(found)
+                case "DELETED":
+                    self._mirror.remove(found)
+        if time.monotonic() - opened_at < _SHORTEST_WATCH_SECONDS:
+            self._stopping.wait(_FIRST_PAUSE_SECONDS)  # a server that ends watches at once is not asked all the time
+
+    def _list(self) -> None:
+        asked_at = time.monotonic()
+        # Condensed page by page: a large cluster's pods are not held twice.
+        self._mirror.replace(self._objects(), asked_at)
+        self.n_lists += 1
+        self._listed.set()
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        version = None
+        for page in self._gateway.pages(self._path, self._query):
+            version = page["metadata"]["resourceVersion"]
+            yield from page.get("items") or []
+        self._version = version
+
+    def _succeeded(self) -> None:
+        if self.problem is not None:
+            _log.info("watching", path=self._path)
+        self.problem = None
+        self._failures = 0
+
+    def _failed(self, problem: str) -> None:
+        if self._stopping.is_set():
+            return
+        if self.problem is None:
+            _log.warning("the watch broke off", path=self._path, problem=problem)
+        self.problem = problem
+        pause = min(_FIRST_PAUSE_SECONDS * 2**self._failures, _LONGEST_PAUSE_SECONDS)
+        self._failures = min(self._failures + 1, 16)
+        # Replicas must not come back all at the same instant.
+        self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
