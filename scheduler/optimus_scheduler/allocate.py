@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from optimus_scheduler.constraints.gpu_types import has_left_its_type
+from optimus_scheduler.constraints.sharing_out import share_out
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Post, Request, fits_when_empty
 from optimus_scheduler.policies.base import Contest, Grant, Policy
@@ -37,11 +39,16 @@ def allocate(
         else:
             contenders.append(outlook)
     contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving)
-    return {**grants, **policy.allocate(contest, settings)}
+    finishing = [outlook for outlook in outlooks if outlook.id in grants and not grants[outlook.id].allocation.is_empty]
+    now, quotas = snapshot.now, snapshot.quotas
+    return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
 
 
 def held_posts(snapshot: Snapshot) -> Held:
-    """Where each job has tasks that may stay: on nodes that exist, and on cordoned ones only while they live."""
+    """Where each job has tasks that may stay: on nodes that exist, and on cordoned ones only while they live.
+
+    Workers of a job that changes its GPU type do not stay.
+    """
     live = {task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED}
     schedulable = {node.name: node.schedulable for node in snapshot.nodes}
     return {
@@ -49,6 +56,7 @@ def held_posts(snapshot: Snapshot) -> Held:
             (placed.key.role, placed.key.rank): placed.node
             for placed in job.wanted_tasks
             if schedulable.get(placed.node, False) or (placed.node in schedulable and placed.key in live)
+            if placed.key.role is not Role.WORKER or not has_left_its_type(job)
         }
         for job in snapshot.jobs
     }

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from optimus_scheduler.allocate import Held, allocate, held_posts, request_for
+from optimus_scheduler.constraints.dead_ends import without_dead_ends
+from optimus_scheduler.constraints.look_ahead import look_ahead
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast import forecast_all
 from optimus_scheduler.outlook import Outlook
@@ -36,9 +38,10 @@ def plan(
     """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`."""
     settings = settings or Settings()
 
-    # 1. Forecast: what will each job do?
+    # 1. Forecast: what will each job do, on the GPU type that suits it?
     with timer("forecast"):
-        outlooks = forecaster(snapshot.jobs, snapshot.now, settings)
+        told = snapshot
+        snapshot, outlooks = look_ahead(told, forecaster, settings)
 
     # 2. Allocate: how many workers and servers does each job get?
     with timer("allocate"):
@@ -48,6 +51,9 @@ def plan(
     # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
     with timer("place"):
         placements = _place(outlooks, grants, held, snapshot, policy)
+        elsewhere = without_dead_ends(told, outlooks, placements)
+    if elsewhere is not None:
+        return plan(elsewhere, policy, settings, timer, forecaster)
 
     # 4. Reconcile: what has to be started, stopped and told, given what is there?
     with timer("reconcile"):

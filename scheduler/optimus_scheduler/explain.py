@@ -9,6 +9,7 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placed, Unplaced
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.types import NOTHING, Allocation, Decision, Reason
+from optimus_scheduler.wording import duration, size_words
 
 
 def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> Decision:
@@ -16,7 +17,7 @@ def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> 
     grant = _as_placed(outlook, grant, placed)
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
-        message = f"Waits: {placed.reason} ({_size(outlook.minimum)})."
+        message = f"Waits: {placed.reason} ({size_words(outlook.minimum)})."
     if grant.note is not None:
         message = f"{message} {grant.note}"
     return Decision(
@@ -56,75 +57,76 @@ def _reason_for_less(outlook: Outlook, size: Allocation, granted: Reason) -> Rea
 def _granted_more(outlook: Outlook, grant: Grant) -> str:
     if not outlook.is_held:
         return (
-            f"Goes on with {_size(grant.allocation)}."
+            f"Goes on with {size_words(grant.allocation)}."
             if outlook.job.step
-            else f"Starts with {_size(grant.allocation)}."
+            else f"Starts with {size_words(grant.allocation)}."
         )
     return f"{_change(outlook, grant)}: {_effect(outlook, grant.allocation)}."
 
 
 def _unchanged(outlook: Outlook, grant: Grant) -> str:
-    return f"Keeps {_size(grant.allocation)}, still the best size for it{_outlook(outlook)}."
+    return f"Keeps {size_words(grant.allocation)}, still the best size for it{_outlook(outlook)}."
 
 
 def _better_used_elsewhere(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation == outlook.present:
-        return (
-            f"Keeps {_size(grant.allocation)}: other jobs make better use of the room that is left{_outlook(outlook)}."
-        )
+        kept = size_words(grant.allocation)
+        return f"Keeps {kept}: other jobs make better use of the room that is left{_outlook(outlook)}."
     return f"{_change(outlook, grant)}, as other jobs need the room more: {_effect(outlook, grant.allocation)}."
 
 
 def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
-    return f"Keeps {_size(grant.allocation)}: more tasks would not make it faster{_outlook(outlook)}."
+    return f"Keeps {size_words(grant.allocation)}: more tasks would not make it faster{_outlook(outlook)}."
 
 
 def _at_maximum(outlook: Outlook, grant: Grant) -> str:
-    return f"Has all that its owner allows: {_size(grant.allocation)}{_outlook(outlook)}."
+    return f"Has all that its owner allows: {size_words(grant.allocation)}{_outlook(outlook)}."
 
 
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     ideal = grant.ideal or grant.allocation
     factor = outlook.speedup(ideal, outlook.present)
     return (
-        f"Keeps {_size(grant.allocation)}: {_size(ideal)} would be {factor:.2f} times as fast, "
-        f"but the change stops training for about {_duration(outlook.stop_seconds)}"
+        f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
+        f"but the change stops training for about {duration(outlook.stop_seconds)}"
         f"{_outlook(outlook)}."
     )
 
 
 def _learning_speed(outlook: Outlook, grant: Grant) -> str:
     if not outlook.is_held:
-        return f"Starts with {_size(grant.allocation)}; it grows once its speed is measured."
+        return f"Starts with {size_words(grant.allocation)}; it grows once its speed is measured."
     if grant.allocation != outlook.present:
         return f"{_change(outlook, grant)} to learn how its speed grows: {_effect(outlook, grant.allocation)}."
-    return f"Keeps {_size(grant.allocation)} until its speed with them is measured."
+    return f"Keeps {size_words(grant.allocation)} until its speed with them is measured."
 
 
 def _waiting(outlook: Outlook, _grant: Grant) -> str:
-    least = _size(outlook.minimum)
+    least = size_words(outlook.minimum)
     if outlook.is_held:
         return f"Paused: the cluster has no room left for {least} beside the jobs ahead of it."
-    waited = f", for {_duration(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
+    waited = f", for {duration(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
     return f"Waits{waited}: there is no room for {least} beside the jobs ahead of it."
 
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
     if grant.ideal is not None and not grant.allocation.is_empty:
-        return f"Keeps {_size(grant.allocation)}: no node has room for the tasks of {_size(grant.ideal)}."
-    return f"Waits: no node of this cluster can host {_size(outlook.minimum)}, even when it is empty."
+        return f"Keeps {size_words(grant.allocation)}: no node has room for the tasks of {size_words(grant.ideal)}."
+    return f"Waits: no node of this cluster can host {size_words(outlook.minimum)}, even when it is empty."
 
 
 def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
     what = "Paused" if outlook.is_held else "Waits"
-    return f"{what}: project {outlook.job.spec.project} may have no more now, with {_size(outlook.minimum)} at least."
+    return (
+        f"{what}: project {outlook.job.spec.project} may have no more now, with {size_words(outlook.minimum)} at least."
+    )
 
 
 def _as_constrained(outlook: Outlook, grant: Grant) -> str:
     """The deadline's or budget's own sentence follows."""
     if not outlook.is_held or grant.allocation != outlook.present:
         return _granted_more(outlook, grant)
-    return f"Keeps {_size(grant.allocation)}{_outlook(outlook)}."
+    return f"Keeps {size_words(grant.allocation)}{_outlook(outlook)}."
 
 
 def _converged(outlook: Outlook, _grant: Grant) -> str:
@@ -158,18 +160,13 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
 # --- parts of sentences ----------------------------------------------------------------------------------------------
 
 
-def _size(allocation: Allocation) -> str:
-    workers, servers = allocation.workers, allocation.servers
-    return f"{workers} worker{'s' * (workers != 1)} and {servers} server{'s' * (servers != 1)}"
-
-
 def _change(outlook: Outlook, grant: Grant) -> str:
     present, size = outlook.present, grant.allocation
     if present.gpu_type and present.gpu_type != size.gpu_type:
-        return f"Moves from {_size(present)} on {present.gpu_type} to {_size(size)} on {size.gpu_type}"
+        return f"Moves from {size_words(present)} on {present.gpu_type} to {size_words(size)} on {size.gpu_type}"
     before, after = present.workers + present.servers, size.workers + size.servers
     verb = "Grows" if after > before else "Shrinks" if after < before else "Changes"
-    return f"{verb} from {_size(present)} to {_size(size)}"
+    return f"{verb} from {size_words(present)} to {size_words(size)}"
 
 
 def _effect(outlook: Outlook, size: Allocation) -> str:
@@ -179,20 +176,9 @@ def _effect(outlook: Outlook, size: Allocation) -> str:
     speed = f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast"
     if outlook.forecast.remaining_steps is None:
         return speed
-    return f"{speed}, about {_duration(outlook.remaining_seconds(size))} left"
+    return f"{speed}, about {duration(outlook.remaining_seconds(size))} left"
 
 
 def _outlook(outlook: Outlook) -> str:
     remaining = outlook.forecast.remaining_seconds
-    return "" if remaining is None else f" (about {_duration(remaining.mean)} left)"
-
-
-def _duration(seconds: float) -> str:
-    """For people: 0.4 s, 12 s, 5 min, 2.5 h, 3 days."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+    return "" if remaining is None else f" (about {duration(remaining.mean)} left)"

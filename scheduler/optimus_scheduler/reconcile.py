@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.place import Post, posts
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
@@ -115,15 +116,19 @@ class _JobSide:
             return []
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
 
-    def need(self, role: Role) -> Resources:
-        """What one task holds; a coordinator takes next to nothing."""
+    def need(self, role: Role, gpu_type: str | None = None) -> Resources:
+        """What one task holds, a worker on that GPU type; a coordinator takes next to nothing."""
         match role:
             case Role.WORKER:
-                return self._job.spec.worker.resources
+                return self._job.spec.on(gpu_type).worker.resources
             case Role.SERVER:
                 return self._job.spec.server.resources
             case Role.COORDINATOR:
                 return Resources()
+
+    def held_by(self, task: Task) -> Resources:
+        """What a live task holds: its GPUs are of the type that the job had until now."""
+        return self.need(task.key.role, task.gpu_type or self._job.allocation.gpu_type)
 
     def _wants(self, task: Task) -> bool:
         return task.key in self._wanted_keys
@@ -150,7 +155,8 @@ class _JobSide:
     def _fill(self, post: Post) -> PlacedTask:
         """The task that fills a post: the one that does so already, or the next incarnation."""
         node, previous = self._want.nodes[post], self._previous.get(post)
-        if previous is not None and previous.node == node:
+        moved = post[0] is Role.WORKER and has_left_its_type(self._job)
+        if previous is not None and previous.node == node and not moved:
             observed = self._by_key.get(previous.key)
             if observed is None or observed.phase is not TaskPhase.EXITED or self._is_done(observed):
                 return previous
@@ -182,7 +188,7 @@ def _starts_with_room(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Itera
     free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
     for owner, task in (*leaving, *staying):
         if task.node in free:
-            free[task.node] -= owner.need(task.key.role)
+            free[task.node] -= owner.held_by(task)
     starts = [(start.task, side) for side in sides for start in side.starts()]
     for placed, owner in sorted(starts, key=lambda entry: entry[0].key):
         need = owner.need(placed.key.role)

@@ -1,0 +1,59 @@
+"""Jobs that found no place on the GPU type that was chosen for them, though another one has room.
+
+The choice counts GPUs; it sees neither cores nor how GPUs are spread over nodes. So once places are known, such a job
+is told to do without that type, and the round is planned again. Each time somebody accepts fewer types: it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from optimus_scheduler.constraints.gpu_types import accepted_types, has_left_its_type
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.place import Placed, Placements
+from optimus_scheduler.types import Directive, Job, Resources, Snapshot
+
+
+def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> Snapshot | None:
+    """The snapshot with fewer types for jobs that are stuck; None when nobody is.
+
+    `outlooks` are those that were placed, each on one type; `told` has the types that owners accept.
+    """
+    typed = [one for one in outlooks if one.gpu_type is not None and one.job.directive is not Directive.CANCEL]
+    stuck = {one.id: one for one in typed if not isinstance(placements.get(one.id), Placed)}
+    if not stuck:
+        return None
+    free = _free_gpus(told, typed, placements)
+    jobs = {job.id: job for job in told.jobs}
+    instead = {one.id: _instead(one, jobs[one.id], told, free) for one in stuck.values()}
+    fewer = {job_id: types for job_id, types in instead.items() if types}
+    if not fewer:
+        return None
+    return replace(told, jobs=tuple(_accepting(job, fewer.get(job.id, ())) for job in told.jobs))
+
+
+def _instead(outlook: Outlook, job: Job, told: Snapshot, free: dict[str, int]) -> list[str]:
+    """The types that are left for a stuck job; empty when it may as well wait."""
+    if has_left_its_type(outlook.job):
+        return [outlook.present.gpu_type or ""]  # better there than nowhere
+    need = job.spec.worker.minimum * sum(job.spec.worker.resources.gpus.values())
+    types = accepted_types(job.spec, told.nodes)
+    return [kind for kind in types if kind != outlook.gpu_type and free.get(kind, 0) >= need]
+
+
+def _accepting(job: Job, types: Collection[str]) -> Job:
+    """The job with these types only."""
+    if not types:
+        return job
+    return replace(job, spec=replace(job.spec.on(next(iter(types))), gpu_types=tuple(types)))
+
+
+def _free_gpus(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> dict[str, int]:
+    """GPUs by type that nobody was given a place on."""
+    taken = Resources()
+    for one in outlooks:
+        placed = placements.get(one.id)
+        if isinstance(placed, Placed):
+            taken = taken + one.demand(placed.allocation)
+    return dict((told.capacity - taken).gpus)
