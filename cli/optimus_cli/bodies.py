@@ -89,6 +89,29 @@ class Decision(TypedDict):
     forecast: dict[str, Any]
 
 
+class Marginal(TypedDict):
+    job_id: str
+    name: str
+    gain: float
+
+
+class Expected(TypedDict):
+    start_seconds: Interval | None
+    finish_seconds: Interval | None
+    finish_at: str | None
+
+
+class RescaleEffect(TypedDict):
+    at: str
+    before: Allocation
+    after: Allocation
+    stopped_seconds: float
+    lost_steps: int
+    steps_per_second_before: float | None
+    steps_per_second_after: float | None
+    saved_seconds: float | None
+
+
 class Explanation(TypedDict):
     job_id: str
     state: str
@@ -96,11 +119,15 @@ class Explanation(TypedDict):
     reason: str | None
     message: str
     what_would_change_it: str
+    sentences: list[str]
     allocation: Allocation
     previous: Allocation
     gain: float | None
     next_gain: float | None
+    marginal: Marginal | None
     confidence: float | None
+    expected: Expected
+    last_rescale: RescaleEffect | None
 
 
 class SpeedPoint(TypedDict):

@@ -200,11 +200,13 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
         ("Job", why["job_id"]),
         ("State", state(why["state"])),
         ("Decided", f"{why['reason'] or wording.UNKNOWN}, {wording.ago(why['at'], now)}"),
-        ("Because", why["message"]),
+        ("Because", "\n".join(why["sentences"] or [why["message"]])),
         ("To get more", why["what_would_change_it"]),
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
         ("Gain of its last task", wording.number(why["gain"])),
         ("Gain of one more", wording.number(why["next_gain"])),
+        ("Starts in", wording.duration_interval(why["expected"]["start_seconds"])),
+        ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
     if not decisions:
         return _facts(facts)

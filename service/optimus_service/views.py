@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimus_scheduler.types import NOTHING, Allocation, JobState, Reason
+from optimus_scheduler.types import NOTHING, Allocation, JobState
 from optimus_service.api.schemas import IntervalBody
+from optimus_service.reasons import text_of
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 
 SPEED_WINDOW_SECONDS = 30.0
@@ -103,24 +104,6 @@ def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
 
 # --- why it has what it has ------------------------------------------------------------------------------------------
 
-_WHAT_WOULD_CHANGE_IT: Mapping[str, str] = {
-    Reason.GRANTED_MORE: "It gets still more as long as its next task saves more time than that of any other job.",
-    Reason.UNCHANGED: "New jobs, finished jobs, or a better knowledge of this one's speed and loss.",
-    Reason.BETTER_USED_ELSEWHERE: "Other jobs finish, its priority is raised, or the cluster grows.",
-    Reason.NO_FURTHER_GAIN: "A larger global batch or a model that communicates less would let it use more tasks.",
-    Reason.AT_MAXIMUM: "A larger `max` of workers or servers in its specification.",
-    Reason.NOT_WORTH_RESCALING: "A longer time left or a cheaper change of size.",
-    Reason.LEARNING_SPEED: "A few more measurements of its speed at this size.",
-    Reason.WAITING_FOR_RESOURCES: "Jobs ahead of it finish or shrink, a smaller minimum, or a larger cluster.",
-    Reason.WAITING_FOR_QUOTA: "A larger quota of its project, jobs of its project that end, or idle room to borrow.",
-    Reason.MEETING_DEADLINE: "An earlier deadline would give it more, a later one less.",
-    Reason.DEADLINE_CANNOT_BE_MET: "A later deadline, a larger `max` of workers or servers, or faster GPUs.",
-    Reason.WITHIN_BUDGET: "A larger `max_cost`, or lower prices.",
-    Reason.NO_FEASIBLE_NODE: "A node with enough free room for one of its tasks, or smaller tasks.",
-    Reason.CONVERGED: "Nothing: it has reached its goal.",
-    Reason.CANCELLING: "Nothing: it was cancelled.",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -142,5 +125,5 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
-    change = _WHAT_WOULD_CHANGE_IT.get(decision.reason, "New jobs, finished jobs, or better knowledge of this one.")
+    change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)

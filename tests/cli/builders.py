@@ -152,11 +152,15 @@ def explanation(**changes: Any) -> Explanation:
         "reason": "GrantedMore",
         "message": "3 workers and 2 servers save the most time",
         "what_would_change_it": "nothing: it grows already",
+        "sentences": [],
         "allocation": {"workers": 3, "servers": 2, "gpu_type": None},
         "previous": {"workers": 2, "servers": 1, "gpu_type": None},
         "gain": 120.5,
         "next_gain": None,
+        "marginal": None,
         "confidence": 0.7,
+        "expected": {"start_seconds": None, "finish_seconds": None, "finish_at": None},
+        "last_rescale": None,
     }
     return cast("Explanation", {**body, **changes})
 

@@ -94,6 +94,14 @@ def test_every_explanation_can_be_shown(why: Any) -> None:
         assert "nan" not in text.lower().split()
 
 
+def test_an_explanation_is_told_in_all_its_sentences() -> None:
+    ends = {"start_seconds": None, "finish_seconds": {"mean": 300.0, "low": 240.0, "high": 480.0}, "finish_at": None}
+    text = shown(render.explanation(builders.explanation(sentences=["One.", "Two [/so]."], expected=ends), [], NOW))
+    assert "One." in text
+    assert "Two [/so]." in text
+    assert "5.0 min (4.0–8.0)" in text
+
+
 def test_live_view_shows_what_the_issue_asks_for() -> None:
     text = shown(live.view(Frame([builders.job()], builders.cluster(), 42.0)))
     for part in (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from optimus_service.api import cluster, docs_page, from_tasks, health, job_details, jobs, problems
+from optimus_service.api import cluster, docs_page, explanation, from_tasks, health, job_details, jobs, problems
 from optimus_service.api.auth import AccessMiddleware
 from optimus_service.api.observe import ObserveMiddleware
 from optimus_service.api.openapi import openapi_document
@@ -17,7 +17,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.figures import figures_reader
 from optimus_service.predictions import HistoryCache
 
-_ROUTERS = tuple(module.router for module in (jobs, job_details, from_tasks, cluster, health, docs_page))
+_ROUTERS = tuple(module.router for module in (jobs, job_details, explanation, from_tasks, cluster, health, docs_page))
 
 
 def create_app(services: Services) -> FastAPI:

@@ -9,14 +9,13 @@ from fastapi import APIRouter, Query
 
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery
-from optimus_service.api.present import allocation_point_body, decision_body, event_body, explanation_body
+from optimus_service.api.present import allocation_point_body, decision_body, event_body
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.schemas import (
     MAX_TASKS,
     AllocationListBody,
     DecisionListBody,
     EventListBody,
-    ExplanationBody,
     LogBody,
     LogListBody,
     PredictionsBody,
@@ -53,13 +52,6 @@ def list_decisions(
     services.repository.get_job(job_id)
     page = services.repository.decisions(job_id, cursor, limit)
     return DecisionListBody(decisions=[decision_body(each) for each in page.items], next_cursor=page.next_cursor)
-
-
-@router.get("/v1/jobs/{job_id}/explanation", responses=documented(404))
-def explain_job(job_id: str, services: ServicesDep) -> ExplanationBody:
-    """Why the job has the tasks that it has, and what would have to happen for it to get more."""
-    job = services.repository.get_job(job_id)
-    return explanation_body(job, services.repository.latest_decision(job_id))
 
 
 @router.get("/v1/jobs/{job_id}/predictions", responses=documented(404))

@@ -11,7 +11,6 @@ from optimus_service.api.schemas import (
     AllocationPointBody,
     DecisionBody,
     EventBody,
-    ExplanationBody,
     IntervalBody,
     JobBody,
     JobProfileBody,
@@ -66,24 +65,6 @@ def job_body(job: JobRecord, decision: DecisionRecord | None, steps_per_second: 
         result=None if job.result is None else _result_body(job.result),
         failure=job.failure,
         rescales=job.rescales,
-    )
-
-
-def explanation_body(job: JobRecord, decision: DecisionRecord | None) -> ExplanationBody:
-    """Why the job has what it has."""
-    explanation = explain(job, decision)
-    return ExplanationBody(
-        job_id=job.id,
-        state=job.state.value,
-        at=None if decision is None else moment(decision.at),
-        reason=explanation.reason,
-        message=explanation.message,
-        what_would_change_it=explanation.what_would_change_it,
-        allocation=allocation_body(explanation.allocation),
-        previous=allocation_body(explanation.previous),
-        gain=None if decision is None else finite(decision.gain),
-        next_gain=None if decision is None else finite(decision.next_gain),
-        confidence=None if decision is None else finite(decision.forecast.get("confidence")),
     )
 
 

@@ -52,6 +52,9 @@ def _named_number(value: object) -> object:
 
 Measured = Annotated[float, BeforeValidator(_named_number)]
 """A measured number, which may be NaN or infinite."""
+MetricName = Annotated[str, Field(min_length=1, max_length=100)]
+MAX_METRICS = 20
+"""Figures of one evaluation."""
 TaskName = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -100,6 +103,27 @@ class LossDecreaseBody(Body):
     patience_epochs: int = Field(default=3, ge=1, le=1000)
 
 
+class TargetMetricBody(Body):
+    """A figure of the job's own evaluation that has to rise or fall to a value."""
+
+    name: str = Field(min_length=1, max_length=100, examples=["test_accuracy"], description="as `evaluate` names it")
+    at_least: float | None = Field(default=None, allow_inf_nan=False, examples=[0.95])
+    at_most: float | None = Field(default=None, allow_inf_nan=False)
+    best: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="best value of a metric that rises; default: 1, for targets above 1 it is 100",
+    )
+
+    @model_validator(mode="after")
+    def _one_direction(self) -> Self:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("give one of at_least and at_most")
+        if self.best is not None and (self.at_least is None or self.best < self.at_least):
+            raise ValueError("best goes with at_least and must not be below it")
+        return self
+
+
 class ConvergenceBody(Body):
     """The job is done as soon as the first of the given conditions holds."""
 
@@ -108,6 +132,10 @@ class ConvergenceBody(Body):
     max_epochs: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
     max_steps: int | None = Field(default=None, gt=0, le=10**12)
     max_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    target_metric: TargetMetricBody | None = None
+    max_cost: float | None = Field(
+        default=None, gt=0, le=1e12, allow_inf_nan=False, description="money, at the prices that the service is set to"
+    )
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -155,6 +183,13 @@ class JobSpecBody(Body):
         description="examples per step (sync) or per worker step (async); default: the task's",
     )
     convergence: ConvergenceBody = ConvergenceBody(loss_decrease=LossDecreaseBody(below=0.01), max_epochs=100)
+    evaluate_epochs: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="evaluate every so many epochs; default: every epoch with a target_metric, else only at the end",
+    )
     workers: TaskDemandBody = TaskDemandBody()
     servers: TaskDemandBody = TaskDemandBody()
     priority: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
@@ -332,8 +367,37 @@ class PredictionPointBody(Body):
     total_steps: IntervalBody | None
 
 
+class MarginalBody(Body):
+    """Of the other jobs in the same round: the one that was granted a task with the least gain."""
+
+    job_id: str
+    name: str
+    gain: float
+
+
+class ExpectedBody(Body):
+    """When a job is expected to start and to end; null where nothing can be said."""
+
+    start_seconds: IntervalBody | None = Field(description="from now, of a job that waits; 0: with the next round")
+    finish_seconds: IntervalBody | None = Field(description="from now, if it keeps what it has")
+    finish_at: datetime | None
+
+
+class RescaleEffectBody(Body):
+    """What the newest change of size cost, and what it bought."""
+
+    at: datetime
+    before: AllocationBody
+    after: AllocationBody
+    stopped_seconds: float
+    lost_steps: int
+    steps_per_second_before: float | None = Field(description="measured with the size before")
+    steps_per_second_after: float | None = Field(description="measured with the size after")
+    saved_seconds: float | None = Field(description="training time saved so far, the stop taken off; may be negative")
+
+
 class ExplanationBody(Body):
-    """Why a job has what it has (`GET /v1/jobs/{id}/explanation`), from its latest decision."""
+    """Why a job has what it has (`GET /v1/jobs/{id}/explanation`), from its latest decision. For ended jobs as well."""
 
     job_id: str
     state: JobStateName
@@ -341,11 +405,15 @@ class ExplanationBody(Body):
     reason: str | None = Field(description="reason code", examples=["BetterUsedElsewhere"])
     message: str = Field(description="one sentence for the job's owner")
     what_would_change_it: str = Field(description="what would have to happen for the job to get more")
+    sentences: list[str] = Field(description="the whole explanation, to be read in this order")
     allocation: AllocationBody
     previous: AllocationBody
     gain: float | None = Field(description="marginal gain of the last task that it was granted")
     next_gain: float | None = Field(description="marginal gain that its next task would have had")
+    marginal: MarginalBody | None
     confidence: float | None = Field(description="of the forecast behind the decision, 0 to 1")
+    expected: ExpectedBody
+    last_rescale: RescaleEffectBody | None
 
 
 class AllocationPointBody(Body):
@@ -393,6 +461,9 @@ class SampleBody(Body):
     received_bytes: Count = 0
     staleness: float | None = Field(
         default=None, ge=0, le=MAX_COUNT, allow_inf_nan=False, description="mean, in steps; async mode"
+    )
+    metrics: dict[MetricName, Measured] | None = Field(
+        default=None, max_length=MAX_METRICS, description="figures of an evaluation after the last of these steps"
     )
 
     @model_validator(mode="after")
