@@ -34,6 +34,7 @@ from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.data_directory import CannotStart, DataDirectory
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens, load_secret
+from optimus_service.learning import Lessons
 from optimus_service.logs import configure_logs
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
@@ -159,10 +160,10 @@ def make_rounds(
 ) -> Round:
     """What runs scheduling rounds."""
     histories = Histories(repository)
+    lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
+    observer = Observer(repository, histories, scheduler_settings(settings), lessons)
     exits = ExitNotices(repository, cluster, histories, settings.max_task_failures)
-    return Round(
-        repository, cluster, exits, Observer(repository, histories), planner, applier, clock, settings.keep_seconds
-    )
+    return Round(repository, cluster, exits, observer, planner, applier, clock, settings.keep_seconds)
 
 
 def scheduler_settings(settings: Settings) -> SchedulerSettings:

@@ -107,9 +107,13 @@ class SpeedHistory:
 class JobHistory:
     """Everything a round needs of one job's samples."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, metric: str | None = None) -> None:
+        """`metric`: the name of the figure that its convergence rule is about."""
         self.losses = LossBuckets()
+        self.metrics = LossBuckets()
+        """Values of that figure; empty without one."""
         self.speeds = SpeedHistory(mode)
+        self._metric = metric
         self.last_id = 0
         """Of the newest sample seen: ask the store for those after it."""
         self.progressed_at: float | None = None
@@ -125,6 +129,7 @@ class JobHistory:
                 self._begins[membership.epoch] = membership.step
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
+                    self.metrics.roll_back(membership.step)
 
     def add(self, samples: Iterable[SampleRecord]) -> None:
         """Count samples, in the order of their ids; those before `last_id` were counted already."""
@@ -137,6 +142,12 @@ class JobHistory:
             self.speeds.add(sample)
             if sample.step <= self._end_of(sample.membership_epoch):
                 self.losses.add(sample.step, sample.loss, sample.n_examples)
+                self._add_metric(sample)
+
+    def _add_metric(self, sample: SampleRecord) -> None:
+        value = (sample.metrics or {}).get(self._metric or "")
+        if value is not None and math.isfinite(value):
+            self.metrics.add(sample.step, value)
 
     def _end_of(self, epoch: int) -> float:
         """The last step of this epoch that counts: a later one repeated what came after."""

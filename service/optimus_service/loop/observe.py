@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from optimus_scheduler.prices import cost_per_second, has_prices
+from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
+    Allocation,
     Job,
     JobSpec,
     Mode,
@@ -19,6 +22,7 @@ from optimus_scheduler.types import (
     TaskPhase,
 )
 from optimus_service.clusters.base import Cluster
+from optimus_service.learning import Lessons
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import spec_of
 from optimus_service.store.records import JobRecord, MembershipRecord, TaskRecord, WantedRecord
@@ -49,7 +53,10 @@ class Histories:
 
     def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
         """The history of this job with all samples that came in since."""
-        history = self._by_job.setdefault(job.id, JobHistory(Mode(job.spec["mode"])))
+        history = self._by_job.get(job.id)
+        if history is None:
+            target = job.spec["convergence"].get("target_metric") or {}
+            history = self._by_job[job.id] = JobHistory(Mode(job.spec["mode"]), target.get("name"))
         history.learn_memberships(memberships)
         for _ in range(_MAX_PAGES):
             samples = self._repository.samples_after(job.id, history.last_id, MAX_PAGE)
@@ -67,9 +74,14 @@ class Histories:
 class Observer:
     """Reads the database and makes the snapshot."""
 
-    def __init__(self, repository: Repository, histories: Histories) -> None:
+    def __init__(
+        self, repository: Repository, histories: Histories, settings: Settings, lessons: Lessons | None = None
+    ) -> None:
+        """`lessons`: what ended jobs taught; None: jobs are judged by themselves alone."""
         self._repository = repository
         self._histories = histories
+        self._settings = settings
+        self._lessons = lessons
 
     def snapshot(self, view: ClusterView, now: float) -> Snapshot:
         """The world as of `now`. The exits in `view` should have been noticed before."""
@@ -77,6 +89,7 @@ class Observer:
         records = self._repository.active_jobs()
         wanted = self._repository.wanted_of_active_jobs()
         memberships = self._repository.memberships_of_active_jobs()
+        self._learn(now)
         self._histories.keep_only(record.id for record in records)
         capacity = Snapshot(now, view.nodes, ()).capacity
         jobs = tuple(
@@ -85,6 +98,12 @@ class Observer:
             if record.id in wanted  # it may have ended between the two queries
         )
         return Snapshot(now, view.nodes, jobs, merge_tasks(view.tasks, self._repository.newest_tasks()))
+
+    def _learn(self, now: float) -> None:
+        """From jobs that ended since the last round, while their histories are still in memory."""
+        if self._lessons is not None:
+            self._lessons.learn(lambda job: self._histories.updated(job, self._repository.memberships(job.id)), now)
+            self._lessons.refresh()
 
     def _job(
         self,
@@ -96,6 +115,7 @@ class Observer:
     ) -> Job:
         history = self._histories.updated(record, memberships)
         loss_steps, losses = history.losses.points()
+        metric_steps, metric_values = history.metrics.points()
         spec = spec_of(record)
         return Job(
             id=record.id,
@@ -107,7 +127,11 @@ class Observer:
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
             loss_steps=loss_steps,
             losses=losses,
+            metric_steps=metric_steps,
+            metric_values=metric_values,
             speed_samples=history.speeds.samples(),
+            similar=() if self._lessons is None else self._lessons.similar_to(record),
+            spent=spent(memberships, spec, wanted.allocation.gpu_type, self._settings, now),
             allocation=wanted.allocation,
             allocated_at=record.wanted_at,
             directive=record.directive,
@@ -168,6 +192,20 @@ def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...
         membership.pause_seconds
         for membership in memberships
         if membership.cause == "rescale" and membership.pause_seconds is not None
+    )
+
+
+def spent(
+    memberships: Sequence[MembershipRecord], spec: JobSpec, gpu_type: str | None, settings: Settings, now: float
+) -> float:
+    """Money spent by memberships on GPUs of this type until `now`, at the prices of `settings`."""
+    if not has_prices(settings):
+        return 0.0
+    ends = [later.at for _, later in pairwise(memberships)] + [now]
+    return sum(
+        cost_per_second(spec, Allocation(len(each.workers), len(each.servers), gpu_type), settings)
+        * max(end - each.at, 0.0)
+        for each, end in zip(memberships, ends, strict=False)
     )
 
 

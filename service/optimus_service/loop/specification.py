@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from optimus_scheduler.types import (
     Architecture,
     ConvergenceRule,
     JobSpec,
+    MetricTarget,
     Mode,
     Resources,
     TaskDemand,
@@ -31,6 +33,8 @@ def spec_of(job: JobRecord) -> JobSpec:
         architecture=Architecture(body.architecture),
         global_batch_size=body.global_batch_size or reported.get("global_batch_size"),
         priority=body.priority,
+        family=body.task,
+        project=body.project,
     )
 
 
@@ -44,21 +48,21 @@ def _demand(body: TaskDemandBody) -> TaskDemand:
 
 
 def _convergence(body: ConvergenceBody) -> ConvergenceRule:
-    decrease = body.loss_decrease
+    metric = body.target_metric
     rule = ConvergenceRule(
         target_loss=body.target_loss,
         max_steps=body.max_steps,
         max_epochs=body.max_epochs,
         max_seconds=body.max_seconds,
+        target_metric=None if metric is None else MetricTarget(**metric.model_dump()),
+        max_cost=body.max_cost,
     )
+    decrease = body.loss_decrease
     if decrease is None:
         return rule
-    return ConvergenceRule(
+    return replace(
+        rule,
         loss_decrease=decrease.below,
         relative=decrease.relative_to == "previous",
         patience_epochs=decrease.patience_epochs,
-        target_loss=rule.target_loss,
-        max_steps=rule.max_steps,
-        max_epochs=rule.max_epochs,
-        max_seconds=rule.max_seconds,
     )

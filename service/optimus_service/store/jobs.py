@@ -77,6 +77,11 @@ def get(session: Session, job_id: str) -> JobRecord:
     return record(row)
 
 
+def network_of(session: Session, job_id: str) -> Document | None:
+    """See `Repository.network_of`."""
+    return session.scalar(select(JobRow.network).where(JobRow.id == job_id))
+
+
 def locked(session: Session, job_id: str) -> JobRow:
     """The job's row, kept from other writers until the transaction ends. Rows that refer to it can be added meanwhile.
 

@@ -182,6 +182,8 @@ class Sample:
     sent_bytes: int = 0
     received_bytes: int = 0
     staleness: float | None = None
+    metrics: Mapping[str, float] | None = None
+    """Figures of the job's own evaluation after the last of these steps, if there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,15 @@ class SampleRecord(Sample):
 
     id: int
     received_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRunRecord:
+    """What an ended job taught (`optimus_service.learning`)."""
+
+    id: int
+    job_id: str
+    document: Document
 
 
 IgnoredWhy = Literal["duplicate", "old_membership", "unknown_membership"]
@@ -245,7 +256,8 @@ class Pruned:
     samples: int
     decisions: int
     rounds: int
+    finished_runs: int = 0
 
     @property
     def total(self) -> int:
-        return self.samples + self.decisions + self.rounds
+        return self.samples + self.decisions + self.rounds + self.finished_runs

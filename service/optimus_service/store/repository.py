@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, TaskKey
-from optimus_service.store import history, jobs, leases, memberships, retention, samples, tasks, wanted
+from optimus_service.store import finished_runs, history, jobs, leases, memberships, retention, samples, tasks, wanted
 from optimus_service.store.driver_errors import mapped_errors
 from optimus_service.store.engine import writing
 from optimus_service.store.errors import DatabaseNotAvailable
@@ -28,6 +28,7 @@ from optimus_service.store.records import (
     DecisionRecord,
     Document,
     EventRecord,
+    FinishedRunRecord,
     JobRecord,
     LeaseRecord,
     MembershipRecord,
@@ -194,14 +195,23 @@ class Repository:
         with self._write() as session:
             return jobs.advance(session, job_id, event, now)
 
-    def put_profile(self, job_id: str, profile: Document) -> None:
+    def put_profile(self, job_id: str, profile: Document, network: Document | None = None) -> None:
         """Store what the job's tasks know about it (`JobProfileBody`), replacing the former profile.
+
+        `network`, the layers of what it trains, is kept apart and read by `network_of`; None leaves it as it was.
 
         Raises:
             JobNotFound: there is no such job.
         """
         with self._write() as session:
-            jobs.locked(session, job_id).profile = profile
+            row = jobs.locked(session, job_id)
+            row.profile = profile
+            row.network = row.network if network is None else network
+
+    def network_of(self, job_id: str) -> Document | None:
+        """The layers of what a job trains, if its tasks have told them; None for an unknown job."""
+        with self._read() as session:
+            return jobs.network_of(session, job_id)
 
     def set_coordinator_address(self, job_id: str, address: str | None) -> None:
         """Store where the job's coordinator listens (host:port).
@@ -317,6 +327,23 @@ class Repository:
         """The last samples of a job that were counted, newest first."""
         with self._read() as session:
             return samples.newest(session, job_id, limit)
+
+    # --- what ended jobs taught --------------------------------------------------------------------------------------
+
+    def add_finished_run(self, job_id: str, document: Document) -> None:
+        """Keep what an ended job taught; nothing if that is there already."""
+        with self._write() as session:
+            finished_runs.add(session, job_id, document)
+
+    def finished_runs_after(self, after_id: int, newest: int) -> list[FinishedRunRecord]:
+        """The `newest` of those with an id above `after_id`, by id."""
+        with self._read() as session:
+            return finished_runs.after(session, after_id, newest)
+
+    def jobs_without_finished_run(self, since: float, limit: int) -> list[JobRecord]:
+        """Jobs that succeeded at `since` or later and of which nothing is kept yet, the first to end first."""
+        with self._read() as session:
+            return finished_runs.untold(session, since, limit)
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 
@@ -456,10 +483,10 @@ class Repository:
     # --- retention ---------------------------------------------------------------------------------------------------
 
     def prune(self, now: float, keep_seconds: float, limit: int = PRUNE_ROWS) -> Pruned:
-        """Delete samples and decisions of jobs that ended over `keep_seconds` ago, and old rounds without decisions.
+        """Delete samples, decisions and finished runs of jobs that ended over `keep_seconds` ago.
 
-        Jobs, memberships and events stay. At most `limit` rows of each kind go in one call: call again until
-        `total` is 0.
+        Also old rounds without decisions. Jobs, memberships and events stay. At most `limit` rows of each kind go in
+        one call: call again until `total` is 0.
         """
         with self._write() as session:
             return retention.prune(session, now - keep_seconds, limit)

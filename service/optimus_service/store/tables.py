@@ -5,6 +5,7 @@
     jobs ──┬─▶ memberships     one per membership epoch that was formed
            ├─▶ samples         telemetry, one per worker and record
            ├─▶ tasks           processes (pods) that were started
+           ├─▶ finished_runs   what it taught about its kind, once it has ended
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
     leases                     who runs the scheduling rounds
@@ -81,6 +82,8 @@ class JobRow(Base):
     """See `columns.split_float`."""
 
     profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    network: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
+    """The layers of what it trains (`optimus_models.analytic.description`); read once, before it has run."""
     result: Mapped[dict[str, Any] | None] = mapped_column(Json)
     failure: Mapped[str | None]
     version: Mapped[int] = mapped_column()
@@ -142,12 +145,25 @@ class SampleRow(Base):
     sent_bytes: Mapped[int]
     received_bytes: Mapped[int]
     staleness: Mapped[float | None]
+    metrics: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
     __table_args__ = (
         UniqueConstraint("job_id", "membership_epoch", "rank", "sequence"),  # add_samples; max step of an epoch
         Index(None, "job_id", "id"),  # samples_after
         {"sqlite_autoincrement": True},
     )
+
+
+class FinishedRunRow(Base):
+    """What a job that ended well taught about its kind: its losses and speeds, condensed."""
+
+    __tablename__ = "finished_runs"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), unique=True)
+    document: Mapped[dict[str, Any]] = mapped_column(Json)
+
+    __table_args__ = ({"sqlite_autoincrement": True},)
 
 
 class TaskRow(Base):

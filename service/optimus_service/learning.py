@@ -1,0 +1,106 @@
+"""What jobs that ended taught about their kind, kept in the database and in the memory of whoever forecasts.
+
+::
+
+    a job succeeds ─▶ its sample history, condensed ─▶ finished_runs (database) ─▶ EndedJobs (memory, by task)
+                      at most 128 losses, 8 speeds a size                          └─▶ `Job.similar` of active jobs
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.types import Architecture, EndedJob, JobState, Mode, SpeedSample
+from optimus_service.loop.history import JobHistory
+from optimus_service.loop.specification import spec_of
+from optimus_service.store.records import Document, JobRecord
+from optimus_service.store.repository import Repository
+
+MAX_LOADED = MAX_PER_TASK * MAX_TASKS // 4
+"""Finished runs read at first, the newest: 2048 of some 4 kB."""
+_LEARNED_AT_ONCE = 4
+"""Ended jobs that one round condenses: reading the samples of a long one takes a while."""
+_OVERLAP_SECONDS = 600.0
+"""Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
+
+
+class Lessons:
+    """The finished runs that this process knows. Thread-safe."""
+
+    def __init__(self, repository: Repository, keep_seconds: float) -> None:
+        """`keep_seconds`: what jobs that ended longer ago taught is deleted with their samples."""
+        self._repository = repository
+        self._keep_seconds = keep_seconds
+        self._lock = threading.Lock()
+        self._known = EndedJobs()
+        self._last_id = 0
+        self._since: float | None = None
+
+    def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
+        """Ended jobs of the same task, oldest first, as of the last `refresh`."""
+        with self._lock:
+            return self._known.of(job.spec["task"])
+
+    def refresh(self) -> None:
+        """Read what was learned since, by whichever replica."""
+        with self._lock:
+            for run in self._repository.finished_runs_after(self._last_id, MAX_LOADED):
+                self._last_id = run.id
+                ended = ended_job(run.job_id, run.document)
+                if ended is not None:
+                    self._known.add(ended)
+
+    def learn(self, history_of: Callable[[JobRecord], JobHistory], now: float) -> None:
+        """Keep what jobs taught that ended since (some at a time); for the leader.
+
+        `history_of` gives the whole sample history of an ended job.
+        """
+        since = now - self._keep_seconds if self._since is None else self._since
+        untold = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
+        for job in untold:
+            self._repository.add_finished_run(job.id, lesson(job, history_of(job)))
+        if len(untold) < _LEARNED_AT_ONCE:
+            self._since = now - _OVERLAP_SECONDS
+
+
+def lesson(job: JobRecord, history: JobHistory) -> Document:
+    """What an ended job taught, as a document; empty when it taught nothing."""
+    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
+    loss_steps, losses = history.losses.points()
+    if job.state is not JobState.SUCCEEDED or not steps_per_epoch or not losses:
+        return {}
+    spec = spec_of(job)
+    return {
+        "task": job.spec["task"],
+        "project": job.project,
+        "steps_per_epoch": steps_per_epoch,
+        "loss_steps": loss_steps,
+        "losses": losses,
+        "speeds": [
+            [each.workers, each.servers, each.steps_per_second, each.n_steps, each.at, each.gpu_type]
+            for each in history.speeds.samples()
+        ],
+        "mode": spec.mode.value,
+        "architecture": spec.architecture.value,
+        "global_batch_size": spec.global_batch_size,
+    }
+
+
+def ended_job(job_id: str, document: Document) -> EndedJob | None:
+    """The inverse of `lesson`; None for an empty one."""
+    if not document:
+        return None
+    return EndedJob(
+        id=job_id,
+        task=document["task"],
+        project=document["project"],
+        steps_per_epoch=document["steps_per_epoch"],
+        loss_steps=tuple(document["loss_steps"]),
+        losses=tuple(document["losses"]),
+        speed_samples=tuple(SpeedSample(*speed) for speed in document["speeds"]),
+        mode=Mode(document["mode"]),
+        architecture=Architecture(document["architecture"]),
+        global_batch_size=document["global_batch_size"],
+    )

@@ -1,0 +1,109 @@
+"""What a job that ended teaches about the next one of its kind: from its samples, through the database, to a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.service.loop.loop_world import World
+
+from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.types import EndedJob, JobState
+from optimus_service.learning import Lessons, ended_job
+from optimus_service.store.records import DecisionRecord
+from optimus_service.store.repository import Repository
+
+once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def latest(world: World, job_id: str) -> DecisionRecord:
+    decision = world.repository.latest_decision(job_id)
+    assert decision is not None
+    return decision
+
+
+def known(repository: Repository, like: str = "job-1") -> tuple[EndedJob, ...]:
+    lessons = Lessons(repository, 1e6)
+    lessons.refresh()
+    return lessons.similar_to(repository.get_job(like))
+
+
+def finish(world: World, job_id: str, **changes: object) -> None:
+    world.submit(job_id, **changes)
+    world.live_until(f"{job_id} has ended", lambda: world.state(job_id).is_final)
+    world.round()
+
+
+def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> None:
+    finish(world, "job-1")
+    (taught,) = known(world.repository)
+    assert (taught.id, taught.task, taught.project) == ("job-1", "m:f", "default")
+    assert taught.losses[0] > taught.losses[-1]
+    assert {(sample.workers, sample.servers) for sample in taught.speed_samples} >= {(1, 1)}
+
+    world.submit("job-2")
+    world.round()
+    assert latest(world, "job-2").forecast["speed_from"] == "similar jobs"
+    world.train(40)
+    world.round()
+    forecast = latest(world, "job-2").forecast
+    assert forecast["speed_from"] == "measured"
+    assert forecast["finished_runs"] == 1
+    assert forecast["finished_runs_share"] > 0.5
+    # The same job again: it will end where the first one did.
+    assert forecast["total_steps"]["mean"] == pytest.approx(world.repository.get_job("job-1").step, rel=0.25)
+
+
+@once
+def test_a_service_that_was_away_learns_from_what_ended_meanwhile(world: World) -> None:
+    world.submit()
+    world.round()
+    world.live_until("it converges", lambda: latest(world, "job-1").reason == "Converged")
+    world.train(2)  # the coordinator finishes the job; no round follows
+    assert world.state() is JobState.SUCCEEDED
+    again = world.restarted()
+    assert known(again.repository) == ()
+    again.round()
+    (taught,) = known(again.repository)
+    assert len(taught.losses) > 5
+    again.round()
+    assert len(again.repository.finished_runs_after(0, 10)) == 1, "learned once"
+
+
+@once
+def test_it_can_be_switched_off(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path, learn_from_finished_jobs=False)
+    finish(world, "job-1")
+    finish(world, "job-2")
+    assert world.repository.finished_runs_after(0, 10) == []
+    assert latest(world, "job-2").forecast["finished_runs"] == 0
+
+
+@once
+def test_a_job_that_was_cancelled_teaches_nothing(world: World) -> None:
+    world.submit()
+    world.round()
+    world.train(30)
+    world.repository.advance_job("job-1", CancelRequested(), world.clock())
+    world.live_until("it is gone", lambda: world.state().is_final)
+    world.round()
+    assert world.repository.finished_runs_after(0, 10) == []
+
+
+@once
+def test_jobs_of_other_tasks_are_not_similar(world: World) -> None:
+    finish(world, "job-1")
+    world.submit("other", task="m:g")
+    assert known(world.repository, like="other") == ()
+
+
+def test_nothing_taught_is_nothing_known() -> None:
+    assert ended_job("job-1", {}) is None
+
+
+@once
+def test_what_was_taught_is_forgotten_with_the_samples(world: World) -> None:
+    finish(world, "job-1")
+    pruned = world.repository.prune(world.clock() + 100.0, keep_seconds=50.0)
+    assert pruned.finished_runs == 1
+    assert world.repository.finished_runs_after(0, 10) == []
