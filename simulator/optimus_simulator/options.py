@@ -36,6 +36,9 @@ class Options:
     loss_noise: float = 0.03
     """Spread of one reported loss."""
 
+    learn_from_finished_jobs: bool = True
+    """Jobs are predicted with what ended ones of the same family did, like in the live service."""
+
     # --- faults
     task_hours: float = 0.0
     """Mean hours between failures of one task; 0: they never fail."""

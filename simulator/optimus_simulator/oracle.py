@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,8 @@ class Oracle:
         self._forecaster = RememberingForecaster()
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
-        untold = [replace(job, loss_steps=(), losses=(), speed_samples=()) for job in jobs]  # nothing is fitted to them
+        nothing: dict[str, Any] = {"loss_steps": (), "losses": (), "speed_samples": (), "similar": ()}
+        untold = [replace(job, **nothing) for job in jobs]  # nothing is fitted to them
         return tuple(self._corrected(outlook) for outlook in self._forecaster(untold, now, settings))
 
     def _corrected(self, outlook: Outlook) -> Outlook:

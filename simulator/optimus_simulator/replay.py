@@ -11,6 +11,7 @@ import numpy as np
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.policies.base import Policy
+from optimus_scheduler.priors import EndedJobs
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
 from optimus_simulator.cluster import Cluster, shape_of
@@ -53,6 +54,7 @@ class Replay:
         self._capacity = trace.capacity
         self.active: dict[str, RunningJob] = {}
         self._ended: dict[str, RunningJob] = {}
+        self._taught = EndedJobs()
         self._timeline: list[Moment] = []
         self._n_rounds = 0
         self._next_round = 0.0
@@ -97,6 +99,9 @@ class Replay:
         if job.finished_at is not None:
             job.state = JobState.SUCCEEDED
             self._ended[job.id] = self.active.pop(job.id)
+            taught = job.taught() if self._options.learn_from_finished_jobs else None
+            if taught is not None:
+                self._taught.add(taught)
             self._cluster.remove_job(job.id)
 
     def _disturbed(self, job_ids: set[str]) -> None:
@@ -133,7 +138,7 @@ class Replay:
             return
         self._n_rounds += 1
         now = self._engine.now
-        jobs = tuple(job.seen() for job in self.active.values())
+        jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks)
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster)
         for action in outcome.actions:

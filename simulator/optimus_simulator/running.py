@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from optimus_scheduler.types import NOTHING, Allocation, Directive, Job, JobState, PlacedTask
+from optimus_scheduler.types import NOTHING, Allocation, Directive, EndedJob, Job, JobState, PlacedTask
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import TraceJob
 from optimus_simulator.truth import Shape, Training
@@ -74,8 +74,8 @@ class RunningJob:
             return math.inf
         return max(now, self.stopped_until) + self.training.seconds_left(self.shape, self.factor)
 
-    def seen(self) -> Job:
-        """The job as the service would know it."""
+    def seen(self, similar: tuple[EndedJob, ...] = ()) -> Job:
+        """The job as the service would know it, with ended jobs of its family."""
         telemetry = self.telemetry
         return Job(
             id=self.entry.id,
@@ -88,10 +88,30 @@ class RunningJob:
             loss_steps=telemetry.loss_steps,
             losses=telemetry.losses,
             speed_samples=telemetry.samples,
+            similar=similar,
             allocation=self.allocation,
             allocated_at=self.allocated_at,
             directive=self.directive,
             rescale_seconds=telemetry.stops,
             wanted_tasks=self.wanted,
             attained_share_seconds=self.attained_share_seconds,
+        )
+
+    def taught(self) -> EndedJob | None:
+        """What it says about others of its family, now that it has ended; None when it knows no epochs."""
+        spec, telemetry = self.entry.spec, self.telemetry
+        steps_per_epoch = self.training.steps_per_epoch()
+        if not steps_per_epoch:
+            return None
+        return EndedJob(
+            id=self.entry.id,
+            task=spec.family,
+            project=spec.project,
+            steps_per_epoch=steps_per_epoch,
+            loss_steps=telemetry.loss_steps,
+            losses=telemetry.losses,
+            speed_samples=telemetry.samples,
+            mode=spec.mode,
+            architecture=spec.architecture,
+            global_batch_size=spec.global_batch_size,
         )

@@ -80,6 +80,7 @@ def _job(fields: Fields) -> TraceJob:
         priority=float(fields.get("priority", 1.0)),
         requested_workers=workers.get("requested"),
         requested_servers=servers.get("requested"),
+        family=str(fields.get("family", "")),
     )
     return TraceJob(str(fields["id"]), float(fields["submitted_at"]), spec, _truth(truth, mode, spec))
 

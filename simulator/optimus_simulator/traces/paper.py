@@ -118,6 +118,7 @@ def _job(number: int, submitted_at: float, random: np.random.Generator) -> Trace
         global_batch_size=_BATCH if mode is Mode.SYNC else 4,
         requested_workers=4,
         requested_servers=4,
+        family=model.name,
     )
     total_steps = converged_epoch(model.loss, rule) * _STEPS_PER_EPOCH
     truth = ParametricTruth(

@@ -47,6 +47,7 @@ def _job(row: dict[str, str], application: Application, faithful: bool) -> Trace
         global_batch_size=batch,
         requested_workers=gpus,
         requested_servers=0,
+        family=application.name,
     )
     return TraceJob(
         row["name"],

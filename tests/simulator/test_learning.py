@@ -1,0 +1,39 @@
+"""Jobs that ended in a simulation teach the scheduler about later ones of their family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optimus_scheduler import cycle
+from optimus_scheduler.policies import policy_named
+from optimus_scheduler.types import Job
+from optimus_simulator import replay as replay_module
+from optimus_simulator.options import Options
+from optimus_simulator.replay import Replay
+from optimus_simulator.traces.paper import paper_workload
+
+
+def seen_jobs(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[Job]:
+    """All jobs as all rounds saw them."""
+    seen: list[Job] = []
+
+    def watched(snapshot: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.extend(snapshot.jobs)
+        return cycle.plan(snapshot, *args, **kwargs)
+
+    monkeypatch.setattr(replay_module, "plan", watched)
+    Replay(paper_workload(0, jobs=12), policy_named("optimus"), options).run()
+    return seen
+
+
+def test_later_jobs_know_ended_ones_of_their_family_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    informed = [job for job in seen_jobs(monkeypatch, Options()) if job.similar]
+    assert informed
+    assert all(ended.task == job.spec.family for job in informed for ended in job.similar)
+    assert all(ended.losses and ended.speed_samples for job in informed for ended in job.similar)
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(job.similar for job in seen_jobs(monkeypatch, Options(learn_from_finished_jobs=False)))
