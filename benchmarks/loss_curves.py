@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models import FinishedRun, LossCurve, Prior, Rule, convergence_step
+from optimus_models import FinishedRun, LossCurve, Prediction, Prior, Rule, convergence_step
 
 FloatArray = NDArray[np.float64]
 
@@ -126,6 +127,8 @@ class Score:
     final: list[float]
     convergence: list[float]
     covered: list[bool]
+    on_curve: list[float] = field(default_factory=list)
+    """Convergence errors of the rule applied to the predicted losses."""
     end_covered: list[bool] = field(default_factory=list)
     """One entry per curve whose convergence was predicted with an interval."""
 
@@ -137,6 +140,7 @@ class Score:
             "coverage_80": 100.0 * float(np.mean(self.covered)) if self.covered else None,
             "convergence_coverage_80": 100.0 * float(np.mean(self.end_covered)) if self.end_covered else None,
             "convergence_median": _percent(self.convergence, 50),
+            "convergence_on_curve_median": _percent(self.on_curve, 50),
             "convergence_p90": _percent(self.convergence, 90),
             "curves": len(self.final),
             "converging_curves": len(self.convergence),
@@ -204,10 +208,12 @@ def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
             model = fit(curve, n)
             _score_final(model, curve, score)
             if true_epoch is not None and true_epoch > n:
-                predicted = _predicted_epoch(model, curve, n)
-                score.convergence.append(abs(predicted - true_epoch) / true_epoch)
-                if isinstance(model, LossCurve):
-                    score.end_covered.append(_holds_end(model, curve, n, true_epoch))
+                on_curve = abs(_epoch_on_curve(model, curve, n) - true_epoch) / true_epoch
+                score.on_curve.append(on_curve)
+                if isinstance(model, LossCurve) and model.option != "paper":
+                    _score_end(model, curve, n, true_epoch, score)
+                else:
+                    score.convergence.append(on_curve)
     return scores
 
 
@@ -219,14 +225,27 @@ def _score_final(model: Forecaster, curve: Curve, score: Score) -> None:
     score.covered.append(float(np.mean(low)) <= true <= float(np.mean(high)))
 
 
-def _holds_end(model: LossCurve, curve: Curve, n: int, true_epoch: int) -> bool:
-    """Whether the interval of the total steps, by the same rule, holds the true end."""
-    rule = Rule(loss_decrease=0.01, relative=False, patience_epochs=1)
-    end = convergence_step(model, rule, steps_per_epoch=3 * curve.spacing, now_step=float(curve.steps[n - 1]))
-    return end is not None and end.low <= curve.steps[0] + (true_epoch - 1) * curve.spacing <= end.high
+def _end(model: LossCurve, curve: Curve, n: int) -> Prediction | None:
+    """When the rule of the figures will hold on the measured losses: an epoch of the rule is three points, and the
+    maximum is that of the smoothed loss."""
+    largest = float(np.max(np.abs(smoothed(curve.losses[:n]))))
+    rule = Rule(loss_decrease=0.01 * largest / model.scale, relative=False, patience_epochs=1)
+    now_step = float(curve.steps[n - 1])
+    return convergence_step(model, rule, steps_per_epoch=3 * curve.spacing, now_step=now_step, measured=True)
 
 
-def _predicted_epoch(model: Forecaster, curve: Curve, n: int) -> int:
+def _score_end(model: LossCurve, curve: Curve, n: int, true_epoch: int, score: Score) -> None:
+    """Score what the library itself says about the end."""
+    end = _end(model, curve, n)
+    true_step = curve.steps[0] + (true_epoch - 1) * curve.spacing
+    cap = CAP * len(curve.losses)
+    predicted = cap if end is None else min(math.ceil((end.mean - curve.steps[0]) / curve.spacing - 1e-6) + 1, cap)
+    score.convergence.append(abs(predicted - true_epoch) / true_epoch)
+    score.end_covered.append(end is not None and end.low <= true_step <= end.high)
+
+
+def _epoch_on_curve(model: Forecaster, curve: Curve, n: int) -> int:
+    """Where the rule of the figures, taken literally, holds on the predicted losses."""
     cap = CAP * len(curve.losses)
     predicted = model.predict(curve.steps[0] + curve.spacing * np.arange(cap))
     largest = float(np.max(np.abs(smoothed(curve.losses[:n]))))
@@ -239,6 +258,7 @@ def _print_table(results: Mapping[str, Mapping[float, Score]]) -> None:
         "final_p90",
         "coverage_80",
         "convergence_median",
+        "convergence_on_curve_median",
         "convergence_coverage_80",
         "converging_curves",
     )

@@ -6,33 +6,26 @@ Everything is evaluated on the fitted curve: on raw losses the noise of single e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from optimus_models.end_errors import bounds, end_errors
+from optimus_models.first_step import first_step
 from optimus_models.history import FloatArray
 from optimus_models.inverse_law import step_of_loss, step_of_small_decrease
+from optimus_models.loss_batch import BoolArray
 from optimus_models.loss_curve import LossCurve
 from optimus_models.metric_curve import MetricCurve
-
-BoolArray = NDArray[np.bool_]
 
 HORIZON = 50.0
 """A curve says nothing about more than so many times the steps it was fitted to: beyond it, there is no prediction."""
 LEAST_POINTS = 5
 """With fewer losses than this a loss-decrease rule neither fires nor is predicted."""
 
-_LOG_DOWN = 0.53
-"""Lower 80 % bound of log(true / predicted total steps): minus this share of log(predicted / present step) ..."""
-_LOG_UP, _LOG_UP_NARROWING, _LEAST_LOG_UP = 0.45, 0.06, 0.2
-"""... and the upper one, with how much it narrows for each unit of that: a job that seems about to end often does not,
-because its learning rate is lowered. Measured; see docs/models.md."""
-_SEARCH_POINTS = 128
-"""Steps at which a curve without closed forms is looked at; again as often round the first hit, twice."""
+_NOT_BEFORE = 1.125
+"""A run whose measured losses do not hold the rule yet seldom ends within the next eighth of its steps; measured."""
 
 
 class ConvergenceRule(Protocol):
@@ -93,6 +86,8 @@ class _Search(NamedTuple):
 
     now_step: float
     horizon: float
+    measured: bool
+    """Whether the rule is to hold on measured losses rather than on the fitted curve."""
 
 
 class _Progress(NamedTuple):
@@ -129,21 +124,28 @@ def convergence_step(
     cost_per_second: float | None = None,
     metric: MetricCurve | None = None,
     coverage: float = 0.8,
+    measured: bool = False,
 ) -> Prediction | None:
     """Predict the total number of steps of the job; None when nothing can be said.
 
     `steps_per_epoch` is needed by the rules that speak of epochs, `steps_per_second` (present speed) and
     `elapsed_seconds` by `max_seconds`, those and `spent` and `cost_per_second` (of the present allocation) by
     `max_cost`, `metric` by `target_metric`; a condition whose inputs are missing is left out. Never below `now_step`.
+
+    A decrease rule is predicted as `has_converged` judges it, on the fitted curve, or with `measured` as somebody does
+    who looks at the losses, averaged over an epoch: noise lets it hold while the curve still falls by more.
     """
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
-    by_loss = min(_curve_ends(curve, rule, steps_per_epoch, now_step, metric), default=None)
+    search = _Search(now_step, HORIZON * max(now_step, curve.last_step, 1.0), measured)
+    by_loss = min(_curve_ends(curve, rule, steps_per_epoch, search, metric), default=None)
     latest = max(limit.step, now_step) if limit else math.inf
     if by_loss is None:
         return Prediction(latest, latest, latest, limit.rule) if limit else None
     expected = max(by_loss.step, now_step)
-    low, high = _bounds(expected, now_step, coverage)
+    by_decrease = by_loss.rule == "loss_decrease"
+    errors = end_errors(by_decrease=by_decrease, measured=measured, with_runs=curve.experts is not None)
+    low, high = bounds(expected, now_step, coverage, errors)
     name = by_loss.rule if expected <= latest or limit is None else limit.rule
     return Prediction(min(expected, latest), min(low, latest), min(high, latest), name)
 
@@ -193,11 +195,16 @@ def _stays_small(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch: f
     return bool(np.all(_falls_little(curve, starts, delta, epoch, relative=rule.relative)))
 
 
-def _falls_little(curve: LossCurve, starts: FloatArray, delta: float, epoch: float, *, relative: bool) -> BoolArray:
-    """(n,) whether the fitted loss falls by less than `delta` in the epoch that begins at each of `starts` (n,)."""
+def _falls_little(
+    curve: LossCurve, starts: FloatArray, delta: float, epoch: float, *, relative: bool, noise: float = 0.0
+) -> BoolArray:
+    """(n,) whether the fitted loss falls by less than `delta` in the epoch that begins at each of `starts` (n,).
+
+    Where it is to hold on losses with `noise`, a fitted decrease d counts as d² / (d + noise/8) (docs/models.md).
+    """
     before, after = curve.predict(starts), curve.predict(starts + epoch)
-    reference = np.abs(before) if relative else curve.scale
-    little: BoolArray = before - after < delta * reference
+    bar = delta * (np.abs(before) if relative else curve.scale)
+    little: BoolArray = before - after < (bar + np.sqrt(bar**2 + bar * noise / 2.0)) / 2.0
     return little
 
 
@@ -228,12 +235,11 @@ def _curve_ends(
     curve: LossCurve,
     rule: ConvergenceRule,
     steps_per_epoch: float | None,
-    now_step: float,
+    search: _Search,
     metric: MetricCurve | None,
 ) -> list[_End]:
     """The ends that the loss and the metric decide, as far as they lie within the horizon."""
     epoch = _epoch_steps(steps_per_epoch)
-    search = _Search(now_step, HORIZON * max(now_step, curve.last_step, 1.0))
     target_metric, _ = _own_conditions(rule)
     ends = []
     if target_metric is not None and metric is not None and metric.n_points:
@@ -243,14 +249,15 @@ def _curve_ends(
         ends.append(_End(_target_step(curve, rule.target_loss, search), "target_loss"))
     if rule.loss_decrease is not None and epoch and curve.n_points >= LEAST_POINTS:
         begins = _decrease_step(curve, rule, rule.loss_decrease, epoch, search)
-        ends.append(_End(begins + max(rule.patience_epochs, 1) * epoch, "loss_decrease"))
+        ends_at = begins + max(rule.patience_epochs, 1) * epoch
+        ends.append(_End(max(ends_at, _NOT_BEFORE * search.now_step) if search.measured else ends_at, "loss_decrease"))
     return [end for end in ends if end.step <= search.horizon]
 
 
 def _target_step(curve: LossCurve, target: float, search: _Search) -> float:
     if curve.option == "paper":
         return step_of_loss(curve.law, (target - curve.offset) / curve.scale)
-    return _first_step(lambda steps: curve.predict(steps) <= target, search.now_step, search.horizon)
+    return first_step(lambda steps: curve.predict(steps) <= target, search.now_step, search.horizon)
 
 
 def _decrease_step(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch: float, search: _Search) -> float:
@@ -262,32 +269,21 @@ def _decrease_step(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch:
     if curve.option == "paper":
         return max(step_of_small_decrease(curve.law, delta, epoch, relative=rule.relative), epoch)
     earliest = max(search.now_step - max(rule.patience_epochs, 1) * epoch, epoch)
-    return _first_step(
-        lambda starts: _falls_little(curve, starts, delta, epoch, relative=rule.relative), earliest, search.horizon
-    )
+
+    def holds(starts: FloatArray) -> BoolArray:
+        return _falls_little(curve, starts, delta, epoch, relative=rule.relative)
+
+    def holds_measured(starts: FloatArray) -> BoolArray:
+        """At three overlapping epochs: the noise of finished runs must not end it."""
+        overlapping = (starts + epoch * np.arange(3)[:, None] / 3.0).ravel()
+        noise = _epoch_noise(curve, epoch)
+        little = _falls_little(curve, overlapping, delta, epoch, relative=rule.relative, noise=noise)
+        return np.asarray(little.reshape(3, -1).all(axis=0))
+
+    return first_step(holds_measured if search.measured else holds, earliest, search.horizon)
 
 
-def _first_step(holds: Callable[[FloatArray], BoolArray], earliest: float, horizon: float) -> float:
-    """The first step from `earliest` to `horizon` at which `holds`, to about 0.1 % of the way; inf if there is none."""
-    if earliest > horizon:
-        return math.inf
-    offsets = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, _SEARCH_POINTS)])
-    steps = earliest + (horizon - earliest) * offsets
-    for _ in range(2):
-        hits = holds(steps)
-        first = int(np.argmax(hits))
-        if not hits[first]:
-            return math.inf
-        if first == 0:
-            return float(steps[0])
-        steps = np.linspace(steps[first - 1], steps[first], _SEARCH_POINTS)
-    return float(steps[np.argmax(holds(steps))])
-
-
-def _bounds(expected: float, now_step: float, coverage: float) -> tuple[float, float]:
-    """Errors are multiplicative, and those below grow with how far ahead the end is: bounds in the log of the total."""
-    ahead = math.log(expected / max(now_step, 1.0)) if expected > max(now_step, 1.0) else 0.0
-    width = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
-    low = expected * math.exp(-width * _LOG_DOWN * ahead)
-    up = max(_LOG_UP - _LOG_UP_NARROWING * ahead, _LEAST_LOG_UP)
-    return max(low, now_step), expected * math.exp(width * up)
+def _epoch_noise(curve: LossCurve, epoch: float) -> float:
+    """Standard deviation of the measured decrease from one epoch to the next, in units of the loss."""
+    points_per_epoch = max(epoch / curve.spacing, 1.0) if curve.spacing > 0 else 1.0
+    return curve.jitter * curve.scale * math.sqrt(2.0 / points_per_epoch)
