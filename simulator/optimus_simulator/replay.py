@@ -11,6 +11,7 @@ import numpy as np
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.policies.base import Policy
+from optimus_scheduler.prices import cost_per_second
 from optimus_scheduler.priors import EndedJobs
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
@@ -166,6 +167,7 @@ class Replay:
         demand = job.entry.spec.worker.resources * action.allocation.workers
         demand = demand + job.entry.spec.server.resources * action.allocation.servers
         job.share = demand.dominant_share(self._capacity)
+        job.cost_per_second = cost_per_second(job.entry.spec, action.allocation, self._settings)
         job.telemetry.changed(action.allocation)
         self._cluster.let_go(job.id, action.tasks)
         if job.shape:

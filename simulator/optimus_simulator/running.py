@@ -36,6 +36,9 @@ class RunningJob:
     """The instant that `training` stands at."""
     share: float = 0.0
     """Dominant share that it holds."""
+    cost_per_second: float = 0.0
+    """What its tasks cost, at the prices of the settings."""
+    spent: float = 0.0
     version: int = 0
     """Grows with every change of its tasks: events made for an earlier one are void."""
     restarts: int = 0
@@ -58,6 +61,7 @@ class RunningJob:
             self._train(start, now)
         until = now if self.finished_at is None else self.finished_at
         self.attained_share_seconds += self.share * (until - begin)
+        self.spent += self.cost_per_second * (until - begin)
 
     def _train(self, start: float, now: float) -> None:
         before = self.training.step
@@ -89,6 +93,7 @@ class RunningJob:
             losses=telemetry.losses,
             speed_samples=telemetry.samples,
             similar=similar,
+            spent=self.spent,
             allocation=self.allocation,
             allocated_at=self.allocated_at,
             directive=self.directive,

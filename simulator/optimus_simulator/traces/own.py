@@ -11,7 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
+from optimus_scheduler.types import (
+    Architecture,
+    ConvergenceRule,
+    JobSpec,
+    MetricTarget,
+    Mode,
+    Node,
+    Resources,
+    TaskDemand,
+)
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, in_order
 from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, SpeedLaw
@@ -73,7 +82,7 @@ def _job(fields: Fields) -> TraceJob:
     spec = JobSpec(
         worker=_demand(workers),
         server=_demand(servers),
-        convergence=ConvergenceRule(**fields.get("convergence", {})),
+        convergence=_rule(fields.get("convergence", {})),
         mode=mode,
         architecture=Architecture.ALLREDUCE if allreduce else Architecture.PS,
         global_batch_size=fields.get("global_batch_size"),
@@ -83,6 +92,11 @@ def _job(fields: Fields) -> TraceJob:
         family=str(fields.get("family", "")),
     )
     return TraceJob(str(fields["id"]), float(fields["submitted_at"]), spec, _truth(truth, mode, spec))
+
+
+def _rule(fields: Fields) -> ConvergenceRule:
+    metric = fields.get("target_metric")
+    return ConvergenceRule(**{**fields, "target_metric": MetricTarget(**metric) if metric else None})
 
 
 def _demand(fields: Fields) -> TaskDemand:
