@@ -48,13 +48,13 @@ def _named(quota: Quota, total: Mapping[str, float]) -> Amounts:
     if quota.memory_bytes is not None:
         amounts[MEMORY] = float(quota.memory_bytes)
     amounts |= {kind: float(count) for kind, count in quota.gpus.items()}
-    return {kind: min(amount, total[kind]) for kind, amount in amounts.items() if kind in total}
+    return {kind: amount for kind, amount in amounts.items() if kind in total}
 
 
 def _implied(named: Amounts, total: Mapping[str, float]) -> Amounts:
     """Cores and memory that were not named: as large a part as the largest that was."""
     part = max((amount / total[kind] for kind, amount in named.items() if total[kind] > 0), default=0.0)
-    return {kind: part * total[kind] for kind in (CPU, MEMORY) if kind not in named}
+    return {kind: min(part, 1.0) * total[kind] for kind in (CPU, MEMORY) if kind not in named}
 
 
 def _scaled(by_project: Mapping[str, Amounts], room: Mapping[str, float]) -> dict[str, Amounts]:

@@ -1,0 +1,141 @@
+"""Guarantees, borrowing and reclaim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.constrained_worlds import next_round, trained
+
+from optimus_scheduler.constraints.quotas import guarantees
+from optimus_scheduler.cycle import plan
+from optimus_scheduler.policies import POLICIES, policy_named
+from optimus_scheduler.types import Job, Node, Quota, Reason, Resources, Snapshot
+
+OPTIMUS = policy_named("optimus")
+TEN = Resources(10.0, 100 * GIB, {"v100": 9})
+
+
+def cluster(cpu: float) -> tuple[Node, ...]:
+    return (Node("node-0", Resources(cpu, 256 * GIB)),)
+
+
+def job_of(project: str, name: str, *, has: tuple[int, int] = (0, 0), started: float = 90.0, **spec: Any) -> Job:
+    whole = replace(a_spec(**spec), project=project)
+    job = a_job(name, has=has, spec=whole, measured=samples(law(), ALL_SIZES))
+    return job if job.allocation.is_empty else replace(job, started_at=NOW - started)
+
+
+def tasks_of(world: Snapshot, project: str) -> int:
+    return sum(len(job.wanted_tasks) for job in world.jobs if job.spec.project == project)
+
+
+def settled(world: Snapshot, policy: str = "optimus", rounds: int = 6) -> Snapshot:
+    for _ in range(rounds):
+        world, _ = next_round(world, policy_named(policy))
+        world = trained(world, 60.0)
+    return world
+
+
+# --- what is guaranteed ----------------------------------------------------------------------------------------------
+
+
+def test_a_share_is_a_part_of_everything() -> None:
+    assert guarantees([Quota("a", share=0.5)], TEN) == {"a": Resources(5.0, 50 * GIB, {"v100": 4})}
+
+
+def test_three_thirds_are_the_whole() -> None:
+    rights = guarantees([Quota(project, share=1 / 3) for project in "abc"], TEN)
+    assert [right.gpus["v100"] for right in rights.values()] == [3, 3, 3]
+
+
+def test_what_is_not_named_follows_the_largest_part() -> None:
+    named = guarantees([Quota("a", gpus={"v100": 3})], TEN)["a"]
+    assert named.cpu == pytest.approx(10 / 3)
+    assert named.gpus == {"v100": 3}
+    assert guarantees([Quota("a", cpu=5.0)], TEN)["a"].gpus == {"v100": 0}
+
+
+def test_a_named_amount_overrules_the_share() -> None:
+    assert guarantees([Quota("a", share=0.5, gpus={"v100": 1})], TEN)["a"] == Resources(5.0, 50 * GIB, {"v100": 1})
+
+
+def test_guarantees_shrink_with_the_cluster() -> None:
+    rights = guarantees([Quota("a", cpu=8.0), Quota("b", cpu=4.0)], Resources(6.0, GIB))
+    assert (rights["a"].cpu, rights["b"].cpu) == (4.0, 2.0)
+
+
+# --- borrowing and reclaim -------------------------------------------------------------------------------------------
+
+
+def test_idle_quota_is_borrowed() -> None:
+    world = a_snapshot([job_of("b", "b0"), job_of("b", "b1")], cluster(16))
+    world = replace(world, quotas=(Quota("a", share=0.5),))
+    assert tasks_of(settled(world), "b") > 8
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_owner_gets_its_quota_back(policy: str) -> None:
+    """Two borrowers hold everything; the owner's two jobs come, and can use all of its half."""
+    borrowers = [job_of("b", f"b{i}", has=(4, 4), minimum=(2, 2), maximum=(4, 4)) for i in (0, 1)]
+    owners = [job_of("a", f"a{i}", minimum=(2, 2), maximum=(4, 4)) for i in (0, 1)]
+    world = replace(a_snapshot([*borrowers, *owners], cluster(16)), quotas=(Quota("a", share=0.5),))
+    assert tasks_of(settled(world, policy), "a") >= 8
+
+
+def test_borrowers_shrink_before_anybody_is_paused() -> None:
+    borrowers = [job_of("b", f"b{i}", has=(4, 4)) for i in (0, 1)]
+    world = replace(
+        a_snapshot([*borrowers, job_of("a", "a", maximum=(4, 4))], cluster(16)), quotas=(Quota("a", share=0.5),)
+    )
+    after = settled(world)
+    assert tasks_of(after, "a") == 8
+    assert all(not job.allocation.is_empty for job in after.jobs)
+
+
+def test_the_job_that_started_last_is_paused_first() -> None:
+    spec: dict[str, Any] = {"minimum": (2, 2), "maximum": (2, 2)}
+    borrowers = [job_of("b", f"b{i}", has=(2, 2), started=100.0 + i, **spec) for i in (0, 1)]
+    urgent = job_of("b", "b-urgent", has=(2, 2), started=50.0, priority=2.0, **spec)
+    owner = job_of("a", "a", **spec)
+    world = replace(a_snapshot([*borrowers, urgent, owner], cluster(12)), quotas=(Quota("a", share=0.34),))
+    after, outcome = next_round(world, OPTIMUS)
+    sizes = {job.id: len(job.wanted_tasks) for job in after.jobs}
+    assert sizes == {"a": 4, "b-urgent": 4, "b1": 4, "b0": 0}
+    paused = next(decision for decision in outcome.decisions if decision.job_id == "b0")
+    assert paused.reason is Reason.WAITING_FOR_QUOTA
+    assert paused.message == "Paused: project b may have no more now, with 2 workers and 2 servers at least."
+
+
+def test_nobody_is_paused_for_more_than_the_guarantee() -> None:
+    """The owner has its half and wants more: what others run goes on."""
+    spec: dict[str, Any] = {"minimum": (2, 2), "maximum": (2, 2)}
+    jobs = [job_of("a", f"a{i}", has=(2, 2), **spec) for i in (0, 1)]
+    jobs += [job_of("b", f"b{i}", has=(2, 2), **spec) for i in (0, 1)]
+    world = replace(a_snapshot([*jobs, job_of("a", "a9", **spec)], cluster(16)), quotas=(Quota("a", share=0.5),))
+    after, outcome = next_round(world, OPTIMUS)
+    assert tasks_of(after, "b") == 8
+    assert outcome.decisions[2].reason is Reason.WAITING_FOR_RESOURCES
+
+
+def test_reclaiming_ends() -> None:
+    """Once the owner has its part, nothing changes any more."""
+    jobs = [job_of("b", f"b{i}", has=(4, 4), minimum=(2, 2)) for i in (0, 1)] + [job_of("a", "a", minimum=(2, 2))]
+    world = settled(replace(a_snapshot(jobs, cluster(16)), quotas=(Quota("a", share=0.5),)), rounds=12)
+    sizes = {job.id: job.allocation for job in world.jobs}
+    for _ in range(5):
+        world, outcome = next_round(world, OPTIMUS)
+        assert outcome.actions == ()
+        world = trained(world, 60.0)
+    assert {job.id: job.allocation for job in world.jobs} == sizes
+
+
+def test_a_project_that_may_not_borrow_waits_beside_idle_room() -> None:
+    quotas = (Quota("a", cpu=2.0, may_borrow=False),)
+    world = replace(a_snapshot([job_of("a", "a0"), job_of("a", "a1")], cluster(16)), quotas=quotas)
+    outcome = plan(world, OPTIMUS)
+    assert [decision.allocation.is_empty for decision in outcome.decisions] == [False, True]
+    assert outcome.decisions[1].reason is Reason.WAITING_FOR_QUOTA
+    assert tasks_of(settled(world), "a") == 2

@@ -1,0 +1,202 @@
+"""Deadlines and budgets: which sizes they ask for, who has precedence, and what the owner is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.constrained_worlds import PRICES, gpu_node, gpu_spec, measured_on, next_round
+
+from optimus_scheduler.constraints.terms import Terms, sizes, terms_of
+from optimus_scheduler.cycle import plan
+from optimus_scheduler.forecast import forecast
+from optimus_scheduler.policies import POLICIES, policy_named
+from optimus_scheduler.prices import cost_per_second
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot
+
+OPTIMUS = policy_named("optimus")
+ROOM = Resources(32.0, 256 * GIB)
+PRICED = Settings(price_per_core_hour=1.0)
+LAW = law()
+
+
+def cluster(cpu: float) -> tuple[Node, ...]:
+    return (Node("node-0", Resources(cpu, 256 * GIB)),)
+
+
+def job_due(
+    seconds: float | None, name: str = "a", steps: int = 10_000, has: tuple[int, int] = (2, 2), **rule: float
+) -> Job:
+    spec = a_spec(rule=ConvergenceRule(max_steps=steps, **rule), maximum=(8, 8))  # type: ignore[arg-type]
+    spec = replace(spec, deadline_at=None if seconds is None else NOW + seconds)
+    return a_job(name, has=has, spec=spec, measured=samples(LAW, ALL_SIZES))
+
+
+def terms(job: Job, settings: Settings = PRICED) -> Terms:
+    found = terms_of(forecast(job, NOW, settings), ROOM, NOW, settings)
+    assert found is not None
+    return found
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def test_without_deadline_and_budget_there_is_nothing_to_say() -> None:
+    assert terms_of(forecast(job_due(None), NOW, PRICED), ROOM, NOW, PRICED) is None
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(seconds=st.floats(300.0, 30_000.0))
+def test_the_claim_is_the_least_size_that_ends_in_time(seconds: float) -> None:
+    job = job_due(seconds)
+    outlook, found = forecast(job, NOW, PRICED), terms(job)
+    margin = 1.0  # the number of steps is the owner's own: nothing about it is uncertain
+
+    def ends_in_time(size: Allocation) -> bool:
+        stop = 0.0 if size == job.allocation else outlook.stop_seconds
+        return margin * 10_000 / outlook.speeds.at(size) + stop <= seconds
+
+    share = {size: outlook.demand(size).dominant_share(ROOM) for size in sizes(outlook, ROOM)}
+    if found.claim is None:
+        assert found.reason is Reason.DEADLINE_CANNOT_BE_MET
+        assert not any(ends_in_time(size) for size in share)
+    else:
+        assert ends_in_time(found.claim)
+        assert not any(ends_in_time(size) for size in share if share[size] < share[found.claim] - 1e-12)
+
+
+def test_the_owner_is_told() -> None:
+    assert "cannot be met: it needs about " in (terms(job_due(60.0)).note or "")
+    assert terms(job_due(-120.0)).note == "Its deadline passed 2 min ago."
+    assert (terms(job_due(90_000.0)).note or "").startswith("To meet its deadline in 25.0 h it needs ")
+    unknown = replace(job_due(600.0), speed_samples=())
+    assert terms(unknown).note == "Whether it will meet its deadline in 10 min cannot be told yet."
+
+
+def due_to_need(tasks: int) -> float:
+    """A deadline, in seconds, that needs at least so many tasks."""
+    for seconds in range(600, 20_000, 50):
+        claim = terms(job_due(float(seconds))).claim
+        if claim is not None and claim.workers + claim.servers <= tasks:
+            return float(seconds)
+    raise AssertionError("no deadline needs so few tasks")
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_deadline_has_precedence_under_every_policy(policy: str) -> None:
+    """Five jobs share 16 cores; one of them needs eight tasks or so to be in time."""
+    late = job_due(due_to_need(8), "late", has=(1, 1))
+    others = [job_due(None, f"other-{i}", steps=100_000, has=(1, 1)) for i in range(4)]
+    outcome = plan(a_snapshot([late, *others], cluster(16)), policy_named(policy))
+    claim = terms(late, Settings()).claim
+    decision = next(each for each in outcome.decisions if each.job_id == "late")
+    assert claim is not None
+    assert decision.allocation.workers >= claim.workers
+    assert decision.allocation.servers >= claim.servers
+    assert "To meet its deadline" in decision.message
+
+
+def test_the_earlier_deadline_goes_first_where_both_do_not_fit() -> None:
+    seconds = due_to_need(8)
+    jobs = [job_due(seconds, "early", has=(1, 1)), job_due(seconds + 10.0, "later", has=(1, 1))]
+    outcome = plan(a_snapshot(jobs, cluster(12)), OPTIMUS)
+    early, later = (decision.allocation for decision in outcome.decisions)
+    claim = terms(jobs[0]).claim
+    assert claim is not None
+    assert early.workers >= claim.workers
+    assert early.workers + early.servers > later.workers + later.servers
+
+
+def test_a_deadline_that_cannot_be_met_has_no_precedence() -> None:
+    jobs = [job_due(60.0, "hopeless", has=(1, 1)), job_due(None, "other", has=(1, 1))]
+    plain = [job_due(None, "hopeless", has=(1, 1)), jobs[1]]
+    constrained, without = (plan(a_snapshot(each, cluster(16)), OPTIMUS) for each in (jobs, plain))
+    assert [d.allocation for d in constrained.decisions] == [d.allocation for d in without.decisions]
+    assert constrained.decisions[0].reason is Reason.DEADLINE_CANNOT_BE_MET
+
+
+def test_nothing_is_claimed_beyond_what_is_learned() -> None:
+    """A young job's claim is at most one step of growth away."""
+    measured = samples(LAW, [(1, 1)])
+    due = (replace(job_due(float(s), has=(1, 1)), speed_samples=measured) for s in range(600, 20_000, 50))
+    claim = next(claim for job in due if (claim := terms(job).claim) is not None)
+    assert claim.workers + claim.servers == 4, "of the fastest size, which it would need, a part"
+
+
+def test_a_deadline_moves_a_job_to_a_faster_type() -> None:
+    spec = gpu_spec("k80", "v100", maximum=2, rule=ConvergenceRule(max_steps=2000))
+    nodes = (gpu_node("fast", {"v100": 4}), gpu_node("slow", {"k80": 4}))
+    job = a_job("a", has=(1, 1), nodes="slow", spec=spec, measured=measured_on("k80", ALL_SIZES))
+    # It has only just begun: without a deadline, moving would not pay.
+    job = replace(job, allocation=Allocation(1, 1, "k80"), started_at=NOW - 0.5)
+    relaxed, _ = next_round(Snapshot(NOW, nodes, (job,)), OPTIMUS)
+    assert relaxed.jobs[0].allocation.gpu_type == "k80"
+    due = replace(job, spec=replace(spec, deadline_at=NOW + 700.0))
+    pressed, outcome = next_round(Snapshot(NOW, nodes, (due,)), OPTIMUS)
+    assert pressed.jobs[0].allocation.gpu_type == "v100"
+    assert "To meet its deadline" in outcome.decisions[0].message
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def cost_to_end(job: Job, size: Allocation, steps: float = 10_000.0) -> float:
+    outlook = forecast(job, NOW, PRICED)
+    return steps / outlook.speeds.at(size) * cost_per_second(job.spec, size, PRICED)
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(budget=st.floats(0.5, 40.0))
+def test_no_size_is_allowed_that_the_budget_does_not_pay_for(budget: float) -> None:
+    job = job_due(None, max_cost=budget)
+    outlook, found = forecast(job, NOW, PRICED), terms(job)
+    most = found.outlook.maximum
+    possible = list(sizes(outlook, ROOM))
+    cheapest = min(cost_to_end(job, size) for size in possible)
+    if cheapest > budget or outlook.forecast.rule == "max_cost":
+        assert most.workers + most.servers <= 4, "only the cheapest steps"
+    elif found.reason is Reason.WITHIN_BUDGET:
+        assert cost_to_end(job, most) <= budget
+        faster = [size for size in possible if outlook.speeds.at(size) > 1.001 * outlook.speeds.at(most)]
+        assert all(cost_to_end(job, size) > PRICED.budget_margin * budget for size in faster if size != job.allocation)
+    else:
+        best = max(possible, key=outlook.speeds.at)
+        assert most.workers >= best.workers
+
+
+def test_a_job_on_a_budget_is_given_less_and_told_why() -> None:
+    rich, poor = (job_due(None, steps=5000, max_cost=budget) for budget in (1000.0, 4.0))
+    decisions = [plan(a_snapshot([job], cluster(16)), OPTIMUS, PRICED).decisions[0] for job in (rich, poor)]
+    assert decisions[0].allocation.workers > decisions[1].allocation.workers
+    assert "Of its budget 4 is left" in decisions[1].message
+    assert "budget" not in decisions[0].message
+
+
+def test_without_prices_a_budget_limits_nothing() -> None:
+    assert terms_of(forecast(job_due(None, max_cost=0.01), NOW, Settings()), ROOM, NOW, Settings()) is None
+
+
+def test_what_was_spent_counts() -> None:
+    job = job_due(None, max_cost=10.0)
+    assert terms(replace(job, spent=9.0)).outlook.maximum.workers < terms(job).outlook.maximum.workers
+
+
+def test_a_budget_moves_a_job_to_the_type_with_the_cheapest_steps() -> None:
+    """Seven times as fast for five and a half times the price: the newer type has the cheaper steps."""
+    spec = gpu_spec("k80", "v100", maximum=1, rule=ConvergenceRule(max_steps=100_000, max_cost=3.0))
+    nodes = (gpu_node("fast", {"v100": 4}), gpu_node("slow", {"k80": 4}))
+    job = a_job(
+        "a",
+        has=(1, 1),
+        nodes="slow",
+        spec=spec,
+        measured=(*measured_on("k80", [(1, 1)]), *measured_on("v100", [(1, 1)])),
+    )
+    job = replace(job, allocation=Allocation(1, 1, "k80"), started_at=NOW - 0.5)
+    after, _ = next_round(Snapshot(NOW, nodes, (job,)), OPTIMUS, replace(PRICES, price_per_core_hour=0.0))
+    assert after.jobs[0].allocation.gpu_type == "v100"
