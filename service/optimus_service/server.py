@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 
 import structlog
@@ -29,7 +30,7 @@ from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.types import Plan, Snapshot
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
-from optimus_service.clusters.base import Cluster
+from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.data_directory import CannotStart, DataDirectory
 from optimus_service.hub import WakeUpHub
@@ -73,7 +74,7 @@ def run(settings: Settings) -> None:
     try:
         with DataDirectory.locked(settings.data_directory) as directory, _listening(settings) as listener:
             _serve(settings, directory, listener)
-    except (CannotStart, StoreError, UnknownPolicy) as error:
+    except (CannotStart, ClusterUnavailable, StoreError, UnknownPolicy) as error:
         raise SystemExit(f"The service cannot start: {error}") from error
 
 
@@ -125,7 +126,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     cluster = make_cluster(settings)
     hub = WakeUpHub(repository.generations)
     tokens = JobTokens(load_secret(settings))
-    context = LaunchContext(service_url, settings.data_directory / "jobs", tokens)
+    context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     rounds = make_rounds(
         settings, repository, cluster, planner, Applier(repository, cluster, hub, context, clock), clock
     )
@@ -187,7 +188,16 @@ def make_planner(policy: Policy, settings: Settings) -> Planner:
 
 
 def make_cluster(settings: Settings) -> Cluster:
-    """The cluster that the settings name."""
+    """The cluster that the settings name.
+
+    Raises:
+        ClusterUnavailable: there is no configuration of how to reach it.
+    """
+    if settings.cluster == "kubernetes":
+        # Imported here: its client takes a second to import, which no other cluster needs.
+        from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
+
+        return KubernetesCluster(settings.kubernetes)
     options = LocalClusterOptions.with_python(
         directory=settings.data_directory / "local",
         python=settings.local_python,
@@ -196,6 +206,13 @@ def make_cluster(settings: Settings) -> Cluster:
         memory_bytes=settings.local_memory_bytes,
     )
     return LocalCluster(options)
+
+
+def _jobs_directory(settings: Settings) -> Path:
+    """Where tasks find the directories of jobs."""
+    if settings.cluster == "kubernetes":
+        return Path(settings.kubernetes.jobs_directory)
+    return settings.data_directory / "jobs"
 
 
 def prepare_database(url: str) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_scheduler.policies import policy_named
+from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 """What an HTTP header can carry to the letter: blanks at the ends are cut off on the way."""
@@ -35,7 +36,9 @@ class Settings(BaseSettings):
     """The one configuration object of every deployment (embedded, compose, Kubernetes)."""
 
     # Errors must not repeat their input: a token that is too short would be printed.
-    model_config = SettingsConfigDict(env_prefix="OPTIMUS_", frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OPTIMUS_", env_nested_delimiter="__", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     host: str = Field(default="127.0.0.1", description="address to listen on; beyond loopback a token must be set")
     port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
@@ -57,7 +60,11 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         default=10.0, gt=0, le=600, description="a leader not heard of for so long is replaced"
     )
-    cluster: Literal["local"] = "local"
+    cluster: Literal["local", "kubernetes"] = "local"
+    kubernetes: KubernetesSettings = Field(
+        default=KubernetesSettings(),
+        description="see docs/kubernetes.md; single fields: OPTIMUS_KUBERNETES__NAMESPACE ...",
+    )
     local_slots: int = Field(
         default_factory=lambda: os.cpu_count() or 1, ge=1, le=4096, description="CPU slots of the local cluster"
     )

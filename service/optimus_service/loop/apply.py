@@ -19,7 +19,7 @@ from optimus_scheduler.types import (
     StartTask,
     StopTask,
 )
-from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskRefused
 from optimus_service.loop.addresses import NoFreePort, choose_address, is_free
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.observe import mark_unwanted_tasks
@@ -51,6 +51,8 @@ class Applier:
         self._notifier = notifier
         self._context = context
         self._clock = clock
+        self._refusals: dict[str, str] = {}
+        """What the cluster refused, by action, and what was told of it."""
 
     def apply(self, plan: Plan, snapshot: Snapshot, fence: int) -> tuple[str, ...]:
         """Perform the plan of this snapshot; what could not be done, in words.
@@ -82,6 +84,7 @@ class Applier:
                 case StopTask():
                     self._repository.check_fence(fence)
                     self._cluster.stop(action.key, force=action.force)
+            self._refusals.pop(_words(action), None)
         except (ClusterUnavailable, NoFreePort, OSError) as error:
             return self._failed(action, error)
         return None
@@ -132,7 +135,11 @@ class Applier:
     def _failed(self, action: Action, error: Exception) -> str:
         message = f"{_words(action)} failed: {error}"
         _log.warning("action failed", action=_words(action), error=str(error))
-        self._repository.add_event(_job_id(action), "ActionFailed", message, {"error": str(error)}, self._clock())
+        reason = error.trouble.code if isinstance(error, TaskRefused) else None
+        if reason is None or self._refusals.get(_words(action)) != message:  # a refusal is told once
+            data = {"error": str(error), "reason": reason}
+            self._repository.add_event(_job_id(action), "ActionFailed", message, data, self._clock())
+        self._refusals[_words(action)] = message
         return message
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
-from optimus_scheduler.types import Directive, Task, TaskPhase
+from optimus_scheduler.types import Directive, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.loop.observe import ClusterView, Histories
 from optimus_service.store.records import JobRecord, TaskRecord
@@ -34,6 +34,8 @@ class ExitNotices:
         self._cluster = cluster
         self._histories = histories
         self._max_failures = max_failures
+        self._troubles: dict[TaskKey, str] = {}
+        """What was told of each task's trouble, so that it is told once (again after a restart)."""
 
     def notice(self, view: ClusterView, now: float) -> None:
         """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left."""
@@ -43,8 +45,20 @@ class ExitNotices:
             record = records.get(task.key)
             if record is not None and task.phase is TaskPhase.EXITED:
                 self._exited(task, record, jobs.get(task.key.job_id), now)
+            elif record is not None:
+                self._troubled(task, now)
+        self._troubles = {task.key: self._troubles[task.key] for task in view.tasks if task.key in self._troubles}
         self._vanished(view, records.values(), now)
         self._tasks_gone(view, jobs, now)
+
+    def _troubled(self, task: Task, now: float) -> None:
+        """Tell the job's owner why a task does not run (any more)."""
+        key, trouble = task.key, task.trouble
+        if trouble is None or self._troubles.get(key) == trouble.code:
+            return
+        self._troubles[key] = trouble.code
+        data = {"task": key.name, "node": task.node, "reason": trouble.code}
+        self._repository.add_event(key.job_id, "TaskTrouble", f"{key.name}: {trouble.message}", data, now)
 
     def _exited(self, task: Task, record: TaskRecord, job: JobRecord | None, now: float) -> None:
         key = task.key
@@ -55,6 +69,7 @@ class ExitNotices:
             "node": record.node,
             "exit_code": task.exit_code,
             "wanted": record.unwanted_since is None,
+            "reason": task.trouble.code if task.trouble is not None else None,
         }
         _log.info("task exited", **data)
         self._repository.add_event(key.job_id, "TaskExited", _words(task), data, now)
@@ -122,7 +137,8 @@ def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
 def _words(task: Task) -> str:
     code = task.exit_code
     if code is None:
-        return f"{task.key.name} is gone with its node."
+        why = f": {task.trouble.message}" if task.trouble is not None else " with its node"
+        return f"{task.key.name} is gone{why}."
     meaning = {
         0: "it had done its part",
         CODE_OF_THE_USER: "the job's own code failed",
@@ -130,4 +146,6 @@ def _words(task: Task) -> str:
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
+    if task.trouble is not None:
+        meaning = task.trouble.message
     return f"{task.key.name} exited with {code}: {meaning}."

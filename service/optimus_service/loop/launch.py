@@ -23,12 +23,16 @@ class LaunchContext:
     jobs_directory: Path
     """Each job has a directory of its own in it."""
     tokens: JobTokens
+    local: bool = True
+    """Whether tasks see this machine's files: then the job's directory is made here."""
 
     def launch(self, task: PlacedTask, job: JobRecord, coordinator_address: str) -> TaskLaunch:
-        """Everything that the cluster needs to start `task`. Makes the job's directory."""
+        """Everything that the cluster needs to start `task`. Makes the job's directory if tasks see it."""
         spec = JobSpecBody.model_validate(job.spec)
-        directory = (self.jobs_directory / job.id).resolve()
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = self.jobs_directory / job.id
+        if self.local:
+            directory = directory.resolve()
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours = {
             "OPTIMUS_SERVICE_URL": self.service_url,
             "OPTIMUS_JOB_ID": job.id,

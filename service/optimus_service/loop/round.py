@@ -115,6 +115,7 @@ class Round:
         self._repository.add_round(record, decision_records(plan, now))
         self.seen, self.decided = view, plan
         self._cluster.forget(forgettable(view, snapshot))
+        self._cluster.retain(retained(snapshot))
         self._prune(now)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record
@@ -136,3 +137,9 @@ def forgettable(view: ClusterView, snapshot: Snapshot) -> list[TaskKey]:
     """
     kept = {task.key for task in snapshot.tasks}
     return [task.key for task in view.tasks if task.phase is TaskPhase.EXITED and task.key not in kept]
+
+
+def retained(snapshot: Snapshot) -> frozenset[str]:
+    """Jobs whose things on the cluster are still needed: active ones, and those whose tasks have not left yet."""
+    leaving = {task.key.job_id for task in snapshot.tasks if task.phase is not TaskPhase.EXITED}
+    return frozenset({job.id for job in snapshot.jobs} | leaving)

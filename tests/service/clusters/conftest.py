@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.service.clusters.cluster_harness import FakeHarness, Harness, LocalHarness
+from tests.service.clusters.kubernetes.control_plane import Binaries, ControlPlane, ControlPlaneMissing
+from tests.service.clusters.kubernetes.fake_kubelet import FakeKubelet
+from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, gateway_of
 
 
 @pytest.fixture
@@ -16,8 +20,57 @@ def local(tmp_path: Path) -> Iterator[LocalHarness]:
     harness.close()
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A control plane that the tests started; those that need no more than an API server take `kubeconfig`."""
+    try:
+        binaries = Binaries.find()
+    except ControlPlaneMissing as missing:
+        if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBERNETES") == "1":
+            pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBERNETES=1, but {missing}")
+        pytest.skip(str(missing))
+    started = ControlPlane(binaries)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(request: pytest.FixtureRequest) -> Path:
+    """Of an administrator of the cluster to test with."""
+    if given := os.environ.get("OPTIMUS_TEST_KUBECONFIG"):
+        return Path(given)
+    started: ControlPlane = request.getfixturevalue("control_plane")
+    return started.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def kubelet(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeKubelet]:
+    """Nodes `local-0` and `local-1`, whose pods run on nothing."""
+    fake = FakeKubelet(gateway_of(kubeconfig), tmp_path_factory.mktemp("kubelet"))
+    labels = {"optimus-test": KubernetesHarness.kubelet_label}
+    for number in range(2):
+        fake.add_node(f"local-{number}", labels=labels)
+    yield fake
+    for name in list(fake.nodes):
+        fake.remove_node(name)
+    fake.close()
+
+
+@pytest.fixture
+def kubernetes(kubeconfig: Path, kubelet: FakeKubelet) -> Iterator[KubernetesHarness]:
+    """A namespace and a cluster in it."""
+    harness = KubernetesHarness(gateway_of(kubeconfig), kubeconfig, kubelet)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture(params=["fake", "local", "kubernetes"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    if request.param == "kubernetes":
+        yield request.getfixturevalue("kubernetes")
+        return
     found: Harness = FakeHarness() if request.param == "fake" else LocalHarness(tmp_path)
     yield found
     found.close()

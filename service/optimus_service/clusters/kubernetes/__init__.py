@@ -1,6 +1,1 @@
-"""A cluster of pods on Kubernetes."""
-
-from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
-
-__all__ = ["KubernetesCluster", "KubernetesSettings"]
+"""A cluster of pods on Kubernetes. Settings are apart from the rest, whose client library is slow to import."""

@@ -171,6 +171,8 @@ class ControlPlane:
                     "--use-service-account-credentials=true",
                     # nodeipam sleeps 10 s before anything starts; nothing here needs pod networks
                     "--controllers=*,-nodeipam,-route,-service,-cloud-node-lifecycle",
+                    # nobody sends heartbeats for fake nodes
+                    "--node-monitor-grace-period=1h",
                 ],
             ),
             ("scheduler", []),
