@@ -53,6 +53,14 @@ def test_a_long_step_is_a_sample_at_once() -> None:
     assert [sample["step"] for sample in Aggregator().add(record(9, seconds=3.0))] == [9]
 
 
+def test_a_sample_ends_with_the_step_that_was_evaluated() -> None:
+    before, after = aggregate([record(1), record(2, metrics={"accuracy": 0.5, "bleu": math.nan}), record(3)])
+    assert (before["step"], before["n_steps"]) == (2, 2)
+    assert before["metrics"] == {"accuracy": 0.5, "bleu": "NaN"}
+    assert "metrics" not in after
+    SampleBody.model_validate(before)
+
+
 @pytest.mark.parametrize("change", [{"membership_epoch": 2}, {"rank": 1}, {"workers": 3}, {"servers": 2}])
 def test_a_sample_has_one_origin(change: dict[str, int]) -> None:
     before, after = aggregate([record(1), record(2, **change)])

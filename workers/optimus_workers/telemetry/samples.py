@@ -41,6 +41,8 @@ class Record:
     received_bytes: int = 0
     staleness: float | None = None
     """Async mode: updates by others between the pull and the push of this step."""
+    metrics: dict[str, float] | None = None
+    """Figures of an evaluation after this step, if there was one."""
 
     @property
     def origin(self) -> tuple[int, int, int, int]:
@@ -73,7 +75,8 @@ class Aggregator:
         """Take one record in; the samples that are complete now (none, one or two)."""
         complete = self.take() if self._open and self._open[0].origin != record.origin else []
         self._open.append(record)
-        if sum(step.seconds for step in self._open) >= self._sample_seconds:
+        # Figures belong to one step: the sample ends with it.
+        if record.metrics is not None or sum(step.seconds for step in self._open) >= self._sample_seconds:
             complete += self.take()
         return complete
 
@@ -103,6 +106,8 @@ def _sample(records: list[Record], sequence: int) -> Sample:
         "loss": json_number(_mean_loss(records)),
         "staleness": _mean(record.staleness for record in records if record.staleness is not None),
     }
+    if last.metrics is not None:
+        sample["metrics"] = {name: json_number(value) for name, value in last.metrics.items()}
     return sample | {name: sum(getattr(record, name) for record in records) for name in _SUMMED}
 
 

@@ -45,6 +45,7 @@ from optimus_workers.wire.messages import (
     UpdateRule,
 )
 from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
+from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.session import Exchanged, Session
@@ -85,6 +86,7 @@ class _Worker:
         self._stop_dialling = threading.Event()
         self._terminated = False
         self._newest_version = 0
+        self._evaluations = Evaluations(environment.spec)
         self._pacer = CpuPacer(environment.cpu_limit)
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._telemetry = Telemetry(client.post_telemetry)
@@ -105,6 +107,7 @@ class _Worker:
 
     def _live(self) -> int:
         self._task = _users(self._load)
+        _users(lambda: self._evaluations.check(self._task))
         self._flat = _users(lambda: FlatModel(self._task.build_model(self._seed)))
         self._profile = _profile(self._task, self._flat)
         while True:
@@ -230,6 +233,7 @@ class _Worker:
         session.fetch(self._flat.values)
         session.version = join.version
         self._newest_version = max(self._newest_version, join.version)
+        self._evaluations.begin(self._data_epoch(join.version))
         self._send(Joined(join.epoch))
 
     def _restore_initial(self) -> None:
@@ -275,7 +279,7 @@ class _Worker:
             servers=len(join.servers),
             at=time.time(),
             step=completed,
-            data_epoch=epoch_of(completed, self._task.global_batch_size, self._task.n_examples),
+            data_epoch=self._data_epoch(completed),
             loss=computed.loss,
             n_examples=computed.n_examples,
             seconds=seconds,
@@ -287,8 +291,18 @@ class _Worker:
             sent_bytes=exchanged.sent_bytes,
             received_bytes=exchanged.received_bytes,
             staleness=staleness,
+            metrics=self._metrics(join, completed),
         )
         self._telemetry.record(record)
+
+    def _metrics(self, join: Join, completed: int) -> dict[str, float] | None:
+        """The figures of an evaluation, if one is due after this many steps."""
+        if join.rank != EVALUATING_RANK or not self._evaluations.is_due(self._data_epoch(completed)):
+            return None
+        return _users(lambda: self._evaluations.figures(self._task, self._flat))
+
+    def _data_epoch(self, steps: int) -> float:
+        return epoch_of(steps, self._task.global_batch_size, self._task.n_examples)
 
     def _evaluate(self, message: Evaluate) -> None:
         if self._session is None or self._session.join.epoch != message.epoch:
