@@ -74,6 +74,7 @@ def _outlook(job: Job, fitted: Fitted, now: float, settings: Settings) -> Outloo
         measured=_is_measured(job, now, settings),
         learning=speeds.model.confidence < settings.sure_speed,
         typical_seconds=settings.typical_seconds,
+        held_seconds=_held_seconds(job, now),
     )
 
 
@@ -271,3 +272,9 @@ def _waited_seconds(job: Job, now: float) -> float:
     paused = job.state is not JobState.QUEUED and job.allocated_at is not None
     since = job.allocated_at if paused and job.allocated_at is not None else job.submitted_at
     return max(now - since, 0.0)
+
+
+def _held_seconds(job: Job, now: float) -> float:
+    if job.allocation.is_empty or job.allocated_at is None:
+        return 0.0
+    return max(now - job.allocated_at, 0.0)

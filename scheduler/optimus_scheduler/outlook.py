@@ -26,6 +26,8 @@ class Outlook:
     """Whether the speed model is too uncertain to trust far away from what was measured."""
     typical_seconds: float
     """Stands in for the time left when nothing is known."""
+    held_seconds: float = 0.0
+    """How long the job has had its present size; 0 while it has none."""
 
     @property
     def id(self) -> str:
@@ -82,7 +84,7 @@ class Outlook:
     def remaining_seconds(self, allocation: Allocation) -> float:
         """Predicted time left with `allocation`."""
         remaining = self.forecast.remaining_steps
-        if remaining is None or self.speeds.model.n_points == 0:
+        if remaining is None or self.speeds.source is None:
             return self.typical_seconds
         return remaining.mean / self.speeds.at(allocation)
 

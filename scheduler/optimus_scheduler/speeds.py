@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.types import Allocation
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
+
+_MOST_LADDERS = 8
 
 
 class SpeedSource(StrEnum):
@@ -30,6 +35,8 @@ class Speeds:
         """`source`: None when nothing is known."""
         self.model = model
         self.source = source
+        self.ladders: dict[Hashable, Any] = {}
+        """What a policy derived from these speeds; lives as long as they do."""
         self._known: dict[tuple[int, int], float] = {}
 
     def at(self, allocation: Allocation) -> float:
@@ -41,6 +48,12 @@ class Speeds:
             self._predict_block(*size)
         return self._known[size]
 
+    def remember(self, key: Hashable, ladder: object) -> None:
+        """Keep a ladder; of a few kinds only, as the cluster's capacity, which is part of the key, may change."""
+        if len(self.ladders) >= _MOST_LADDERS:
+            self.ladders.clear()
+        self.ladders[key] = ladder
+
     def _predict_block(self, workers: int, servers: int) -> None:
         first_w, first_p = _block_start(workers), _block_start(servers)
         w, p = np.meshgrid(np.arange(first_w, first_w + _BLOCK), np.arange(first_p, first_p + _BLOCK), indexing="ij")
@@ -51,3 +64,15 @@ class Speeds:
 
 def _block_start(count: int) -> int:
     return (count - 1) // _BLOCK * _BLOCK + 1
+
+
+class SpeedTable:
+    """The speeds of several jobs at once."""
+
+    def __init__(self, speeds: Sequence[Speeds]) -> None:
+        self._speeds = speeds
+
+    def at(self, jobs: NDArray[np.int64], workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) steps per second of job number `jobs[i]` with so many workers and servers."""
+        sizes = zip(jobs.tolist(), workers.tolist(), servers.tolist(), strict=True)
+        return np.array([self._speeds[job].at(Allocation(w, p)) for job, w, p in sizes])

@@ -1,26 +1,28 @@
-"""The default policy: marginal gain per share, charged with the cost of changing."""
+"""The default policy: the sizes that are worth most together, where short jobs are worth more and changes cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
-from optimus_scheduler.policies.first_grants import first_grants
-from optimus_scheduler.policies.growth import Growth, grow
-from optimus_scheduler.policies.moves import Move, moves
-from optimus_scheduler.policies.settlement import settle
+from optimus_scheduler.policies.candidates import candidates, sizes_of
+from optimus_scheduler.policies.claims import claims
+from optimus_scheduler.policies.hand_out import hand_out
+from optimus_scheduler.policies.ladders import FloatArray, Ladders
+from optimus_scheduler.policies.reasons import grants
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import spread_least_transfer
-from optimus_scheduler.types import NOTHING, Allocation, Reason, Resources
+from optimus_scheduler.types import Resources
 
 
 class OptimusPolicy:
-    """Everybody's minimum, then the largest gain per share, then only the changes that pay.
+    """Maximises the sum of weight · speed, with weights by remaining work, charged with the cost of changing.
 
-    The gains are those of the paper with the corrections of the Optimus reference, section 8.4: per dominant share,
-    scale-free (log ratio of speeds), with joint moves, discounted by uncertainty.
+    See `weights` for the theory, `candidates` for what is compared, `claims` for who cannot lose, `hand_out` for how.
     """
 
     name = "optimus"
@@ -30,52 +32,32 @@ class OptimusPolicy:
 
     def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every contender; together they fit in the capacity."""
-        capacity = contest.capacity
-        first = first_grants(contest.contenders, capacity, settings)
-        growths = grow(first.admitted, first.room, capacity, settings)
-        chosen = settle(first.admitted, growths, contest, settings)
-        room = capacity
-        for outlook in first.admitted:
-            room = room - outlook.demand(chosen[outlook.id])
-        grown = frozenset(outlook.id for outlook in first.admitted if chosen[outlook.id] != outlook.minimum)
-        explain = _Explanation(room, capacity, grown, settings)
-        grants = {outlook.id: Grant(NOTHING, Reason.WAITING_FOR_RESOURCES) for outlook in first.waiting}
-        for outlook in first.admitted:
-            grants[outlook.id] = explain.grant(outlook, chosen[outlook.id], growths[outlook.id])
-        return grants
+        if not contest.contenders:
+            return {}
+        outlooks = sorted(contest.contenders, key=lambda one: (one.job.submitted_at, one.id))
+        ladders = Ladders(outlooks, contest.capacity)
+        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
+        room, per_worker, per_server = _amounts(outlooks, contest.capacity)
+        demand = table.workers[:, None] * per_worker[table.job] + table.servers[:, None] * per_server[table.job]
+        claimed = claims(outlooks, table, demand, room, settings)
+        blocked = ~claimed.may_start[table.job] & (table.workers + table.servers > 0)
+        open_table = replace(table, worth=np.where(blocked, -1.0, table.worth)) if blocked.any() else table
+        result = hand_out(open_table, demand, claimed.row, claimed.room, 1e-9 * np.maximum(room, 1.0))
+        return grants(outlooks, table, result, demand, settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Explanation:
-    """Finds the reason for what a job got."""
+def _amounts(outlooks: Sequence[Outlook], capacity: Resources) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(r,) the capacity and (n, r) what a worker and a server of each job need: cores, bytes, GPUs of each type."""
+    kinds = sorted({*capacity.gpus, *(kind for one in outlooks for kind in one.job.spec.worker.resources.gpus)})
+    known: dict[int, list[float]] = {}
 
-    room: Resources
-    """What is left free."""
-    capacity: Resources
-    grown: frozenset[str]
-    """Jobs that have more than their minimum."""
-    settings: Settings
+    def amounts(resources: Resources) -> list[float]:
+        if id(resources) not in known:
+            known[id(resources)] = [
+                resources.cpu, float(resources.memory_bytes), *(float(resources.gpus.get(kind, 0)) for kind in kinds)
+            ]
+        return known[id(resources)]
 
-    def grant(self, outlook: Outlook, size: Allocation, growth: Growth) -> Grant:
-        candidates = list(moves(outlook, size, self.capacity, self.settings))
-        best = max(candidates, key=lambda move: move.gain, default=None)
-        reason = self._to_change(outlook, size) if size != outlook.present else self._to_keep(outlook, growth, best)
-        return Grant(size, reason, growth.ideal, growth.gain, best.gain if best else None)
-
-    def _to_change(self, outlook: Outlook, size: Allocation) -> Reason:
-        if outlook.is_held and size.workers + size.servers < outlook.present.workers + outlook.present.servers:
-            return Reason.BETTER_USED_ELSEWHERE
-        return Reason.LEARNING_SPEED if outlook.learning else Reason.GRANTED_MORE
-
-    def _to_keep(self, outlook: Outlook, growth: Growth, best: Move | None) -> Reason:
-        if not outlook.measured:
-            return Reason.LEARNING_SPEED
-        if best is None:
-            return Reason.AT_MAXIMUM
-        if outlook.speedup(growth.ideal, outlook.present) >= 1.0 + self.settings.least_speedup:
-            added = outlook.demand(growth.ideal) - outlook.demand(outlook.present)
-            return Reason.NOT_WORTH_RESCALING if added.fits_in(self.room) else Reason.BETTER_USED_ELSEWHERE
-        if best.gain <= 0:
-            return Reason.NO_FURTHER_GAIN
-        is_free, others_have_it = best.demand.fits_in(self.room), bool(self.grown - {outlook.id})
-        return Reason.UNCHANGED if is_free or not others_have_it else Reason.BETTER_USED_ELSEWHERE
+    per_worker = np.array([amounts(one.job.spec.worker.resources) for one in outlooks])
+    per_server = np.array([amounts(one.job.spec.server.resources) for one in outlooks])
+    return np.array(amounts(capacity)), per_worker, per_server

@@ -1,0 +1,145 @@
+"""All sizes that all jobs could have in a round, as arrays: what they cost and what they are worth.
+
+The worth of a size is `weight · speed / best speed per share`: the share of the cluster that it makes full use of, times
+the job's weight (see `weights`). The first row of each job is having nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.policies.ladders import FloatArray, IntArray, Ladder, Ladders
+from optimus_scheduler.policies.weights import weights
+from optimus_scheduler.settings import Settings
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """k rows, sorted by job, then by cost; n jobs."""
+
+    job: IntArray
+    """(k,)"""
+    workers: IntArray
+    servers: IntArray
+    cost: FloatArray
+    """(k,) shares of the cluster."""
+    plain: FloatArray
+    """(k,) worth by itself."""
+    worth: FloatArray
+    """(k,) worth less what changing to it costs."""
+    first: IntArray
+    """(n + 1,) rows of job j are first[j] ... first[j + 1] - 1."""
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """What each job has, and how far it may be changed in this round; arrays (n,) or (n, 2) of workers and servers."""
+
+    present: IntArray
+    held: BoolArray
+    least: IntArray
+    most: IntArray
+    most_tasks: IntArray
+    keeps: BoolArray
+    """It may only keep what it has or shrink to its minimum: its present size is not measured yet."""
+
+
+def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
+    """How far each job may grow now.
+
+    A job without tasks of which no speed is sure starts with its minimum, a size that is not measured yet is kept, and
+    while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the unknown.
+    """
+    pairs = np.array(
+        [
+            (*_pair(one.present), *_pair(one.minimum), *_pair(one.maximum), one.learning, one.measured)
+            for one in outlooks
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 8)
+    present, least, most = pairs[:, 0:2], pairs[:, 2:4], pairs[:, 4:6]
+    learning, measured = pairs[:, 6].astype(bool), pairs[:, 7].astype(bool)
+    held = present.sum(axis=1) > 0
+    tasks = np.where(held, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
+    most_tasks = np.where(learning, tasks, most.sum(axis=1))
+    return Sizes(present, held, least, most, most_tasks, held & ~measured)
+
+
+def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings) -> Candidates:
+    """The rows of all jobs."""
+    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes)
+    best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
+    plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
+    is_present = sizes.held[job] & (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
+    charge = np.where(sizes.held, charges(outlooks, settings), 0.0)
+    worth = np.where(is_present, plain, plain * (1.0 - charge[job]))
+    # Who is paused pays when it goes on.
+    lost = np.zeros(len(outlooks))
+    lost[job[is_present]] = (charge[job] * plain)[is_present]
+    first = np.searchsorted(job, np.arange(len(outlooks) + 1))
+    worth[first[:-1]] -= lost
+    return Candidates(job, workers, servers, cost, plain, worth, first)
+
+
+def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:
+    """(n,) the part of its work that a change costs each job while the change lasts, up to 1.
+
+    That is the stop, with a margin, by the time until the job ends or other jobs will have come and gone.
+    """
+    seconds = [min(one.remaining_seconds(one.present), settings.horizon_seconds) if one.is_held else 1.0 for one in outlooks]
+    stops = np.array([one.stop_seconds for one in outlooks]) * settings.rescale_margin
+    return np.minimum(stops / np.maximum(np.array(seconds), 1e-3), 1.0)
+
+
+_Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
+
+
+def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
+    each = [_with_present(one, ladder, ladders, j) for j, (one, ladder) in enumerate(zip(outlooks, ladders.each, strict=True))]
+    job = np.repeat(np.arange(len(each)), [len(ladder.costs) for ladder in each])
+    workers = np.concatenate([ladder.workers for ladder in each])
+    servers = np.concatenate([ladder.servers for ladder in each])
+    allowed = _allowed(job, workers, servers, sizes)
+    cost = np.concatenate([ladder.costs for ladder in each])
+    speeds = np.concatenate([ladder.speeds for ladder in each])
+    return job[allowed], workers[allowed], servers[allowed], cost[allowed], speeds[allowed]
+
+
+def _with_present(outlook: Outlook, ladder: Ladder, ladders: Ladders, j: int) -> Ladder:
+    """The ladder with the present size as another rung, if it lies beside it."""
+    workers, servers = _pair(outlook.present)
+    if not workers + servers or not _between(outlook.minimum, outlook.present, outlook.maximum):
+        return ladder
+    cost = workers * float(ladders.worker_shares[j]) + servers * float(ladders.server_shares[j])
+    at = int(np.searchsorted(ladder.costs, cost * (1 - 1e-12)))
+    if at < len(ladder.costs) and (ladder.workers[at], ladder.servers[at]) == (workers, servers):
+        return ladder
+    speed = outlook.speeds.at(outlook.present)
+    inserted = ((ladder.workers, workers), (ladder.servers, servers), (ladder.speeds, speed), (ladder.costs, cost))
+    return Ladder(*(np.insert(column, at, value) for column, value in inserted))
+
+
+def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
+    tasks = workers + servers
+    is_present = (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
+    is_least = (workers == sizes.least[job, 0]) & (servers == sizes.least[job, 1])
+    fixed = is_present | is_least | (tasks == 0)
+    return fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job]))
+
+
+def _pair(size: object) -> tuple[int, int]:
+    return size.workers, size.servers
+
+
+def _between(least: object, size: object, most: object) -> bool:
+    return least.workers <= size.workers <= most.workers and least.servers <= size.servers <= most.servers

@@ -1,0 +1,87 @@
+"""What is given before anything is compared: minima of jobs that have just started or have waited too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.policies.candidates import BoolArray, Candidates
+from optimus_scheduler.policies.ladders import FloatArray, IntArray
+from optimus_scheduler.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """The outcome; n jobs, r resources."""
+
+    row: IntArray
+    """(n,) the candidate that each job has for sure: nothing for most."""
+    may_start: BoolArray
+    """(n,) False for waiting jobs that would pass one whose turn it is."""
+    room: FloatArray
+    """(r,) what the others may share."""
+
+
+def claims(
+    outlooks: Sequence[Outlook], candidates: Candidates, demand: FloatArray, room: FloatArray, settings: Settings
+) -> Claims:
+    """Who has something for sure.
+
+    A job that is about to end keeps what it has, and one that has started a moment ago at least its minimum. Then come
+    the waiting jobs that have waited too long, the longest overdue first, and none passes them: so nobody starves,
+    however many short jobs arrive.
+    """
+    row = candidates.first[:-1].copy()
+    may_start = np.ones(len(outlooks), dtype=bool)
+    late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not one.is_held}
+    for j in _kept(outlooks, settings):
+        wanted = _row_of(outlooks[j], candidates, j, settings)
+        if (demand[wanted] <= room + 1e-9).all():
+            row[j], room = wanted, room - demand[wanted]
+    for j in sorted((j for j, seconds in late.items() if seconds > 0), key=lambda j: (-late[j], outlooks[j].id)):
+        least = candidates.first[j] + 1
+        if (demand[least] <= room + 1e-9).all():
+            row[j], room = least, room - demand[least]
+            continue
+        may_start = np.array([one.is_held for one in outlooks]) | (row > candidates.first[:-1])
+        room = np.maximum(room - demand[least], 0.0)
+        break
+    return Claims(row, may_start, room)
+
+
+def overdue_seconds(outlook: Outlook, settings: Settings) -> float:
+    """How much longer a waiting job has waited than it is asked to; negative before.
+
+    The longer a job takes, the longer it may wait: a fixed patience plus a part of the time that it needs.
+    """
+    needed = outlook.remaining_seconds(outlook.minimum)
+    patience = settings.patience_seconds + settings.patience_part * needed / outlook.job.spec.priority
+    return outlook.waited_seconds - patience
+
+
+def _kept(outlooks: Sequence[Outlook], settings: Settings) -> list[int]:
+    """Running jobs that keep something, the longest running first."""
+    kept = [
+        j
+        for j, one in enumerate(outlooks)
+        if one.is_held and (one.held_seconds < settings.least_run_seconds or is_near_end(one, settings))
+    ]
+    return sorted(kept, key=lambda j: (-outlooks[j].held_seconds, outlooks[j].id))
+
+
+def is_near_end(outlook: Outlook, settings: Settings) -> bool:
+    return outlook.remaining_seconds(outlook.present) < settings.near_end_seconds
+
+
+def _row_of(outlook: Outlook, candidates: Candidates, j: int, settings: Settings) -> int:
+    """The row of what it has, near its end; else of its minimum."""
+    least = int(candidates.first[j]) + 1
+    if not is_near_end(outlook, settings):
+        return least
+    rows = slice(int(candidates.first[j]), int(candidates.first[j + 1]))
+    size = outlook.present
+    same = (candidates.workers[rows] == size.workers) & (candidates.servers[rows] == size.servers)
+    return int(candidates.first[j]) + int(np.argmax(same)) if same.any() else least

@@ -1,0 +1,132 @@
+"""Handing out a cluster: the sizes of all jobs that are worth most together and fit.
+
+Each job's worth is made concave by leaving out sizes that are never the best use of their cost; then steps from one size
+to the next are taken in order of their gain, worth per share, as long as they fit. For one resource and steps of one
+task that is the optimum; for several resources it is the usual greedy rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimus_scheduler.policies.candidates import BoolArray, Candidates
+from optimus_scheduler.policies.ladders import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Steps up; s rows, largest gain first."""
+
+    job: IntArray
+    to: IntArray
+    """Row of the candidates."""
+    gain: FloatArray
+    """Worth per share."""
+    demand: FloatArray
+    """(s, r) what the step adds of each resource."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandedOut:
+    """The outcome."""
+
+    row: IntArray
+    """(n,) the candidate that each job gets."""
+    room: FloatArray
+    """(r,) what is left of each resource."""
+    price: float
+    """Gain of the last step that was taken; 0 if all were."""
+
+
+def hand_out(candidates: Candidates, demand: FloatArray, start: IntArray, room: FloatArray, tolerance: FloatArray) -> HandedOut:
+    """Grow jobs from the rows `start` (n,), which are paid for, into `room` (r,). `demand` (k, r) of each row."""
+    rows = envelope(candidates, start)
+    steps = _steps(candidates, rows, demand)
+    row, room, price = _take(steps, start.copy(), room, tolerance)
+    row, room = _fill(candidates, demand, row, room, tolerance)
+    return HandedOut(row, room, price)
+
+
+def envelope(candidates: Candidates, start: IntArray) -> IntArray:
+    """Rows from each job's start up that lie on the concave envelope of its worth, as long as it rises."""
+    index = np.arange(len(candidates))
+    rows = index[index >= start[candidates.job]]
+    # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
+    rows = rows[_rises(candidates, rows)]
+    while True:
+        job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
+        slope = np.diff(worth) / np.maximum(np.diff(cost), 1e-15)
+        same = job[1:] == job[:-1]
+        below = np.zeros(len(rows), dtype=bool)
+        below[1:-1] = same[:-1] & same[1:] & (slope[:-1] <= slope[1:] * (1 + 1e-12))
+        if not below.any():
+            return rows
+        rows = rows[~below]
+
+
+def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
+    """Rows that are worth more than every cheaper one of their job; the first always."""
+    job, worth = candidates.job[rows], candidates.worth[rows]
+    if not len(rows):
+        return np.zeros(0, dtype=bool)
+    is_first = np.concatenate([[True], job[1:] != job[:-1]])
+    # A running maximum by job: lift each job above all before it.
+    lift = job * (2.0 * float(np.abs(worth).max()) + 1.0)
+    highest = np.maximum.accumulate(worth + lift)
+    above = np.concatenate([[False], (worth + lift)[1:] > highest[:-1]])
+    result: BoolArray = is_first | above
+    return result
+
+
+def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray) -> Steps:
+    job = candidates.job[rows]
+    ups = np.flatnonzero(job[1:] == job[:-1])
+    low, high = rows[ups], rows[ups + 1]
+    gain = (candidates.worth[high] - candidates.worth[low]) / np.maximum(candidates.cost[high] - candidates.cost[low], 1e-15)
+    order = np.lexsort((high, -gain))
+    low, high = low[order], high[order]
+    return Steps(candidates.job[high], high, gain[order], demand[high] - demand[low])
+
+
+def _take(steps: Steps, row: IntArray, room: FloatArray, tolerance: FloatArray) -> tuple[IntArray, FloatArray, float]:
+    """Take steps in order of gain. One that does not fit ends its job's growth; smaller ones of others may fit."""
+    left = np.arange(len(steps.job))
+    price, some_left_out = 0.0, False
+    while len(left):
+        total = np.cumsum(steps.demand[left], axis=0)
+        too_much = (total > room + tolerance).any(axis=1)
+        count = int(np.argmax(too_much)) if too_much.any() else len(left)
+        taken, left = left[:count], left[count:]
+        if count:
+            np.maximum.at(row, steps.job[taken], steps.to[taken])
+            room = room - total[count - 1]
+            price = float(steps.gain[taken[-1]])
+        misfits = (steps.demand[left] > room + tolerance).any(axis=1)
+        some_left_out |= bool(misfits.any())
+        ended = np.full(len(row), len(left))
+        np.minimum.at(ended, steps.job[left[misfits]], np.flatnonzero(misfits))
+        left = left[np.arange(len(left)) < ended[steps.job[left]]]
+    return row, room, price if some_left_out else 0.0
+
+
+def _fill(
+    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, tolerance: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    """Use what is left for sizes beside the envelopes, always the largest gain that fits."""
+    index = np.arange(len(candidates))
+    above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
+    while len(above):
+        now = row[candidates.job[above]]
+        fits = (demand[above] - demand[now] <= room + tolerance).all(axis=1)
+        rises = (above > now) & (candidates.worth[above] > candidates.worth[now])
+        above, now = above[fits & rises], now[fits & rises]
+        if not len(above):
+            break
+        gain = (candidates.worth[above] - candidates.worth[now]) / np.maximum(candidates.cost[above] - candidates.cost[now], 1e-15)
+        best = int(np.argmax(gain))
+        chosen = above[best]
+        room = room - (demand[chosen] - demand[now[best]])
+        row[candidates.job[chosen]] = chosen
+    return row, room

@@ -1,0 +1,90 @@
+"""Why each job gets what it gets under the default policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.policies.base import Grant
+from optimus_scheduler.policies.candidates import Candidates
+from optimus_scheduler.policies.hand_out import HandedOut
+from optimus_scheduler.policies.ladders import FloatArray
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import NOTHING, Allocation, Reason
+
+
+class _Prospect(NamedTuple):
+    """What a job could have beside what it got."""
+
+    ideal: int
+    """Row of the size that it would have, at the price of this round, if changing were free."""
+    gain: float | None
+    """Worth per share of what it got beyond the size below."""
+    next_gain: float | None
+    """... and of the best larger size."""
+    next_row: int | None
+
+
+def grants(
+    outlooks: Sequence[Outlook], table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings
+) -> Mapping[str, Grant]:
+    """The result in words."""
+    explanation = _Explanation(table, result, demand, settings)
+    return {one.id: explanation.grant(one, j) for j, one in enumerate(outlooks)}
+
+
+class _Explanation:
+    def __init__(self, table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings) -> None:
+        self._table, self._result, self._demand, self._settings = table, result, demand, settings
+        index = np.arange(len(table))
+        # At the price of a share that this round came to, each job's best size if changing were free.
+        surplus = table.plain - result.price * table.cost
+        order = np.lexsort((-index, surplus, table.job))
+        self._ideal = order[table.first[1:] - 1]
+        row = result.row[table.job]
+        above = index > row
+        gains = np.full(len(table), -np.inf)
+        gains[above] = (table.plain[above] - table.plain[row[above]]) / (table.cost[above] - table.cost[row[above]])
+        order = np.lexsort((-index, gains, table.job))
+        self._next = order[table.first[1:] - 1]
+        self._next_gain = gains[self._next]
+
+    def grant(self, outlook: Outlook, j: int) -> Grant:
+        row = int(self._result.row[j])
+        size = self._size(outlook, row)
+        if size.is_empty:
+            return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+        ideal = self._size(outlook, int(self._ideal[j]))
+        next_gain = float(self._next_gain[j]) if self._next_gain[j] > -np.inf else None
+        reason = (
+            self._to_keep(outlook, j, ideal, next_gain) if size == outlook.present else self._to_change(outlook, size)
+        )
+        below = max(row - 1, int(self._table.first[j]))
+        gain = (self._table.plain[row] - self._table.plain[below]) / max(self._table.cost[row] - self._table.cost[below], 1e-15)
+        return Grant(size, reason, ideal if not ideal.is_empty else None, float(gain), next_gain)
+
+    def _to_change(self, outlook: Outlook, size: Allocation) -> Reason:
+        if outlook.is_held and size.workers + size.servers < outlook.present.workers + outlook.present.servers:
+            return Reason.BETTER_USED_ELSEWHERE
+        return Reason.LEARNING_SPEED if outlook.learning else Reason.GRANTED_MORE
+
+    def _to_keep(self, outlook: Outlook, j: int, ideal: Allocation, next_gain: float | None) -> Reason:
+        if not outlook.measured:
+            return Reason.LEARNING_SPEED
+        if next_gain is None:
+            return Reason.AT_MAXIMUM
+        if not ideal.is_empty and outlook.speedup(ideal, outlook.present) >= 1.0 + self._settings.least_speedup:
+            return Reason.NOT_WORTH_RESCALING if self._fits(int(self._ideal[j]), j) else Reason.BETTER_USED_ELSEWHERE
+        if next_gain <= 0:
+            return Reason.NO_FURTHER_GAIN
+        return Reason.UNCHANGED if self._fits(int(self._next[j]), j) else Reason.BETTER_USED_ELSEWHERE
+
+    def _fits(self, row: int, j: int) -> bool:
+        added = self._demand[row] - self._demand[int(self._result.row[j])]
+        return bool((added <= self._result.room + 1e-9).all())
+
+    def _size(self, outlook: Outlook, row: int) -> Allocation:
+        return outlook.size(int(self._table.workers[row]), int(self._table.servers[row]))
