@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import networks
-from optimus_workers.zoo.classification import Examples, TensorExamples, cross_entropy, figures_on
+from optimus_workers.zoo.classification import cross_entropy, figures_on
 
 
 def classification(
