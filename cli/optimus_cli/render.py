@@ -163,6 +163,13 @@ def convergence(rule: dict[str, Any]) -> str:
         )
     if rule.get("target_loss") is not None:
         conditions.append(f"the loss reaches {rule['target_loss']:g}")
+    metric = rule.get("target_metric")
+    if metric is not None:
+        rises = metric.get("at_least") is not None
+        value = metric["at_least"] if rises else metric["at_most"]
+        conditions.append(f"{metric['name']} {'rises' if rises else 'falls'} to {value:g}")
+    if rule.get("max_cost") is not None:
+        conditions.append(f"it has cost {rule['max_cost']:g}")
     conditions += [
         f"{wording.count(rule[name])} {unit} are done"
         for name, unit in (("max_epochs", "epochs"), ("max_steps", "steps"), ("max_seconds", "seconds"))

@@ -86,6 +86,16 @@ def parse_assignments(flag: str, assignments: Sequence[str], *, typed: bool) -> 
     return values
 
 
+def parse_target(flag: str, text: str | None) -> dict[str, Any] | None:
+    """`test_accuracy>=0.95` or `perplexity<=20` as `convergence.target_metric`; None for None."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([^<>=\s]+)\s*([<>])=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text)
+    if match is None:
+        raise BadInput(f"{flag} {text!r}: expected NAME>=VALUE or NAME<=VALUE, such as test_accuracy>=0.95")
+    return {"name": match[1], "at_least" if match[2] == ">" else "at_most": float(match[3])}
+
+
 def _scalar(text: str) -> str | int | float | bool:
     if text in ("true", "false"):
         return text == "true"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from optimus_scheduler.prices import has_prices
+from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Node, Resources
 from optimus_service.api.schemas import JobSpecBody, ProblemErrorBody, ResourcesBody, TaskDemandBody
 
@@ -29,6 +31,14 @@ def objections(spec: JobSpecBody, nodes: Sequence[Node]) -> list[ProblemErrorBod
     rooms = [_amounts_of_node(node.capacity) for node in nodes]
     found = [error for role, demand in _roles(spec) for error in _too_large_tasks(role, demand, rooms)]
     return found or list(_too_many_tasks(spec, rooms))
+
+
+def unpriced(spec: JobSpecBody, settings: Settings) -> list[ProblemErrorBody]:
+    """A budget where nothing has a price: it would never be used up."""
+    if spec.convergence.max_cost is None or has_prices(settings):
+        return []
+    message = "the service has no prices: its operator sets OPTIMUS_PRICE_PER_GPU_HOUR or OPTIMUS_PRICE_PER_CORE_HOUR"
+    return [ProblemErrorBody(field="convergence.max_cost", message=message)]
 
 
 def _roles(spec: JobSpecBody) -> tuple[tuple[str, TaskDemandBody], ...]:

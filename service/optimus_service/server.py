@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
 
 import structlog
 import uvicorn
@@ -26,7 +25,6 @@ import uvicorn
 from optimus_scheduler import cycle
 from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.policies import Policy, UnknownPolicy, policy_named
-from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.types import Plan, Snapshot
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
@@ -162,23 +160,14 @@ def make_rounds(
     """What runs scheduling rounds."""
     histories = Histories(repository)
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
-    observer = Observer(repository, histories, scheduler_settings(settings), lessons)
+    observer = Observer(repository, histories, settings.scheduling, lessons)
     exits = ExitNotices(repository, cluster, histories, settings.max_task_failures)
     return Round(repository, cluster, exits, observer, planner, applier, clock, settings.keep_seconds)
 
 
-def scheduler_settings(settings: Settings) -> SchedulerSettings:
-    """The constants of a round."""
-    return SchedulerSettings(
-        drain_seconds=settings.drain_seconds,
-        price_per_gpu_hour=MappingProxyType(dict(settings.price_per_gpu_hour)),
-        price_per_core_hour=settings.price_per_core_hour,
-    )
-
-
 def make_planner(policy: Policy, settings: Settings) -> Planner:
     """The pure middle of a round, with this policy."""
-    constants = scheduler_settings(settings)
+    constants = settings.scheduling
     forecaster = RememberingForecaster()  # remembers its fits from round to round
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:

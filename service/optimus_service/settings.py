@@ -6,12 +6,14 @@ import ipaddress
 import os
 import re
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_scheduler.policies import policy_named
+from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
@@ -118,6 +120,15 @@ class Settings(BaseSettings):
                 "OPTIMUS_TOKEN must be printable ASCII without blanks at its ends: no request can carry another"
             )
         return self
+
+    @property
+    def scheduling(self) -> SchedulerSettings:
+        """The constants of a round."""
+        return SchedulerSettings(
+            drain_seconds=self.drain_seconds,
+            price_per_gpu_hour=MappingProxyType(dict(self.price_per_gpu_hour)),
+            price_per_core_hour=self.price_per_core_hour,
+        )
 
     @property
     def url(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from optimus_cli.errors import BadInput
 from optimus_cli.jobfile import JobFile
-from optimus_cli.specification import Flag, assemble, name_for, parse_assignments
+from optimus_cli.specification import Flag, assemble, name_for, parse_assignments, parse_target
 
 
 def job_file(path: Path, **document: Any) -> JobFile:
@@ -84,6 +84,18 @@ def test_assignments_have_types() -> None:
     }
     assert parse_assignments("--env", ["N=1"], typed=False) == {"N": "1"}
     assert parse_assignments("--env", [], typed=False) is None
+
+
+def test_a_target_is_a_name_and_a_bound() -> None:
+    assert parse_target("--target-metric", None) is None
+    assert parse_target("--target-metric", "test_accuracy >= 0.95") == {"name": "test_accuracy", "at_least": 0.95}
+    assert parse_target("--target-metric", "perplexity<=2e1") == {"name": "perplexity", "at_most": 20.0}
+
+
+@pytest.mark.parametrize("wrong", ["accuracy", "accuracy=0.9", "accuracy>=high", ">=0.9"])
+def test_a_wrong_target_is_refused_with_an_example(wrong: str) -> None:
+    with pytest.raises(BadInput, match=r"test_accuracy>=0\.95"):
+        parse_target("--target-metric", wrong)
 
 
 @pytest.mark.parametrize("wrong", ["novalue", "=x"])

@@ -184,6 +184,10 @@ def test_nodes() -> None:
         ({}, "—"),
         ({"target_loss": 0.1, "loss_decrease": None}, "the loss reaches 0.1"),
         (
+            {"target_metric": {"name": "accuracy", "at_least": 0.9, "at_most": None}, "max_cost": 2.5},
+            "accuracy rises to 0.9, or it has cost 2.5",
+        ),
+        (
             {"loss_decrease": {"below": 0.01, "patience_epochs": 2}, "max_epochs": 12.0},
             "the loss falls by less than 1 % per epoch (2 epochs in a row), or 12 epochs are done",
         ),

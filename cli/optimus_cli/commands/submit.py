@@ -14,7 +14,7 @@ from optimus_cli.commands.watch import watch_to_the_end
 from optimus_cli.errors import Refused
 from optimus_cli.jobfile import read_job_file
 from optimus_cli.options import AsJson, Url, connect
-from optimus_cli.specification import Flag, Specification, assemble, parse_assignments
+from optimus_cli.specification import Flag, Specification, assemble, parse_assignments, parse_target
 
 CONVERGENCE = "Convergence (the first that holds ends the job)"
 SIZE = "Size and resources"
@@ -41,6 +41,20 @@ def submit(
     max_epochs: Annotated[float | None, typer.Option(rich_help_panel=CONVERGENCE)] = None,
     max_steps: Annotated[int | None, typer.Option(rich_help_panel=CONVERGENCE)] = None,
     max_seconds: Annotated[float | None, typer.Option(rich_help_panel=CONVERGENCE)] = None,
+    target_metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME>=VALUE",
+            help="A figure of the task's evaluation, such as 'test_accuracy>=0.95' or 'perplexity<=20'.",
+            rich_help_panel=CONVERGENCE,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Money, at the service's prices.", rich_help_panel=CONVERGENCE)
+    ] = None,
+    evaluate_epochs: Annotated[
+        float | None, typer.Option(help="Evaluate every so many epochs.", rich_help_panel=CONVERGENCE)
+    ] = None,
     workers_min: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
     workers_max: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
     servers_min: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
@@ -89,6 +103,9 @@ def submit(
         Flag("--max-epochs", ("convergence", "max_epochs"), max_epochs),
         Flag("--max-steps", ("convergence", "max_steps"), max_steps),
         Flag("--max-seconds", ("convergence", "max_seconds"), max_seconds),
+        Flag("--target-metric", ("convergence", "target_metric"), parse_target("--target-metric", target_metric)),
+        Flag("--max-cost", ("convergence", "max_cost"), max_cost),
+        Flag("--evaluate-epochs", ("evaluate_epochs",), evaluate_epochs),
         Flag("--workers-min", ("workers", "min"), workers_min),
         Flag("--workers-max", ("workers", "max"), workers_max),
         Flag("--servers-min", ("servers", "min"), servers_min),

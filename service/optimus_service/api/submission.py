@@ -11,7 +11,7 @@ from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.feasibility import objections
+from optimus_service.feasibility import objections, unpriced
 from optimus_service.job_tokens import new_nonce
 from optimus_service.store.errors import JobIdTaken
 from optimus_service.store.records import JobRecord
@@ -63,7 +63,7 @@ def new_job_id(name: str) -> str:
 
 def _check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> None:
     try:
-        errors = objections(spec, services.cluster.nodes())
+        errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
         why_not = None if errors else task_checks.why_not_loadable(spec.task, spec.working_directory)
     except ClusterUnavailable:
         return  # nobody can tell now, and a job may well wait until the cluster is back

@@ -93,6 +93,8 @@ class World:
         assert lease is not None
         self.fence = lease.token
         self.coordinators: dict[str, Coordinator] = {}
+        self.accuracy_at: Callable[[float], float] | None = None
+        """Test accuracy after so many epochs, which rank 0 then tells of each."""
 
     def restarted(self) -> World:
         """The service after a kill: nothing but the database and the cluster survive (and the jobs' own memory)."""
@@ -194,6 +196,9 @@ class World:
             return
         n_steps = max(1, round(speed(state.workers, state.servers)))
         state.step += n_steps
+        metrics = None
+        if self.accuracy_at is not None and (state.step - n_steps) // STEPS_PER_EPOCH < state.step // STEPS_PER_EPOCH:
+            metrics = {"test_accuracy": self.accuracy_at(state.step / STEPS_PER_EPOCH)}
         samples = [
             Sample(
                 membership_epoch=state.epoch,
@@ -208,6 +213,7 @@ class World:
                 loss=loss_at(state.step),
                 n_examples=32 * n_steps // state.workers,
                 seconds=n_steps / speed(state.workers, state.servers),
+                metrics=metrics if rank == 0 else None,
             )
             for rank in range(state.workers)
         ]

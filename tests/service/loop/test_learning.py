@@ -107,3 +107,37 @@ def test_what_was_taught_is_forgotten_with_the_samples(world: World) -> None:
     pruned = world.repository.prune(world.clock() + 100.0, keep_seconds=50.0)
     assert pruned.finished_runs == 1
     assert world.repository.finished_runs_after(0, 10) == []
+
+
+# --- rules about a metric and about money ----------------------------------------------------------------------------
+
+ACCURACY = {"target_metric": {"name": "test_accuracy", "at_least": 0.9}}
+
+
+@once
+def test_a_job_ends_when_its_metric_has_been_reached_twice(world: World) -> None:
+    world.accuracy_at = lambda epoch: 1.0 - 0.5 / (1.0 + 0.25 * epoch)  # 0.9 after 16 epochs
+    world.submit(convergence=ACCURACY)
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    job = world.repository.get_job("job-1")
+    assert job.state is JobState.SUCCEEDED
+    assert 17 * 20 <= job.step <= 30 * 20
+    forecasts = [decision.forecast for decision in world.repository.decisions("job-1").items]
+    assert forecasts[0]["rule"] == "target_metric"
+    assert any(each["rule"] == "target_metric" and not each["converged"] for each in forecasts), "it was foreseen"
+
+
+@once
+def test_a_job_ends_when_its_budget_is_used_up(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path, price_per_core_hour=3600.0)  # 1 a second and core
+    world.submit(convergence={"max_cost": 200.0}, workers={"max": 2}, servers={"max": 2})
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    decision = latest(world, "job-1")
+    assert decision.forecast["rule"] == "max_cost"
+    memberships = world.repository.memberships("job-1")
+    ends = [later.at for later in memberships[1:]] + [decision.at]
+    held = [
+        (len(each.workers) + len(each.servers)) * (end - each.at) for each, end in zip(memberships, ends, strict=True)
+    ]
+    # A round notices: here they are five seconds apart, with four tasks at most.
+    assert 200.0 <= sum(held) <= 200.0 + 4 * 6.0
