@@ -58,6 +58,10 @@ class Cluster:
         self._specs[job_id] = spec
         self._tasks[job_id] = {}
 
+    def put_on(self, job_id: str, gpu_type: str | None) -> None:
+        """Workers that are started from now on take GPUs of this type; those there keep theirs."""
+        self._specs[job_id] = self._specs[job_id].on(gpu_type)
+
     def remove_job(self, job_id: str) -> None:
         """The job has ended, and its tasks with it."""
         self._keep(job_id, lambda _: False)
@@ -75,7 +79,8 @@ class Cluster:
         if placed.key in tasks:
             return
         self._take(placed)
-        tasks[placed.key] = Task(placed.key, placed.node, TaskPhase.RUNNING)
+        gpu_type = self._specs[placed.key.job_id].gpu_type if placed.key.role is Role.WORKER else None
+        tasks[placed.key] = Task(placed.key, placed.node, TaskPhase.RUNNING, gpu_type=gpu_type)
         self._list(placed.key.job_id)
 
     def stop(self, key: TaskKey) -> None:
@@ -129,10 +134,10 @@ class Cluster:
         self._free[placed.node] = room - need
 
     def _give_back(self, task: Task) -> None:
-        self._free[task.node] = self._free[task.node] + self._need(task.key)
+        self._free[task.node] = self._free[task.node] + self._need(task.key, task.gpu_type)
 
-    def _need(self, key: TaskKey) -> Resources:
-        spec = self._specs[key.job_id]
+    def _need(self, key: TaskKey, gpu_type: str | None = None) -> Resources:
+        spec = self._specs[key.job_id].on(gpu_type)
         match key.role:
             case Role.WORKER:
                 return spec.worker.resources

@@ -30,8 +30,14 @@ def finish_time_fairness(
 
 
 def _alone_seconds(job: TraceJob, capacity: Resources, n_active: float) -> float:
+    """On its part of the cluster, with the GPU type that suits it best there."""
+    kinds = job.gpu_types_of(capacity)
+    return min(_seconds_on(job, kind, capacity, n_active) / job.speed_factor(kind) for kind in kinds)
+
+
+def _seconds_on(job: TraceJob, gpu_type: str | None, capacity: Resources, n_active: float) -> float:
     """On a part of the cluster in which workers come with as many servers as they have on average at the minimum."""
-    spec = job.spec
+    spec = job.spec.on(gpu_type)
     servers_each = spec.server.minimum / max(spec.worker.minimum, 1)
     fair = 1.0 / _bundle_share(spec, capacity, servers_each) / n_active  # workers, not whole
     workers = int(min(max(math.floor(fair), spec.worker.minimum), spec.worker.maximum))

@@ -22,16 +22,17 @@ from optimus_simulator.truth import Truth
 class TrueSpeeds(Speeds):
     """The true speed of every size, placed as well as can be; with errors, one fixed error for each size."""
 
-    def __init__(self, truth: Truth, error: float, seed: tuple[int, ...]) -> None:
+    def __init__(self, truth: Truth, error: float, seed: tuple[int, ...], factor: float = 1.0) -> None:
+        """`factor`: of the GPU type that the job is on."""
         super().__init__(_KNOWN)
-        self._truth, self._error, self._seed = truth, error, seed
+        self._truth, self._error, self._seed, self._factor = truth, error, seed, factor
 
     def at(self, allocation: Allocation) -> float:
         if allocation.workers < 1:
             return 0.0
         size = (allocation.workers, allocation.servers)
         if size not in self._known:
-            self._known[size] = self._truth.oracle_speed(*size) * self._wrong_by(size)
+            self._known[size] = self._truth.oracle_speed(*size) * self._wrong_by(size) * self._factor
         return self._known[size]
 
     def _wrong_by(self, size: tuple[int, int]) -> float:
@@ -50,7 +51,7 @@ class Oracle:
 
     def __init__(self, jobs: Mapping[str, RunningJob], options: Options, seed: int) -> None:
         self._jobs, self._options, self._seed = jobs, options, seed
-        self._speeds: dict[str, TrueSpeeds] = {}
+        self._speeds: dict[tuple[str, str | None], TrueSpeeds] = {}
         self._signs: dict[str, float] = {}
         self._forecaster = RememberingForecaster()
 
@@ -61,7 +62,7 @@ class Oracle:
 
     def _corrected(self, outlook: Outlook) -> Outlook:
         job = outlook.job
-        running, speeds = self._jobs[job.id], self._speeds_of(job.id)
+        running, speeds = self._jobs[job.id], self._speeds_of(job.id, job.spec.gpu_type)
         steps = running.training.steps_left() * self._convergence_factor(running)
         remaining = Interval(steps, steps, steps)
         told = replace(
@@ -74,11 +75,12 @@ class Oracle:
         )
         return replace(outlook, forecast=told, speeds=speeds, measured=True, learning=False)
 
-    def _speeds_of(self, job_id: str) -> TrueSpeeds:
-        if job_id not in self._speeds:
-            seed = (self._seed, *job_id.encode())
-            self._speeds[job_id] = TrueSpeeds(self._jobs[job_id].entry.truth, self._options.speed_error, seed)
-        return self._speeds[job_id]
+    def _speeds_of(self, job_id: str, gpu_type: str | None) -> TrueSpeeds:
+        if (job_id, gpu_type) not in self._speeds:
+            seed, entry = (self._seed, *job_id.encode()), self._jobs[job_id].entry
+            speeds = TrueSpeeds(entry.truth, self._options.speed_error, seed, entry.speed_factor(gpu_type))
+            self._speeds[job_id, gpu_type] = speeds
+        return self._speeds[job_id, gpu_type]
 
     def _convergence_factor(self, running: RunningJob) -> float:
         """v(1 ± e), the error fading with progress."""

@@ -140,7 +140,7 @@ class Replay:
         self._n_rounds += 1
         now = self._engine.now
         jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
-        snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks)
+        snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster)
         for action in outcome.actions:
             match action:
@@ -164,12 +164,13 @@ class Replay:
             job.allocation, job.allocated_at = action.allocation, now
         job.wanted, job.version = action.tasks, job.version + 1
         job.shape = shape_of(action.tasks)
-        demand = job.entry.spec.worker.resources * action.allocation.workers
-        demand = demand + job.entry.spec.server.resources * action.allocation.servers
+        spec = job.entry.spec.on(action.allocation.gpu_type)
+        demand = spec.worker.resources * action.allocation.workers + spec.server.resources * action.allocation.servers
         job.share = demand.dominant_share(self._capacity)
         job.cost_per_second = cost_per_second(job.entry.spec, action.allocation, self._settings)
         job.telemetry.changed(action.allocation)
         self._cluster.let_go(job.id, action.tasks)
+        self._cluster.put_on(job.id, action.allocation.gpu_type)
         if job.shape:
             self._start(job)
         elif job.state is JobState.RUNNING:
@@ -186,6 +187,7 @@ class Replay:
             job.telemetry.stopped(stop)
         job.state = JobState.RUNNING
         job.factor = self._faults.speed_factor(job, self.active.values())
+        job.factor *= job.entry.speed_factor(job.allocation.gpu_type)
         self._faults.expect(job)
         if self._options.rounds_on_events:
             end = job.ends_at(now)

@@ -78,7 +78,8 @@ class Telemetry:
         if not visit.told_steps:
             return
         *others, newest = self.samples
-        twin = next((old for old in others if (old.workers, old.servers) == visit.size), None)
+        here = (*visit.size, visit.gpu_type)
+        twin = next((old for old in others if (old.workers, old.servers, old.gpu_type) == here), None)
         if twin is None:
             return
         n_steps = twin.n_steps + newest.n_steps

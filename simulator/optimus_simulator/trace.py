@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from optimus_scheduler.types import JobSpec, Node, Resources
+from optimus_scheduler.constraints.gpu_types import ANY_GPU
+from optimus_scheduler.types import JobSpec, Node, Quota, Resources
 from optimus_simulator.truth import Truth
+
+
+def _alike() -> Mapping[str, float]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,26 @@ class TraceJob:
     """Seconds since the beginning of the trace."""
     spec: JobSpec
     truth: Truth
+    type_speeds: Mapping[str, float] = field(default_factory=_alike)
+    """How many times as fast as its truth says it is on each GPU type; once where a type is not named."""
+
+    def speed_factor(self, gpu_type: str | None) -> float:
+        """How many times as fast as its truth says it is on this GPU type."""
+        return self.type_speeds.get(gpu_type or "", 1.0)
+
+    def gpu_types_of(self, capacity: Resources) -> tuple[str | None, ...]:
+        """The GPU types that it may run on here; just the one that it names, or None, when there is no choice."""
+        named = self.spec.gpu_type
+        wanted = self.spec.gpu_types or (sorted(capacity.gpus) if named == ANY_GPU else ())
+        return tuple(kind for kind in wanted if capacity.gpus.get(kind, 0) > 0) or (named,)
+
+    def arriving_at(self, submitted_at: float) -> TraceJob:
+        """The same job at another time, with as much time to its deadline."""
+        deadline = self.spec.deadline_at
+        if deadline is None:
+            return replace(self, submitted_at=submitted_at)
+        spec = replace(self.spec, deadline_at=deadline + submitted_at - self.submitted_at)
+        return replace(self, submitted_at=submitted_at, spec=spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +53,7 @@ class Trace:
     name: str
     nodes: tuple[Node, ...]
     jobs: tuple[TraceJob, ...]
+    quotas: tuple[Quota, ...] = ()
 
     @property
     def capacity(self) -> Resources:
@@ -37,7 +64,7 @@ class Trace:
 
     def with_load(self, load: float) -> Trace:
         """The same jobs arriving `load` times as fast."""
-        jobs = tuple(replace(job, submitted_at=job.submitted_at / load) for job in self.jobs)
+        jobs = tuple(job.arriving_at(job.submitted_at / load) for job in self.jobs)
         return replace(self, jobs=jobs)
 
 

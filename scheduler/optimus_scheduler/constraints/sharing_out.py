@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.constraints.precedence import Claims, Grants, Sharing, demand_of, fitting_claims, left, smaller
 from optimus_scheduler.constraints.quotas import guarantees, may_not_borrow
 from optimus_scheduler.constraints.terms import Terms, terms_of
@@ -40,19 +41,36 @@ def share_out(
     Just the policy's, unless there are quotas or a job has a deadline or budget. `finishing`: jobs that keep what they
     have for the moment, which is `contest.leaving`; it counts against their projects' quotas.
     """
+    grants = _shared_out(contest, Sharing(policy, settings, contest.leaving), now, quotas, tuple(finishing))
+    moved = {one.id: one for one in contest.contenders if has_left_its_type(one.job)}
+    return {
+        job_id: _on_its_type(grant, moved[job_id]) if job_id in moved else grant for job_id, grant in grants.items()
+    }
+
+
+def _shared_out(
+    contest: Contest, sharing: Sharing, now: float, quotas: Sequence[Quota], finishing: tuple[Outlook, ...]
+) -> Mapping[str, Grant]:
+    settings = sharing.settings
     found = {one.id: terms_of(one, contest.capacity, now, settings) for one in contest.contenders}
     terms = {job_id: each for job_id, each in found.items() if each is not None}
     if not terms and not quotas:
-        return policy.allocate(contest, settings)
+        return sharing.policy.allocate(contest, settings)
     contenders = tuple(terms[one.id].outlook if one.id in terms else one for one in contest.contenders)
     claims = {job_id: each.claim for job_id, each in terms.items() if each.claim is not None}
-    out = _SharingOut(Sharing(policy, settings, contest.leaving), claims, contest.capacity, tuple(finishing))
+    out = _SharingOut(sharing, claims, contest.capacity, finishing)
     grants = out.under(quotas, contenders) if quotas else out.by_deadline(contenders, contest.capacity)
     by_id = {one.id: one for one in contenders}
     return {
         job_id: _with_terms(grant, terms[job_id], by_id[job_id]) if job_id in terms else grant
         for job_id, grant in grants.items()
     }
+
+
+def _on_its_type(grant: Grant, outlook: Outlook) -> Grant:
+    """What the policy would keep as it is: on the GPU type that the job is on from now on."""
+    size = grant.allocation
+    return grant if size.is_empty else replace(grant, allocation=outlook.size(size.workers, size.servers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 * **Deadline**: the least size, by dominant share, that ends in time. The steps left are taken `deadline_margin` as
   many, or at their upper bound if that is less; at face value if no size meets that. A job that no size brings there in
-  time competes like any other, and its owner is told; one of which nothing can be predicted has no claim yet.
+  time competes like any other, and its owner is told. One of which nothing can be predicted yet claims its minimum: it
+  has to run to be known, and one whose speed is being learned claims at most one step of growth.
 * **Budget** (`max_cost`): at most the fastest size at whose cost per step what is left pays for all steps left. Where
   no size does, the one with the cheapest steps: most steps for the money. The rule ends the job when it is spent.
 
@@ -93,8 +94,9 @@ def _before(deadline: float, terms: Terms, capacity: Resources, now: float, sett
     remaining = outlook.forecast.remaining_steps
     if left <= 0:
         return _told(terms, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {duration(-left)} ago.")
-    if remaining is None or outlook.speeds.model.n_points == 0:
-        return _told(terms, None, f"Whether it will meet its deadline in {duration(left)} cannot be told yet.")
+    if remaining is None or outlook.speeds.source is None:
+        note = f"Whether it will meet its deadline in {duration(left)} cannot be told yet."
+        return replace(_told(terms, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
     cautious = min(remaining.high, settings.deadline_margin * remaining.mean)
     for steps in (cautious, remaining.mean):
@@ -104,6 +106,9 @@ def _before(deadline: float, terms: Terms, capacity: Resources, now: float, sett
             claim = _reachable(outlook, least, possible, settings)
             note = f"To meet its deadline in {duration(left)} it needs {size_words(least)}."
             return replace(_told(terms, None, note), claim=claim)
+    if outlook.learning and _might_do(outlook, remaining.mean, left):
+        note = f"Whether it can meet its deadline in {duration(left)} is being found out."
+        return replace(_told(terms, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
     return _told(terms, Reason.DEADLINE_CANNOT_BE_MET, _too_late(outlook, possible, remaining.mean, left))
 
 
@@ -127,14 +132,22 @@ def _seconds(outlook: Outlook, size: Allocation, steps: float) -> float:
     return steps / outlook.speeds.at(size) + stop
 
 
+def _might_do(outlook: Outlook, steps: float, left: float) -> bool:
+    """Whether the job could be in time if it gained as much from every worker as from its first."""
+    here = outlook.present if outlook.is_held else outlook.minimum
+    return outlook.speeds.at(here) * outlook.maximum.workers / max(here.workers, 1) * left >= steps
+
+
 def _reachable(outlook: Outlook, least: Allocation, possible: list[Allocation], settings: Settings) -> Allocation:
-    """The least size itself, or while the speed is being learned the fastest within one step of growth."""
-    held = outlook.present if outlook.is_held else outlook.minimum
-    most = settings.growth_factor * (held.workers + held.servers)
+    """The least size itself, or while the speed is being learned the largest within one step of growth."""
+    here = outlook.present if outlook.is_held else outlook.minimum
+    most = settings.growth_factor * (here.workers + here.servers)
     if not outlook.learning or least.workers + least.servers <= most:
         return least
+    if outlook.is_held and not outlook.measured:
+        return here
     near = [size for size in possible if size.workers + size.servers <= most]
-    return max(near, key=outlook.speeds.at, default=outlook.minimum)
+    return max(near, key=lambda size: (size.workers, size.servers), default=outlook.minimum)
 
 
 def _share(outlook: Outlook, size: Allocation, capacity: Resources) -> float:
@@ -150,7 +163,7 @@ def _under_budget(outlook: Outlook, capacity: Resources, settings: Settings) -> 
     assert max_cost is not None, "asked for jobs with a budget only"
     left = max_cost - outlook.job.spent
     possible = list(sizes(outlook, capacity))
-    if left <= 0 or remaining is None or outlook.speeds.model.n_points == 0 or not possible:
+    if left <= 0 or remaining is None or outlook.speeds.source is None or not possible:
         return Terms(outlook)
     cheapest = min(possible, key=lambda size: (_step_cost(outlook, size, settings), -outlook.speeds.at(size)))
     affordable = [size for size in possible if _is_affordable(outlook, size, remaining.mean, left, settings)]

@@ -18,6 +18,7 @@ from optimus_scheduler.types import (
     MetricTarget,
     Mode,
     Node,
+    Quota,
     Resources,
     TaskDemand,
 )
@@ -50,8 +51,9 @@ def _from_jsonl(path: Path, lines: list[str]) -> Trace:
     if not lines:
         raise BadTrace(f"{path}: empty")
     nodes = _read_line(path, 1, lines[0], lambda fields: _nodes(fields["nodes"]))
+    quotas = _read_line(path, 1, lines[0], lambda fields: _quotas(fields.get("projects", {})))
     jobs = [_read_line(path, number, line, _job) for number, line in enumerate(lines[1:], start=2)]
-    return Trace(path.stem, nodes, in_order(jobs))
+    return Trace(path.stem, nodes, in_order(jobs), quotas)
 
 
 def _read_line(path: Path, number: int, line: str, read: Callable[[Fields], _T]) -> _T:
@@ -69,6 +71,23 @@ def _nodes(groups: list[Fields]) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
+def _quotas(projects: dict[str, Fields]) -> tuple[Quota, ...]:
+    """What each project is guaranteed: `share`, or `cpu`, `memory_gib`, `gpus`; and whether it may borrow."""
+    return tuple(_quota(project, fields) for project, fields in sorted(projects.items()))
+
+
+def _quota(project: str, fields: Fields) -> Quota:
+    memory = fields.get("memory_gib")
+    return Quota(
+        project,
+        share=fields.get("share"),
+        cpu=fields.get("cpu"),
+        memory_bytes=None if memory is None else int(memory * _GIB),
+        gpus=_resources(fields).gpus,
+        may_borrow=bool(fields.get("may_borrow", True)),
+    )
+
+
 def _resources(fields: Fields) -> Resources:
     gpus = {str(kind): int(count) for kind, count in fields.get("gpus", {}).items()}
     return Resources(float(fields.get("cpu", 0.0)), int(fields.get("memory_gib", 0) * _GIB), gpus)
@@ -78,7 +97,7 @@ def _job(fields: Fields) -> TraceJob:
     allreduce = fields.get("architecture", "ps") == "allreduce"
     workers, servers = fields["workers"], fields.get("servers", {"minimum": 0, "maximum": 0} if allreduce else {})
     mode = Mode(fields.get("mode", "sync"))
-    truth = fields["truth"]
+    truth, submitted_at, due = fields["truth"], float(fields["submitted_at"]), fields.get("deadline_seconds")
     spec = JobSpec(
         worker=_demand(workers),
         server=_demand(servers),
@@ -90,8 +109,12 @@ def _job(fields: Fields) -> TraceJob:
         requested_workers=workers.get("requested"),
         requested_servers=servers.get("requested"),
         family=str(fields.get("family", "")),
+        gpu_types=tuple(str(kind) for kind in fields.get("gpu_types", ())),
+        project=str(fields.get("project", "default")),
+        deadline_at=None if due is None else submitted_at + float(due),
     )
-    return TraceJob(str(fields["id"]), float(fields["submitted_at"]), spec, _truth(truth, mode, spec))
+    type_speeds = {str(kind): float(factor) for kind, factor in truth.get("type_speeds", {}).items()}
+    return TraceJob(str(fields["id"]), submitted_at, spec, _truth(truth, mode, spec), type_speeds)
 
 
 def _rule(fields: Fields) -> ConvergenceRule:
