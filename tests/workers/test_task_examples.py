@@ -16,6 +16,7 @@ from optimus_workers.sampler import step_indices
 from optimus_workers.task import TrainingTask
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+OWN_CODE = ("my_training", "hugging_face")
 JOBS = sorted((EXAMPLES / "jobs").glob("*.yaml"))
 
 
@@ -24,7 +25,8 @@ def _leave_imports_as_they_were() -> Iterator[None]:
     path = list(sys.path)
     yield
     sys.path[:] = path
-    sys.modules.pop("my_training", None)
+    for module in OWN_CODE:
+        sys.modules.pop(module, None)
 
 
 def specification(file: Path) -> JobSpecBody:
@@ -51,7 +53,7 @@ def loss_after_a_step(task: TrainingTask) -> tuple[float, float]:
 def test_there_are_jobs_of_both_modes_and_of_own_code() -> None:
     specifications = [specification(file) for file in JOBS]
     assert {one.mode for one in specifications} == {"sync", "async"}
-    assert "my_training:task" in {one.task for one in specifications}
+    assert {f"{module}:task" for module in OWN_CODE} <= {one.task for one in specifications}
 
 
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
@@ -65,5 +67,17 @@ def test_job_files_are_valid_and_their_tasks_train(file: Path) -> None:
     assert task.evaluate(task.build_model(0))
 
 
-def test_own_training_code_is_short() -> None:
-    assert len((EXAMPLES / "my_training.py").read_text().splitlines()) < 60
+@pytest.mark.parametrize("module", OWN_CODE)
+def test_own_training_code_is_short(module: str) -> None:
+    assert len((EXAMPLES / f"{module}.py").read_text().splitlines()) < 60
+
+
+def test_a_hugging_face_model_starts_from_saved_weights(tmp_path: Path) -> None:
+    saved = load_task("hugging_face:task", working_directory=EXAMPLES).build_model(seed=3)
+    saved.save_pretrained(tmp_path)  # type: ignore[operator]
+    task = load_task("hugging_face:task", {"weights": str(tmp_path)}, EXAMPLES)
+    loaded = task.build_model(seed=4)
+    name = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(loaded.get_parameter(name), saved.get_parameter(name))
+    before, after = loss_after_a_step(task)
+    assert after < before
