@@ -8,6 +8,7 @@
     ├── InvalidValue             a value does not fit its column (an integer beyond 64 bits)
     ├── InvalidCursor            a page cursor that this listing did not hand out
     ├── JobNotFound              no job has this id
+    ├── ProjectNotFound          no project of this name has a quota
     ├── JobIdTaken               another job has this id; make a new one and try again
     ├── IdempotencyConflict      the idempotency key was used for a different request
     └── StaleLeader              the writer's lease has passed to somebody else; its plan must not be applied
@@ -45,6 +46,14 @@ class JobNotFound(StoreError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"no job has the id {job_id!r}")
+
+
+class ProjectNotFound(StoreError):
+    """No project of this name has a quota."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"project {name!r} has no quota")
 
 
 class JobIdTaken(StoreError):

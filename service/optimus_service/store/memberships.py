@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.types import JobState
+from optimus_scheduler.types import JobState, Role, TaskKey
 from optimus_service.store import history
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, locked
 from optimus_service.store.records import MembershipRecord
-from optimus_service.store.tables import JobRow, MembershipRow, SampleRow
+from optimus_service.store.tables import JobRow, MembershipRow, SampleRow, TaskRow
 
 
 def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     """See `Repository.report_membership`."""
     assert report_.job_id == job_id, f"a membership of {report_.job_id} was reported for {job_id}"
     row = locked(session, job_id)
+    report_ = replace(report_, gpu_type=_gpu_type(session, report_))
     if not _insert(session, report_):
         return False
     row.rescales += report_.cause == "rescale"
@@ -53,16 +56,32 @@ def _insert(session: Session, report_: MembershipRecord) -> bool:
         "pause_seconds": report_.pause_seconds,
         "lost_steps": report_.lost_steps,
         "message": report_.message,
+        "gpu_type": report_.gpu_type,
     }
     statement = insert_for(session, MembershipRow).values(values).on_conflict_do_nothing()
     return session.execute(statement.returning(MembershipRow.epoch)).first() is not None
+
+
+def _gpu_type(session: Session, report_: MembershipRecord) -> str | None:
+    """What the workers were started on: what is wanted may have changed since."""
+    if not report_.workers:
+        return None
+    first = report_.workers[0]
+    workers = select(TaskRow).where(
+        TaskRow.job_id == report_.job_id, TaskRow.role == Role.WORKER.value, TaskRow.rank == 0
+    )
+    return next((task.gpu_type for task in session.scalars(workers) if _name(task) == first), None)
+
+
+def _name(task: TaskRow) -> str:
+    return TaskKey(task.job_id, Role(task.role), task.rank, task.incarnation).name
 
 
 def _make_current(session: Session, row: JobRow, report_: MembershipRecord) -> None:
     row.membership_epoch = report_.epoch
     if not JobState(row.state).is_final:
         row.running_workers, row.running_servers = len(report_.workers), len(report_.servers)
-        row.running_gpu_type = row.wanted_gpu_type if report_.workers else None
+        row.running_gpu_type = report_.gpu_type
     # Samples of the new epoch may have come before its report: they are beyond the rollback, if there was one.
     reached = _newest_step(session, report_) if report_.lost_steps else row.step
     row.step = max(report_.step, reached)
@@ -109,4 +128,5 @@ def _record(row: MembershipRow) -> MembershipRecord:
         pause_seconds=row.pause_seconds,
         lost_steps=row.lost_steps,
         message=row.message,
+        gpu_type=row.gpu_type,
     )

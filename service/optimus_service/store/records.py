@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, TaskKey
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
 
 Document = dict[str, Any]
 Item = TypeVar("Item")
@@ -151,6 +151,8 @@ class MembershipRecord:
     lost_steps: int = 0
     """Steps rolled back."""
     message: str | None = None
+    gpu_type: str | None = None
+    """What its workers run on; filled in by the store, from the tasks that were started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +239,16 @@ class TaskRecord:
     """When its end was noticed; None while it lives."""
     exit_code: int | None = None
     """None while it lives, or when nobody knows."""
+    gpu_type: str | None = None
+    """What its GPUs are; None for a task without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRecord:
+    """A project and what it is guaranteed of the cluster."""
+
+    quota: Quota
+    updated_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

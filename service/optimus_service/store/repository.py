@@ -17,8 +17,19 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import Event
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, TaskKey
-from optimus_service.store import finished_runs, history, jobs, leases, memberships, retention, samples, tasks, wanted
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
+from optimus_service.store import (
+    finished_runs,
+    history,
+    jobs,
+    leases,
+    memberships,
+    projects,
+    retention,
+    samples,
+    tasks,
+    wanted,
+)
 from optimus_service.store.driver_errors import mapped_errors
 from optimus_service.store.engine import writing
 from optimus_service.store.errors import DatabaseNotAvailable
@@ -33,6 +44,7 @@ from optimus_service.store.records import (
     LeaseRecord,
     MembershipRecord,
     Page,
+    ProjectRecord,
     Pruned,
     RoundRecord,
     Sample,
@@ -357,10 +369,12 @@ class Repository:
         with self._read() as session:
             return tasks.newest(session)
 
-    def put_task(self, key: TaskKey, node: str, now: float, fence: int | None = None) -> None:
+    def put_task(
+        self, key: TaskKey, node: str, now: float, fence: int | None = None, gpu_type: str | None = None
+    ) -> None:
         """Remember a task that is about to be started. A task of this key that is known already stays as it is.
 
-        `fence` is that of `set_wanted`.
+        `fence` is that of `set_wanted`, `gpu_type` what its GPUs are.
 
         Raises:
             JobNotFound: there is no such job.
@@ -369,7 +383,7 @@ class Repository:
         with self._write() as session:
             if fence is not None:
                 leases.check_fence(session, fence)
-            tasks.put(session, key, node, now)
+            tasks.put(session, key, node, now, gpu_type)
 
     def mark_unwanted(self, keys: Iterable[TaskKey], now: float) -> None:
         """These tasks left the wanted set; those that had left it before keep their time. Unknown keys are ignored."""
@@ -448,6 +462,36 @@ class Repository:
         """What was decided last for each of these jobs, by job id; jobs without a decision are left out."""
         with self._read() as session:
             return history.latest_decisions(session, job_ids)
+
+    # --- projects ----------------------------------------------------------------------------------------------------
+
+    def projects(self) -> list[ProjectRecord]:
+        """All projects that have a quota, by name."""
+        with self._read() as session:
+            return projects.every(session)
+
+    def project(self, name: str) -> ProjectRecord:
+        """One project's quota.
+
+        Raises:
+            ProjectNotFound: it has none.
+        """
+        with self._read() as session:
+            return projects.get(session, name)
+
+    def put_project(self, quota: Quota, now: float) -> bool:
+        """Give a project this quota in the place of any that it had; whether it had none."""
+        with self._write() as session:
+            return projects.put(session, quota, now)
+
+    def delete_project(self, name: str) -> None:
+        """Take a project's quota away. Its jobs stay.
+
+        Raises:
+            ProjectNotFound: it has none.
+        """
+        with self._write() as session:
+            projects.remove(session, name)
 
     # --- who leads ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
            ├─▶ finished_runs   what it taught about its kind, once it has ended
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
+    projects                   what each is guaranteed of the cluster
     leases                     who runs the scheduling rounds
 
 Times are POSIX seconds (double precision, exact for the floats of the records).
@@ -110,6 +111,8 @@ class MembershipRow(Base):
     servers: Mapped[list[str]] = mapped_column(Json)
     n_workers: Mapped[int]
     """Beside the names, for the telemetry rules: they need no names."""
+    gpu_type: Mapped[str | None]
+    """What its workers ran on."""
     cause: Mapped[str]
     pause_seconds: Mapped[float | None]
     lost_steps: Mapped[int]
@@ -176,6 +179,7 @@ class TaskRow(Base):
     rank: Mapped[int] = mapped_column(primary_key=True)
     incarnation: Mapped[int] = mapped_column(primary_key=True)
     node: Mapped[str]
+    gpu_type: Mapped[str | None]
     created_at: Mapped[float]
     unwanted_since: Mapped[float | None]
     exited_at: Mapped[float | None]
@@ -251,6 +255,20 @@ class DecisionRow(Base):
         Index(None, "job_id", "id"),  # decisions, latest_decisions
         {"sqlite_autoincrement": True},
     )
+
+
+class ProjectRow(Base):
+    """A project with a quota; a project without one needs no row."""
+
+    __tablename__ = "projects"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    share: Mapped[float | None]
+    cpu: Mapped[float | None]
+    memory_bytes: Mapped[int | None]
+    gpus: Mapped[dict[str, int]] = mapped_column(Json)
+    may_borrow: Mapped[bool]
+    updated_at: Mapped[float]
 
 
 class LeaseRow(Base):

@@ -48,11 +48,11 @@ def _records(rows: Iterable[TaskRow]) -> list[TaskRecord]:
     return sorted((_record(row) for row in rows), key=lambda task: task.key)
 
 
-def put(session: Session, key: TaskKey, node: str, now: float) -> None:
+def put(session: Session, key: TaskKey, node: str, now: float, gpu_type: str | None) -> None:
     """See `Repository.put_task`."""
     if session.get(JobRow, key.job_id) is None:
         raise JobNotFound(key.job_id)
-    values = _key_values(key) | {"node": node, "created_at": now}
+    values = _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type}
     session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
 
 
@@ -98,4 +98,5 @@ def _record(row: TaskRow) -> TaskRecord:
         unwanted_since=row.unwanted_since,
         exited_at=row.exited_at,
         exit_code=row.exit_code,
+        gpu_type=row.gpu_type,
     )

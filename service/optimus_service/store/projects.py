@@ -1,0 +1,53 @@
+"""Statements about projects and their quotas."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from optimus_scheduler.types import Quota
+from optimus_service.store.dialects import insert_for
+from optimus_service.store.errors import ProjectNotFound
+from optimus_service.store.records import ProjectRecord
+from optimus_service.store.tables import ProjectRow
+
+
+def every(session: Session) -> list[ProjectRecord]:
+    """See `Repository.projects`."""
+    return sorted((_record(row) for row in session.scalars(select(ProjectRow))), key=lambda one: one.quota.project)
+
+
+def get(session: Session, name: str) -> ProjectRecord:
+    """See `Repository.project`."""
+    row = session.get(ProjectRow, name)
+    if row is None:
+        raise ProjectNotFound(name)
+    return _record(row)
+
+
+def put(session: Session, quota: Quota, now: float) -> bool:
+    """See `Repository.put_project`."""
+    is_new = session.get(ProjectRow, quota.project) is None
+    values = {
+        "share": quota.share,
+        "cpu": quota.cpu,
+        "memory_bytes": quota.memory_bytes,
+        "gpus": dict(quota.gpus),
+        "may_borrow": quota.may_borrow,
+        "updated_at": now,
+    }
+    statement = insert_for(session, ProjectRow).values(name=quota.project, **values)
+    session.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
+    return is_new
+
+
+def remove(session: Session, name: str) -> None:
+    """See `Repository.delete_project`."""
+    gone = session.execute(delete(ProjectRow).where(ProjectRow.name == name).returning(ProjectRow.name)).first()
+    if gone is None:
+        raise ProjectNotFound(name)
+
+
+def _record(row: ProjectRow) -> ProjectRecord:
+    quota = Quota(row.name, row.share, row.cpu, row.memory_bytes, row.gpus, row.may_borrow)
+    return ProjectRecord(quota, row.updated_at)
