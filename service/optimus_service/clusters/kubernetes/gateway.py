@@ -199,7 +199,8 @@ class Stream:
         sock = getattr(connection, "sock", None)
         if sock is not None:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                # Not `sock.shutdown`: on a TLS socket that first drops the decryption, and the reader gets raw bytes.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""

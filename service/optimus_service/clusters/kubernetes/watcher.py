@@ -76,6 +76,11 @@ class Watcher:
                     self._version = None  # too old to be resumed: list again
                 else:
                     self._failed(f"{self._path}: {error}")
+            except Exception as error:  # noqa: BLE001 - a dead thread would leave the mirror out of date for ever
+                if not self._stopping.is_set():  # a connection that is closed under a reader fails in many ways
+                    _log.exception("a watch failed", path=self._path)
+                self._version = None
+                self._failed(f"{self._path}: {type(error).__name__}: {error}")
 
     def _turn(self) -> None:
         if self._version is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -136,6 +137,10 @@ class KubernetesHarness:
     def close(self) -> None:
         for cluster in self.clusters:
             cluster.close()
+        # What runs on the nodes would count in the next test: the namespace goes in its own time, its pods go now.
+        for pod in self.pods():
+            with suppress(ApiRefused):
+                self.admin.delete(self.path(f"pods/{pod['metadata']['name']}"), {"gracePeriodSeconds": 0})
         self.admin.delete(f"/api/v1/namespaces/{self.namespace}")
 
 
