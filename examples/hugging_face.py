@@ -37,8 +37,13 @@ def model(weights: str | None) -> nn.Module:
     if weights is not None:
         pretrained: nn.Module = AutoModelForSequenceClassification.from_pretrained(weights, num_labels=2)
         return pretrained
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, num_labels=2, **sizes))
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    return BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **sizes))
 
 
 def evaluate(model: Any) -> dict[str, float]:

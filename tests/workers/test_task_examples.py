@@ -39,7 +39,7 @@ def specification(file: Path) -> JobSpecBody:
 
 def loss_after_a_step(task: TrainingTask) -> tuple[float, float]:
     """Loss on one batch before and after one plain gradient step on it."""
-    model = task.build_model(0)
+    model = task.build_model(0).eval()  # without dropout, whose chance would be compared
     batch = task.batch(step_indices(0, 0, task.global_batch_size, task.n_examples))
     before = task.loss(model, batch)
     before.backward()  # type: ignore[no-untyped-call]
