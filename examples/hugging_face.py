@@ -37,13 +37,10 @@ def model(weights: str | None) -> nn.Module:
     if weights is not None:
         pretrained: nn.Module = AutoModelForSequenceClassification.from_pretrained(weights, num_labels=2)
         return pretrained
-    sizes: dict[str, Any] = {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
-    return BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **sizes))
+    size: dict[str, int] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=VOCABULARY, intermediate_size=64)
+    config.update(size)
+    return BertForSequenceClassification(config)
 
 
 def evaluate(model: Any) -> dict[str, float]:
