@@ -45,7 +45,7 @@ def container(found: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "image_pull_secrets": ["registry"],
     "priority_class": "training",
     "runtime_class": "nvidia",
