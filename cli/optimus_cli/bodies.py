@@ -135,6 +135,8 @@ class SpeedPoint(TypedDict):
     servers: int
     steps_per_second: float | None
     remaining_seconds: Interval | None
+    measured: float | None
+    cost: Interval | None
 
 
 class CurvePoint(TypedDict):
@@ -142,10 +144,69 @@ class CurvePoint(TypedDict):
     loss: float | None
 
 
+class FittedPoint(CurvePoint):
+    low: float | None
+    high: float | None
+
+
 class PredictionPoint(TypedDict):
     at: str
     step: int
     total_steps: Interval | None
+
+
+class MetricPoint(TypedDict):
+    step: float
+    value: float
+
+
+class MetricCurve(TypedDict):
+    name: str
+    target: float
+    values: list[MetricPoint]
+    fitted: list[MetricPoint]
+
+
+class Learned(TypedDict):
+    finished_runs: int
+    share: float
+    speeds_from: str | None
+
+
+class Choice(TypedDict):
+    workers: int
+    servers: int
+    remaining_seconds: Interval
+    cost: Interval
+    keeps_limit: bool
+
+
+class Cost(TypedDict):
+    so_far: float
+    to_finish: Interval | None
+    cheapest_before_deadline: Choice | None
+    fastest_under_budget: Choice | None
+    worth_considering: list[Choice]
+
+
+class ReviewPoint(TypedDict):
+    at: str
+    step: int
+    part: float
+    total_steps: Interval
+    error_percent: float
+    held: bool
+    remaining_seconds: Interval | None
+    true_remaining_seconds: float
+
+
+class Outcome(TypedDict):
+    steps: int
+    seconds: float | None
+    final_loss: float | None
+    metrics: dict[str, float | None]
+    cost: float | None
+    review: list[ReviewPoint]
 
 
 class Predictions(TypedDict):
@@ -159,8 +220,12 @@ class Predictions(TypedDict):
     speed_model: dict[str, float | None]
     speeds: list[SpeedPoint]
     losses: list[CurvePoint]
-    fitted: list[CurvePoint]
+    fitted: list[FittedPoint]
     history: list[PredictionPoint]
+    learned: Learned
+    metric: MetricCurve | None
+    cost: Cost | None
+    outcome: Outcome | None
 
 
 class AllocationPoint(TypedDict):

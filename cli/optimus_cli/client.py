@@ -76,9 +76,21 @@ class Client:
         """What rounds decided, newest first."""
         return cast("list[Decision]", list(self._pages(_job_path(job_id, "decisions"), "decisions", {}, limit)))
 
-    def predictions(self, job_id: str, workers: str | None = None, servers: str | None = None) -> Predictions:
-        """`workers` and `servers` are ranges like `1-8`: the sizes that speeds are predicted for."""
-        params = {name: value for name, value in (("workers", workers), ("servers", servers)) if value is not None}
+    def predictions(
+        self,
+        job_id: str,
+        workers: str | None = None,
+        servers: str | None = None,
+        *,
+        deadline_seconds: float | None = None,
+        budget: float | None = None,
+    ) -> Predictions:
+        """`workers` and `servers` are ranges like `1-8`: the sizes that speeds are predicted for.
+
+        Among them the cheapest is chosen that ends in `deadline_seconds`, and the fastest that costs at most `budget`.
+        """
+        given = {"workers": workers, "servers": servers, "deadline_seconds": deadline_seconds, "budget": budget}
+        params = {name: value for name, value in given.items() if value is not None}
         return cast("Predictions", self._call("GET", _job_path(job_id, "predictions"), params=params))
 
     def allocations(self, job_id: str) -> list[AllocationPoint]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Job, Node, Predictions, SpeedPoint
+from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Job, Node
 from optimus_cli.palette import STATE_STYLES
 
 SHOWN_EVENTS = 8
@@ -32,7 +32,7 @@ def state(name: str) -> Text:
     return Text(name, style=STATE_STYLES.get(name, ""))
 
 
-def _table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
+def columns_table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
     """`folded` columns may break into lines beside those that always may; without any, what is too wide is cut off."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     aligned, broken = set(right), FOLDED.union(folded)
@@ -42,7 +42,7 @@ def _table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ())
     return table
 
 
-def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+def facts_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """A two-column list of names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -72,7 +72,7 @@ class _JobList:
         breaks_ids = narrow and max(len(job["id"]) for job in self.jobs) > LONGEST_WHOLE_ID
         hidden = HIDDEN_WHEN_NARROW if narrow else frozenset[str]()
         rows = [{name: cell for name, cell in self._cells(job) if name not in hidden} for job in self.jobs]
-        table = _table(*rows[0], right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
+        table = columns_table(*rows[0], right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
         for row in rows:
             table.add_row(*row.values())
         yield table
@@ -105,7 +105,7 @@ def job_description(
     job: Job, allocations: Sequence[AllocationPoint], events: Sequence[Event], now: datetime
 ) -> RenderableType:
     """Everything about one job; `events` newest first."""
-    parts: list[RenderableType] = [_facts(_job_facts(job, now))]
+    parts: list[RenderableType] = [facts_table(_job_facts(job, now))]
     if allocations:
         parts += [Text("\nSizes", style="bold"), allocation_table(allocations)]
     if events:
@@ -180,7 +180,9 @@ def convergence(rule: dict[str, Any]) -> str:
 
 def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     """The job's memberships, oldest first."""
-    table = _table("after", "size", "at step", "cause", "stood still", "steps lost", right=["at step", "steps lost"])
+    table = columns_table(
+        "after", "size", "at step", "cause", "stood still", "steps lost", right=["at step", "steps lost"]
+    )
     for point in points:
         pause = point["pause_seconds"]
         table.add_row(
@@ -195,7 +197,7 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
 
 
 def event_table(events: Sequence[Event], now: datetime) -> RenderableType:
-    table = _table("when", "event", "message")
+    table = columns_table("when", "event", "message")
     for event in events:
         table.add_row(wording.ago(event["at"], now), event["type"], escape(event["message"]))
     return table
@@ -216,8 +218,8 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
     if not decisions:
-        return _facts(facts)
-    believed = _facts(facts + _forecast_facts(decisions[0]["forecast"]))
+        return facts_table(facts)
+    believed = facts_table(facts + _forecast_facts(decisions[0]["forecast"]))
     return Group(believed, Text("\nLatest decisions", style="bold"), decision_table(decisions, now))
 
 
@@ -241,7 +243,7 @@ def coefficients(values: dict[str, float | None]) -> str:
 
 
 def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableType:
-    table = _table("when", "size", "reason", "message")
+    table = columns_table("when", "size", "reason", "message")
     for decision in decisions:
         table.add_row(
             wording.ago(decision["at"], now),
@@ -255,7 +257,7 @@ def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableTy
 def node_list(nodes: Sequence[Node]) -> RenderableType:
     if not nodes:
         return Text("The cluster has no nodes.", style="dim")
-    table = _table("node", "CPU used", "memory used", "GPUs", "tasks", "", right=["CPU used", "tasks"])
+    table = columns_table("node", "CPU used", "memory used", "GPUs", "tasks", "", right=["CPU used", "tasks"])
     for node in nodes:
         used, capacity = node["used"], node["capacity"]
         table.add_row(
@@ -267,44 +269,3 @@ def node_list(nodes: Sequence[Node]) -> RenderableType:
             "" if node["schedulable"] else Text("not schedulable", style="yellow"),
         )
     return table
-
-
-def prediction(job: Job, predictions: Predictions) -> RenderableType:
-    """How long the job would take with other sizes."""
-    facts = _facts(
-        [
-            ("Job", job["id"]),
-            ("Steps in total", wording.count_interval(predictions["total_steps"])),
-            ("Steps left", wording.count_interval(predictions["remaining_steps"])),
-            ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
-            ("Ends by", predictions["rule"] or wording.UNKNOWN),
-            ("Confidence", wording.percent(predictions["confidence"])),
-        ]
-    )
-    if not any(point["steps_per_second"] is not None for point in predictions["speeds"]):
-        return Group(facts, Text("\nIts speed is not known well enough yet to predict other sizes.", style="yellow"))
-    note = Text("Each cell: time left, with steps per second below; the present size is bold.", style="dim")
-    return Group(facts, Text(), speed_table(predictions["speeds"], job), note)
-
-
-def speed_table(speeds: Sequence[SpeedPoint], job: Job) -> Table:
-    """A row per number of workers, a column per number of servers."""
-    by_size = {(point["workers"], point["servers"]): point for point in speeds}
-    servers = sorted({point["servers"] for point in speeds})
-    table = _table("workers", *(f"p = {number}" for number in servers), right=["workers"])
-    present = (job["running"]["workers"], job["running"]["servers"])
-    for workers in sorted({point["workers"] for point in speeds}):
-        cells = [_speed_cell(by_size.get((workers, number)), present) for number in servers]
-        table.add_row(str(workers), *cells)
-    return table
-
-
-def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
-    if point is None or point["steps_per_second"] is None:
-        return Text(wording.UNKNOWN, style="dim")
-    remaining = point["remaining_seconds"]
-    left = wording.duration(None if remaining is None else remaining["mean"])
-    is_present = (point["workers"], point["servers"]) == present
-    return Text.assemble(
-        (left, "bold green" if is_present else ""), (f"\n{wording.number(point['steps_per_second'])}/s", "dim")
-    )

@@ -10,18 +10,33 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models.loss_curve import LossCurve
-from optimus_scheduler.forecast import forecast
-from optimus_scheduler.outlook import Outlook
+from optimus_models.metric_curve import MetricCurve
+from optimus_scheduler.fits import Fits, Fitted
+from optimus_scheduler.prices import has_prices
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, Job
+from optimus_scheduler.types import Allocation, EndedJob, Job
 from optimus_service.api.present import moment, prediction_point_body
-from optimus_service.api.schemas import CurvePointBody, IntervalBody, PredictionsBody, SpeedPointBody
-from optimus_service.loop.observe import Histories
+from optimus_service.api.schemas import (
+    CurvePointBody,
+    FittedPointBody,
+    IntervalBody,
+    LearnedBody,
+    MetricBody,
+    MetricPointBody,
+    PredictionsBody,
+    SpeedPointBody,
+)
+from optimus_service.choices import Limits, Size, cost_body, estimate_of, interval_body, sizes
+from optimus_service.learning import Lessons
+from optimus_service.loop.observe import Histories, spent
 from optimus_service.loop.specification import spec_of
+from optimus_service.outcomes import outcome_body
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import Repository
 from optimus_service.views import finite, finite_document, interval, outlook
@@ -39,21 +54,27 @@ _POINTS_AHEAD = 50
 class HistoryCache:
     """Sample histories of the jobs that somebody looked at lately, read on from where they were. Thread-safe."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, lessons: Lessons | None, settings: Settings) -> None:
+        """`lessons`: what ended jobs taught; None: nothing is made of it."""
         self._repository = repository
+        self._lessons = lessons
+        self._settings = settings
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    def job(self, record: JobRecord, memberships: Iterable[MembershipRecord]) -> Job:
+    def job(self, record: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> Job:
         """The job as a round would see it, as far as forecasting needs it."""
         entry = self._entry(record.id)
         with entry.turn:
             history = entry.histories(self._repository).updated(record, memberships)
             loss_steps, losses = history.losses.points()
+            metric_steps, metric_values = history.metrics.points()
             speeds = history.speeds.samples()
+        spec = spec_of(record)
+        until = now if record.finished_at is None else record.finished_at
         return Job(
             id=record.id,
-            spec=spec_of(record),
+            spec=spec,
             state=record.state,
             submitted_at=record.created_at,
             started_at=record.started_at,
@@ -61,11 +82,22 @@ class HistoryCache:
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
             loss_steps=loss_steps,
             losses=losses,
+            metric_steps=metric_steps,
+            metric_values=metric_values,
             speed_samples=speeds,
+            similar=self._similar(record),
+            spent=spent(memberships, spec, record.wanted.gpu_type or spec.gpu_type, self._settings, until),
             allocation=record.wanted,
             allocated_at=record.wanted_at,
             directive=record.directive,
         )
+
+    def _similar(self, record: JobRecord) -> tuple[EndedJob, ...]:
+        """Without itself, once it has ended."""
+        if self._lessons is None:
+            return ()
+        self._lessons.refresh()
+        return tuple(ended for ended in self._lessons.similar_to(record) if ended.id != record.id)
 
     def _entry(self, job_id: str) -> _Entry:
         with self._lock:
@@ -89,23 +121,35 @@ class _Entry:
         return self._histories
 
 
+class Question(NamedTuple):
+    """What somebody wants to know of a job."""
+
+    workers: range
+    """With `servers`, the sizes that speeds are wanted for."""
+    servers: range
+    limits: Limits = Limits()
+
+
 def predictions_body(
-    record: JobRecord, job: Job, decisions: Sequence[DecisionRecord], workers: range, servers: range, now: float
+    record: JobRecord, job: Job, decisions: Sequence[DecisionRecord], question: Question, settings: Settings
 ) -> PredictionsBody:
-    """Everything that is believed of a job. Pure.
+    """Everything that is believed of a job; of one that has ended, also what came. Pure.
 
     Args:
         record: the job's row.
         job: the same job with its samples (`HistoryCache.job`).
         decisions: its past decisions, newest first.
-        workers: with `servers`, the sizes that speeds are wanted for.
-        servers: see `workers`.
-        now: POSIX seconds.
+        question: what is asked.
+        settings: the constants of a round.
     """
     latest = decisions[0] if decisions else None
     believed = {} if latest is None else latest.forecast
     ahead = outlook(record, latest)
     total_steps = interval(believed.get("total_steps"))
+    fitted = Fits().of([job], settings)[0]
+    allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in question.servers]
+    found = sizes(job.spec, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), settings)
+    is_priced = has_prices(settings)
     return PredictionsBody(
         at=None if latest is None else moment(latest.at),
         total_steps=total_steps,
@@ -115,43 +159,94 @@ def predictions_body(
         rule=believed.get("rule"),
         loss_curve=finite_document(believed.get("loss_curve", {})),
         speed_model=finite_document(believed.get("speed_model", {})),
-        speeds=_speed_table(forecast(job, now, Settings()), ahead.remaining_steps, workers, servers),
+        speeds=_speed_table(job, allocations, found, is_priced=is_priced),
         losses=_curve_points(job.loss_steps, job.losses),
-        fitted=_fitted_curve(job, total_steps),
+        fitted=_fitted_curve(fitted.curve, job, total_steps),
         history=[prediction_point_body(each) for each in reversed(decisions)],
+        learned=_learned(fitted),
+        metric=_metric_body(job, fitted.metric, total_steps),
+        cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
+        outcome=outcome_body(record, decisions, job.spent if is_priced else None),
+    )
+
+
+def _gpu_type(job: Job) -> str | None:
+    return job.allocation.gpu_type or job.spec.gpu_type
+
+
+def _learned(fitted: Fitted) -> LearnedBody:
+    experts, source = fitted.curve.experts, fitted.speeds.source
+    return LearnedBody(
+        finished_runs=experts.n_runs if experts else 0,
+        share=1.0 - experts.own_share if experts else 0.0,
+        speeds_from=None if source is None else source.value,
     )
 
 
 def _speed_table(
-    fitted: Outlook, remaining_steps: IntervalBody | None, workers: range, servers: range
+    job: Job, allocations: Iterable[Allocation], found: Iterable[Size], *, is_priced: bool
 ) -> list[SpeedPointBody]:
     """One row per size; without a single measurement the speeds are unknown."""
-    known = fitted.speeds.model.n_points > 0
-    return [
-        _speed_point(w, p, fitted.speeds.at(Allocation(w, p)) if known else None, remaining_steps)
-        for w in workers
-        for p in servers
+    promised = {size.allocation: size for size in found}
+    return [_speed_point(job, size, promised.get(size), is_priced=is_priced) for size in allocations]
+
+
+def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> SpeedPointBody:
+    ahead = None if size is None else size.outlook
+    here = [
+        sample.steps_per_second
+        for sample in job.speed_samples
+        if (sample.workers, sample.servers) == (allocation.workers, allocation.servers)
     ]
+    return SpeedPointBody(
+        workers=allocation.workers,
+        servers=allocation.servers,
+        steps_per_second=None if size is None else finite(size.steps_per_second.mean),
+        remaining_seconds=None if ahead is None else interval_body(ahead.seconds),
+        measured=finite(sum(here) / len(here)) if here else None,
+        cost=interval_body(ahead.cost) if ahead is not None and is_priced else None,
+    )
 
 
-def _speed_point(workers: int, servers: int, speed: float | None, remaining: IntervalBody | None) -> SpeedPointBody:
-    seconds = None
-    if speed and remaining is not None:
-        low, high = (None if bound is None else bound / speed for bound in (remaining.low, remaining.high))
-        seconds = IntervalBody(mean=remaining.mean / speed, low=low, high=high)
-    return SpeedPointBody(workers=workers, servers=servers, steps_per_second=finite(speed), remaining_seconds=seconds)
+def _metric_body(job: Job, curve: MetricCurve | None, total_steps: IntervalBody | None) -> MetricBody | None:
+    target = job.spec.convergence.target_metric
+    if target is None or curve is None:
+        return None
+    steps = _steps_and_ahead(job.metric_steps, total_steps)
+    fitted = curve.predict(steps).tolist() if curve.n_points else []
+    return MetricBody(
+        name=target.name,
+        target=target.value,
+        values=_metric_points(job.metric_steps, job.metric_values),
+        fitted=_metric_points(steps.tolist(), fitted) if fitted else [],
+    )
 
 
-def _fitted_curve(job: Job, total_steps: IntervalBody | None) -> list[CurvePointBody]:
+def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[MetricPointBody]:
+    return [MetricPointBody(step=step, value=value) for step, value in zip(steps, values, strict=True)]
+
+
+def _steps_and_ahead(told: Sequence[float], total_steps: IntervalBody | None) -> NDArray[np.float64]:
+    """The steps of the data, and some on to the predicted end."""
+    steps = np.asarray(told, dtype=np.float64)
+    last = float(steps[-1]) if len(steps) else 0.0
+    if total_steps is None or total_steps.mean <= last:
+        return steps
+    return np.concatenate([steps, np.linspace(last, total_steps.mean, _POINTS_AHEAD + 1)[1:]])
+
+
+def _fitted_curve(curve: LossCurve, job: Job, total_steps: IntervalBody | None) -> list[FittedPointBody]:
     """The fitted curve at the steps of the data and on to the predicted end; empty when nothing can be fitted."""
-    curve = LossCurve.fit(job.loss_steps, job.losses)
     if curve.n_points == 0:
         return []
-    steps = np.asarray(job.loss_steps)
-    if total_steps is not None and total_steps.mean > curve.last_step:
-        ahead = np.linspace(curve.last_step, total_steps.mean, _POINTS_AHEAD + 1)[1:]
-        steps = np.concatenate([steps, ahead])
-    return _curve_points(steps.tolist(), curve.predict(steps).tolist())
+    steps = _steps_and_ahead(job.loss_steps, total_steps)
+    low, high = curve.predict_interval(steps)
+    return [
+        FittedPointBody(step=step, loss=finite(loss), low=finite(below), high=finite(above))
+        for step, loss, below, above in zip(
+            steps.tolist(), curve.predict(steps).tolist(), low.tolist(), high.tolist(), strict=True
+        )
+    ]
 
 
 def _curve_points(steps: Iterable[float], losses: Iterable[float]) -> list[CurvePointBody]:

@@ -97,6 +97,17 @@ def allocation(at_seconds: float, workers: int, servers: int, **changes: Any) ->
     return cast("AllocationPoint", {**body, **changes})
 
 
+def choice(**changes: Any) -> dict[str, Any]:
+    body = {
+        "workers": 2,
+        "servers": 1,
+        "remaining_seconds": interval(150.0, 100.0, 200.0),
+        "cost": interval(0.3, 0.2, 0.4),
+        "keeps_limit": True,
+    }
+    return {**body, **changes}
+
+
 def predictions(**changes: Any) -> Predictions:
     speeds = [
         {
@@ -104,6 +115,8 @@ def predictions(**changes: Any) -> Predictions:
             "servers": servers,
             "steps_per_second": 5.0 * workers,
             "remaining_seconds": interval(300.0 / workers, 200.0 / workers, 500.0 / workers),
+            "measured": 5.1 if (workers, servers) == (1, 1) else None,
+            "cost": None,
         }
         for workers in (1, 2, 3)
         for servers in (1, 2)
@@ -125,6 +138,10 @@ def predictions(**changes: Any) -> Predictions:
         "losses": [{"step": step, "loss": 2.0 / (1 + step / 50)} for step in range(1, 800, 10)],
         "fitted": [{"step": step, "loss": 2.0 / (1 + step / 51)} for step in range(1, 1300, 10)],
         "history": history,
+        "learned": {"finished_runs": 0, "share": 0.0, "speeds_from": "measured"},
+        "metric": None,
+        "cost": None,
+        "outcome": None,
     }
     return cast("Predictions", {**body, **changes})
 

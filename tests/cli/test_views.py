@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import live, render, wording
+from optimus_cli import live, render, render_predictions, wording
 from optimus_cli.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -48,7 +48,7 @@ def test_every_job_can_be_shown(job: Any) -> None:
         shown(render.job_list([job], NOW)),
         shown(render.job_description(job, [], [], NOW)),
         shown(render.job_description(job, [builders.allocation(3, 1, 1, pause_seconds=None)], [], NOW)),
-        shown(render.prediction(job, builders.predictions())),
+        shown(render_predictions.prediction(job, builders.predictions())),
         live.line(job),
     ):
         assert "nan" not in text.lower().split()
@@ -160,13 +160,68 @@ def test_lines_come_at_news_and_otherwise_every_few_seconds() -> None:
 
 
 def test_speeds_are_a_row_per_number_of_workers() -> None:
-    text = shown(render.prediction(builders.job(), builders.predictions()))
+    text = shown(render_predictions.prediction(builders.job(), builders.predictions()))
     assert "p = 1" in text
     assert "p = 2" in text
     assert "5 min 00 s" in text
-    nothing: list[Any] = [{"workers": 1, "servers": 1, "steps_per_second": None, "remaining_seconds": None}]
-    for speeds in ([], nothing):
-        assert "not known well enough" in shown(render.prediction(builders.job(), builders.predictions(speeds=speeds)))
+    unknown = {"steps_per_second": None, "remaining_seconds": None, "measured": None, "cost": None}
+    for speeds in ([], [{"workers": 1, "servers": 1, **unknown}]):
+        nothing = builders.predictions(speeds=speeds)
+        assert "not known well enough" in shown(render_predictions.prediction(builders.job(), nothing))
+
+
+def test_costs_and_choices_are_shown_where_there_are_prices() -> None:
+    within, beyond = builders.choice(), builders.choice(workers=4, servers=2, keeps_limit=False)
+    cost = {
+        "so_far": 0.25,
+        "to_finish": builders.interval(1.5, 1.2, None),
+        "cheapest_before_deadline": within,
+        "fastest_under_budget": beyond,
+        "worth_considering": [within],
+    }
+    text = shown(render_predictions.prediction(builders.job(), builders.predictions(cost=cost)))
+    assert "1.50 (1.20–?)" in text
+    assert "2w+1p: 2.5 min (1.7–3.3), 0.300 (0.200–0.400)" in text
+    assert "none; 4w+2p comes nearest" in text
+    assert "No other size is both faster and cheaper" in text
+
+
+def test_what_predictions_rest_on_is_said() -> None:
+    learned = {"finished_runs": 3, "share": 0.8, "speeds_from": "similar jobs"}
+    text = shown(render_predictions.prediction(builders.job(), builders.predictions(learned=learned)))
+    assert "3 earlier runs (80 % of the weight)" in text
+    assert "speeds of earlier jobs" in text
+    metric = {"name": "test_accuracy", "target": 0.95, "values": [{"step": 10, "value": 0.5}], "fitted": []}
+    assert "0.5000, target 0.95" in shown(
+        render_predictions.prediction(builders.job(), builders.predictions(metric=metric))
+    )
+
+
+def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
+    review = [
+        {
+            "at": builders.CREATED,
+            "step": 100,
+            "part": 0.1,
+            "total_steps": builders.interval(1200.0, 900.0, 1500.0),
+            "error_percent": 20.0,
+            "held": True,
+            "remaining_seconds": builders.interval(120.0, 90.0, 150.0),
+            "true_remaining_seconds": 95.0,
+        }
+    ]
+    outcome = {
+        "steps": 1000,
+        "seconds": 110.0,
+        "final_loss": 0.125,
+        "metrics": {"accuracy": 0.9},
+        "cost": 1.5,
+        "review": review,
+    }
+    ended = builders.job(state="succeeded")
+    text = shown(render_predictions.prediction(ended, builders.predictions(outcome=outcome)))
+    for words in ("succeeded after 1 000 steps", "1 200 (900–1 500)", "+20 %", "1 min 35 s", "1w+1p", "5.10/s", "1.50"):
+        assert words.replace(" ", "") in text.replace("\u2009", "").replace("\u202f", "").replace(" ", ""), words
 
 
 def test_nodes() -> None:

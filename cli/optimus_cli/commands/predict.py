@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from optimus_cli import output, render
+from optimus_cli import output, render_predictions
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, Url, connect
@@ -21,15 +21,25 @@ def predict(
     job: JobReference,
     workers: Range = "1-8",
     servers: Range = "1-4",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Find the cheapest size that ends in time: 90s, 30m, 2h, 1d.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Find the fastest size that costs no more to finish.")
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Also draw time left against workers into this file.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Predict speed and time left for other numbers of workers and servers."""
+    """Predict speed, time left and cost for other numbers of workers and servers; of ended jobs, how it was.
+
+    Costs need prices: OPTIMUS_PRICE_PER_GPU_HOUR and OPTIMUS_PRICE_PER_CORE_HOUR of the service.
+    """
     sizes = checked_range("--workers", workers), checked_range("--servers", servers)
+    seconds = None if deadline is None else checked_duration("--deadline", deadline)
     with connect(url) as client:
         found = find_job(client, job)
-        predictions = client.predictions(found["id"], *sizes)
+        predictions = client.predictions(found["id"], *sizes, deadline_seconds=seconds, budget=budget)
     if png is not None:
         # matplotlib takes most of a second to import; only drawing needs it.
         from optimus_cli import plots
@@ -39,7 +49,19 @@ def predict(
     if as_json:
         output.print_json(predictions)
     else:
-        output.show(render.prediction(found, predictions))
+        output.show(render_predictions.prediction(found, predictions))
+
+
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def checked_duration(flag: str, text: str) -> float:
+    """`90`, `90s`, `1.5h` in seconds. Raises `BadInput`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text)
+    seconds = float(match[1]) * _UNIT_SECONDS[match[2]] if match else 0.0
+    if not 0 < seconds <= 1e9:
+        raise BadInput(f"{flag} {text}: expected a time such as 90s, 30m, 2h or 1d")
+    return seconds
 
 
 def checked_range(flag: str, text: str) -> str:

@@ -15,9 +15,16 @@ from optimus_service.api.openapi import openapi_document
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.figures import figures_reader
+from optimus_service.learning import Lessons
 from optimus_service.predictions import HistoryCache
 
 _ROUTERS = tuple(module.router for module in (jobs, job_details, explanation, from_tasks, cluster, health, docs_page))
+
+
+def _lessons(services: Services) -> Lessons | None:
+    """What ended jobs taught, for whoever asks for predictions; None when the service is to learn nothing."""
+    settings = services.settings
+    return Lessons(services.repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
 
 
 def create_app(services: Services) -> FastAPI:
@@ -36,7 +43,8 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task)
-    app.state.histories = HistoryCache(services.repository)
+    app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
+
     for router in _ROUTERS:
         app.include_router(router)
     problems.install(app, [route for router in (*_ROUTERS, app.router) for route in router.routes])

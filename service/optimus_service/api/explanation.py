@@ -29,7 +29,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
             decision=decisions.get(job_id),
             now=services.clock(),
             memberships=memberships,
-            speeds=histories.job(job, memberships).speed_samples,
+            speeds=histories.job(job, memberships, services.clock()).speed_samples,
             others=others,
             decisions=decisions,
             capacity=_capacity(services),

@@ -21,7 +21,8 @@ from optimus_service.api.schemas import (
     PredictionsBody,
 )
 from optimus_service.api.services import HistoriesDep, ServicesDep
-from optimus_service.predictions import MAX_DECISIONS, MAX_SIZES, predictions_body
+from optimus_service.choices import Limits
+from optimus_service.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.store.records import TaskRecord
 
 MAX_TAIL_BYTES = 262_144
@@ -29,6 +30,10 @@ MAX_LOGS = 50
 """Tasks whose logs one answer holds: the newest. With the default tail that is 3 MB at most."""
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
+DeadlineQuery = Query(
+    gt=0, le=1e9, allow_inf_nan=False, description="seconds from now; asks for the cheapest size that ends before it"
+)
+BudgetQuery = Query(gt=0, le=1e12, allow_inf_nan=False, description="money; asks for the fastest size that costs less")
 SizesQuery = Query(max_length=9, description="a number or a range like 1-8", examples=["1-8"])
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -61,15 +66,18 @@ def predict_job(
     histories: HistoriesDep,
     workers: Annotated[str, SizesQuery] = "1-8",
     servers: Annotated[str, SizesQuery] = "1-8",
+    deadline_seconds: Annotated[float | None, DeadlineQuery] = None,
+    budget: Annotated[float | None, BudgetQuery] = None,
 ) -> PredictionsBody:
     """What Optimus believes of the job now: its loss curve, when it will be done, its speed at other sizes."""
     sizes = sizes_in("workers", workers), sizes_in("servers", servers)
     if len(sizes[0]) * len(sizes[1]) > MAX_SIZES:
         raise invalid_field("workers", f"workers × servers may be {MAX_SIZES} sizes at most")
     record = services.repository.get_job(job_id)
-    job = histories.job(record, services.repository.memberships(job_id))
+    job = histories.job(record, services.repository.memberships(job_id), services.clock())
     decisions = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
-    return predictions_body(record, job, decisions, *sizes, now=services.clock())
+    question = Question(*sizes, Limits(deadline_seconds, budget))
+    return predictions_body(record, job, decisions, question, services.settings.scheduling)
 
 
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))

@@ -61,6 +61,16 @@ TaskName = Annotated[str, Field(min_length=1, max_length=253)]
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
+def parse_size(value: object) -> object:
+    """A size like `512Mi` as bytes; anything but text as it is. Raises `ValueError`."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value)
+    if match is None:
+        raise ValueError("expected bytes or a size like 512Mi or 2Gi")
+    return int(float(match[1]) * _UNIT_BYTES[match[2]])
+
+
 class ResourcesBody(Body):
     """Resources of one task."""
 
@@ -68,17 +78,12 @@ class ResourcesBody(Body):
     memory_bytes: int = Field(
         default=512 * 2**20, ge=0, le=2**50, description="bytes, or a string like 512Mi", examples=[536870912, "512Mi"]
     )
-    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of one task")
+    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of one task; of which type: `gpu_types`")
 
     @field_validator("memory_bytes", mode="before")
     @classmethod
     def _parse_size(cls, value: object) -> object:
-        if isinstance(value, str):
-            match = _SIZE.match(value)
-            if match is None:
-                raise ValueError("expected bytes or a size like 512Mi or 2Gi")
-            return int(float(match[1]) * _UNIT_BYTES[match[2]])
-        return value
+        return parse_size(value)
 
 
 class TaskDemandBody(Body):
@@ -154,6 +159,20 @@ def _task_argument(value: object) -> str | int | float | bool:
     return value
 
 
+GpuType = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
+
+
+def deadline_moment(text: str) -> datetime:
+    """A date and time with its UTC offset. Raises `ValueError`."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
+    return moment
+
+
 TaskArgument = Annotated[str | int | float | bool, PlainValidator(_task_argument, str | int | float | bool)]
 
 
@@ -182,6 +201,12 @@ class JobSpecBody(Body):
         le=10**7,
         description="examples per step (sync) or per worker step (async); default: the task's",
     )
+    gpu_types: list[GpuType] = Field(
+        default_factory=list,
+        max_length=20,
+        examples=[["a100", "v100"]],
+        description="GPU types that the workers may run on, one type at a time; empty: any that the cluster has",
+    )
     convergence: ConvergenceBody = ConvergenceBody(loss_decrease=LossDecreaseBody(below=0.01), max_epochs=100)
     evaluate_epochs: float | None = Field(
         default=None,
@@ -193,6 +218,15 @@ class JobSpecBody(Body):
     workers: TaskDemandBody = TaskDemandBody()
     servers: TaskDemandBody = TaskDemandBody()
     priority: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    deadline_seconds: float | None = Field(
+        default=None, gt=0, le=1e9, allow_inf_nan=False, description="after submission; see also `deadline`"
+    )
+    deadline: str | None = Field(
+        default=None,
+        max_length=40,
+        examples=["2026-12-24T18:00:00Z"],
+        description="when it should be done: a date and time with its UTC offset (RFC 3339)",
+    )
     seed: int = Field(default=0, ge=0, lt=2**63)
     checkpoint_seconds: float = Field(
         default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period"
@@ -208,6 +242,26 @@ class JobSpecBody(Body):
             if name.startswith("OPTIMUS_"):
                 raise ValueError(f"{name[:100]!r}: names that start with OPTIMUS_ are reserved")
         return value
+
+    @field_validator("gpu_types")
+    @classmethod
+    def _each_once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a type twice")
+        return value
+
+    @field_validator("deadline")
+    @classmethod
+    def _moment(cls, value: str | None) -> str | None:
+        if value is not None:
+            deadline_moment(value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_deadline(self) -> Self:
+        if self.deadline is not None and self.deadline_seconds is not None:
+            raise ValueError("give one of deadline and deadline_seconds")
+        return self
 
     @field_validator("working_directory")
     @classmethod
@@ -337,11 +391,86 @@ class SpeedPointBody(Body):
     servers: int
     steps_per_second: float | None
     remaining_seconds: IntervalBody | None
+    measured: float | None = Field(description="steps per second measured with this size")
+    cost: IntervalBody | None = Field(description="to finish with this size; null without prices")
 
 
 class CurvePointBody(Body):
     step: float
     loss: float | None
+
+
+class FittedPointBody(CurvePointBody):
+    low: float | None = Field(description="with `high`: the interval that holds the loss with 80 % probability")
+    high: float | None
+
+
+class MetricPointBody(Body):
+    step: float
+    value: float
+
+
+class MetricBody(Body):
+    """The figure that the convergence rule is about, as it was evaluated."""
+
+    name: str
+    target: float
+    values: list[MetricPointBody]
+    fitted: list[MetricPointBody] = Field(description="its fitted curve, on to the predicted end")
+
+
+class LearnedBody(Body):
+    """What predictions rest on beside the job's own telemetry."""
+
+    finished_runs: int = Field(description="ended jobs of the same task that the loss curve is judged by")
+    share: float = Field(description="how much they count beside the job's own losses, 0 to 1")
+    speeds_from: Literal["measured", "similar jobs", "analysis"] | None = Field(
+        description="what predicted speeds rest on; null: nothing is known"
+    )
+
+
+class ChoiceBody(Body):
+    """A size, and what finishing with it would take."""
+
+    workers: int
+    servers: int
+    remaining_seconds: IntervalBody
+    cost: IntervalBody
+    keeps_limit: bool = Field(default=True, description="false: no size does, and this one comes nearest")
+
+
+class CostBody(Body):
+    """Money, at the prices that the service is set to."""
+
+    so_far: float
+    to_finish: IntervalBody | None = Field(description="with the present size; null without one")
+    cheapest_before_deadline: ChoiceBody | None = Field(description="among the sizes asked for")
+    fastest_under_budget: ChoiceBody | None
+    worth_considering: list[ChoiceBody] = Field(description="sizes that no other beats in time and cost, fastest first")
+
+
+class ReviewPointBody(Body):
+    """One prediction of a job that has ended, beside what came."""
+
+    at: datetime
+    step: int
+    part: float = Field(description="of all its steps that were done then, 0 to 1")
+    total_steps: IntervalBody
+    error_percent: float = Field(description="predicted over true total steps, minus 1")
+    held: bool = Field(description="whether the interval holds the truth")
+    remaining_seconds: IntervalBody | None
+    true_remaining_seconds: float
+
+
+class OutcomeBody(Body):
+    """What became of a job that has ended, and of what was predicted."""
+
+    steps: int
+    seconds: float | None = Field(description="from the start of training to the end")
+    final_loss: float | None
+    metrics: dict[str, float | None]
+    cost: float | None
+    review: list[ReviewPointBody] = Field(description="predictions from its beginning to its end")
 
 
 class PredictionsBody(Body):
@@ -357,8 +486,12 @@ class PredictionsBody(Body):
     speed_model: dict[str, float | None]
     speeds: list[SpeedPointBody]
     losses: list[CurvePointBody] = Field(description="down-sampled loss history")
-    fitted: list[CurvePointBody] = Field(description="the fitted curve at the same steps and on to the predicted end")
+    fitted: list[FittedPointBody] = Field(description="the fitted curve at the same steps and on to the predicted end")
     history: list[PredictionPointBody] = Field(description="earlier predictions, one per round")
+    learned: LearnedBody
+    metric: MetricBody | None = Field(description="with a `target_metric`")
+    cost: CostBody | None = Field(description="null when the service has no prices")
+    outcome: OutcomeBody | None = Field(description="of a job that has ended")
 
 
 class PredictionPointBody(Body):
@@ -517,6 +650,51 @@ class MembershipReportBody(Body):
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+class QuotaBody(Body):
+    """What a project is guaranteed of the cluster (`PUT /v1/projects/{name}`).
+
+    A `share` of everything, amounts of single resources, or both: an amount overrules the share for its resource.
+    Cores and memory that are not named follow the largest part that is.
+    """
+
+    share: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False, examples=[0.25])
+    cpu: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False, description="CPU cores")
+    memory_bytes: int | None = Field(
+        default=None, ge=0, le=2**60, description="bytes, or a string like 512Gi", examples=["512Gi"]
+    )
+    gpus: dict[GpuType, Annotated[int, Field(ge=0, le=10**6)]] = Field(
+        default_factory=dict, max_length=50, description="by type", examples=[{"a100": 8}]
+    )
+    may_borrow: bool = Field(default=True, description="whether it may have more than that while others leave it idle")
+
+    @field_validator("memory_bytes", mode="before")
+    @classmethod
+    def _parse_size(cls, value: object) -> object:
+        return parse_size(value)
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.share is None and self.cpu is None and self.memory_bytes is None and not self.gpus:
+            raise ValueError("give at least one of share, cpu, memory_bytes, gpus")
+        return self
+
+
+class ProjectBody(Body):
+    """A project with its quota, and what that comes to on the cluster as it is."""
+
+    name: str
+    quota: QuotaBody
+    guaranteed: NodeResourcesBody = Field(description="what the quota comes to now")
+    used: NodeResourcesBody = Field(description="what its jobs have been given")
+    borrowed: NodeResourcesBody = Field(description="of that, what is beyond the guarantee")
+    jobs: dict[JobStateName, int] = Field(description="its active jobs by state")
+    updated_at: datetime
+
+
+class ProjectListBody(Body):
+    projects: list[ProjectBody]
 
 
 class NodeResourcesBody(Body):

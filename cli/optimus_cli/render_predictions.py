@@ -1,0 +1,201 @@
+"""`optimus predict`: what is believed of a job, and of one that has ended what was predicted and what came. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from optimus_cli import wording
+from optimus_cli.bodies import Choice, Interval, Job, Outcome, Predictions, ReviewPoint, SpeedPoint
+from optimus_cli.render import columns_table, facts_table
+
+MOST_CHOICES = 6
+Facts = list[tuple[str, RenderableType]]
+
+
+def prediction(job: Job, predictions: Predictions) -> RenderableType:
+    """How long the job would take with other sizes, and what it would cost."""
+    outcome = predictions["outcome"]
+    if outcome is not None:
+        return Group(*_ended(job, predictions, outcome))
+    return Group(*_active(job, predictions))
+
+
+def _active(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
+    facts: Facts = [
+        ("Job", job["id"]),
+        ("Steps in total", wording.count_interval(predictions["total_steps"])),
+        ("Steps left", wording.count_interval(predictions["remaining_steps"])),
+        ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
+        ("Ends by", predictions["rule"] or wording.UNKNOWN),
+        ("Confidence", wording.percent(predictions["confidence"])),
+        ("Judged by", _sources(predictions)),
+    ]
+    metric = predictions["metric"]
+    if metric is not None:
+        latest = f"{wording.number(metric['values'][-1]['value'], 4)}" if metric["values"] else "not evaluated yet"
+        facts.append((metric["name"], f"{latest}, target {metric['target']:g}"))
+    yield facts_table(facts + _cost_facts(predictions))
+    yield from _sizes(job, predictions)
+
+
+def _sources(predictions: Predictions) -> str:
+    """What the predictions rest on, in words."""
+    learned = predictions["learned"]
+    words = ["its own losses"] if predictions["losses"] else []
+    if learned["finished_runs"]:
+        runs = f"{learned['finished_runs']} earlier runs ({wording.percent(learned['share'])} of the weight)"
+        words.append(runs)
+    speeds = {
+        "measured": "measured speeds",
+        "similar jobs": "speeds of earlier jobs",
+        "analysis": "speeds calculated from its layers",
+    }
+    if learned["speeds_from"] is not None:
+        words.append(speeds[learned["speeds_from"]])
+    return ", ".join(words) or wording.UNKNOWN
+
+
+def _cost_facts(predictions: Predictions) -> Facts:
+    cost = predictions["cost"]
+    if cost is None:
+        return []
+    facts: Facts = [
+        ("Cost so far", money(cost["so_far"])),
+        ("Cost to finish", money_interval(cost["to_finish"])),
+    ]
+    for name, choice in (
+        ("Cheapest in time", cost["cheapest_before_deadline"]),
+        ("Fastest in budget", cost["fastest_under_budget"]),
+    ):
+        if choice is not None:
+            facts.append((name, choice_words(choice)))
+    return facts
+
+
+def choice_words(choice: Choice) -> str:
+    """A size with what it takes, and whether it keeps what was asked for."""
+    size = f"{choice['workers']}w+{choice['servers']}p"
+    takes = f"{wording.duration_interval(choice['remaining_seconds'])}, {money_interval(choice['cost'])}"
+    return f"{size}: {takes}" if choice["keeps_limit"] else f"none; {size} comes nearest: {takes}"
+
+
+def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
+    speeds, cost = predictions["speeds"], predictions["cost"]
+    if not any(point["steps_per_second"] is not None for point in speeds):
+        yield Text("\nIts speed is not known well enough yet to predict other sizes.", style="yellow")
+        return
+    yield Text()
+    yield speed_table(speeds, job)
+    money_too = " and the cost to finish" if cost is not None else ""
+    yield Text(f"Each cell: time left, with steps per second{money_too} below; the present size is bold.", style="dim")
+    if cost is not None and cost["worth_considering"]:
+        yield Text("\nNo other size is both faster and cheaper", style="bold")
+        yield _choices(cost["worth_considering"][:MOST_CHOICES])
+
+
+def _choices(choices: Sequence[Choice]) -> Table:
+    table = columns_table("size", "time left", "cost to finish")
+    for choice in choices:
+        table.add_row(
+            f"{choice['workers']}w+{choice['servers']}p",
+            wording.duration_interval(choice["remaining_seconds"]),
+            money_interval(choice["cost"]),
+        )
+    return table
+
+
+def speed_table(speeds: Sequence[SpeedPoint], job: Job) -> Table:
+    """A row per number of workers, a column per number of servers."""
+    by_size = {(point["workers"], point["servers"]): point for point in speeds}
+    servers = sorted({point["servers"] for point in speeds})
+    table = columns_table("workers", *(f"p = {number}" for number in servers), right=["workers"])
+    present = (job["running"]["workers"], job["running"]["servers"])
+    for workers in sorted({point["workers"] for point in speeds}):
+        cells = [_speed_cell(by_size.get((workers, number)), present) for number in servers]
+        table.add_row(str(workers), *cells)
+    return table
+
+
+def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
+    if point is None or point["steps_per_second"] is None:
+        return Text(wording.UNKNOWN, style="dim")
+    remaining = point["remaining_seconds"]
+    left = wording.duration(None if remaining is None else remaining["mean"])
+    is_present = (point["workers"], point["servers"]) == present
+    speed = f"\n{wording.number(point['steps_per_second'])}/s"
+    cost = "" if point["cost"] is None else f" {money(point['cost']['mean'])}"
+    return Text.assemble((left, "bold green" if is_present else ""), (speed + cost, "dim"))
+
+
+# --- jobs that have ended --------------------------------------------------------------------------------------------
+
+
+def _ended(job: Job, predictions: Predictions, outcome: Outcome) -> Iterator[RenderableType]:
+    facts: Facts = [
+        ("Job", job["id"]),
+        ("Ended", f"{job['state']} after {wording.count(outcome['steps'])} steps"),
+        ("Training took", wording.duration(outcome["seconds"])),
+        ("Final loss", wording.number(outcome["final_loss"], wording.LOSS_DIGITS)),
+    ]
+    facts += [(name, wording.number(value, 4)) for name, value in sorted(outcome["metrics"].items())]
+    if outcome["cost"] is not None:
+        facts.append(("Cost", money(outcome["cost"])))
+    yield facts_table([*facts, ("Judged by", _sources(predictions))])
+    if outcome["review"]:
+        yield Text("\nWhat was predicted, and what came", style="bold")
+        yield review_table(outcome["review"], outcome["steps"])
+    measured = [point for point in predictions["speeds"] if point["measured"] is not None]
+    if measured:
+        yield Text("\nSpeeds measured, and fitted to all of them", style="bold")
+        yield _measured_table(measured)
+
+
+def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
+    """One line per prediction, the first at the top."""
+    table = columns_table(
+        *("at", "steps in total", "error", "held", "time left", "it took"), right=["at", "error", "it took"]
+    )
+    for point in points:
+        table.add_row(
+            wording.percent(point["part"]),
+            wording.count_interval(point["total_steps"]),
+            f"{point['error_percent']:+.0f} %",
+            Text("yes") if point["held"] else Text("no", style="yellow"),
+            wording.duration_interval(point["remaining_seconds"]),
+            wording.duration(point["true_remaining_seconds"]),
+        )
+    table.caption = f"true total: {wording.count(steps)} steps; held: whether the 80 % interval holds it"
+    return table
+
+
+def _measured_table(points: Sequence[SpeedPoint]) -> Table:
+    table = columns_table("size", "measured", "fitted", right=["measured", "fitted"])
+    for point in points:
+        table.add_row(
+            f"{point['workers']}w+{point['servers']}p",
+            f"{wording.number(point['measured'])}/s",
+            f"{wording.number(point['steps_per_second'])}/s",
+        )
+    return table
+
+
+# --- money -----------------------------------------------------------------------------------------------------------
+
+
+def money(value: float | None) -> str:
+    """In whatever currency the service's prices are: 0.0042, 1.25, 310."""
+    if value is None:
+        return wording.UNKNOWN
+    return f"{value:.2f}" if 1 <= abs(value) < 100 else wording.number(value)
+
+
+def money_interval(interval: Interval | None) -> str:
+    """With its interval: `1.25 (0.90–2.10)`."""
+    if interval is None:
+        return wording.UNKNOWN
+    low, high = ("?" if bound is None else money(bound) for bound in (interval["low"], interval["high"]))
+    return f"{money(interval['mean'])} ({low}–{high})"
