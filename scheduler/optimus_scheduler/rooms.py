@@ -1,67 +1,57 @@
-"""What is free on each node while a round places tasks."""
+"""What is free on each node while a round places tasks.
+
+Nodes with the same room are kept together (`groups`): a question such as "which is the fullest node that still holds
+this?" looks at all groups at once. Answers depend on what is free only, never on what went before.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable
-from itertools import islice
 
-from optimus_scheduler.types import Node, Resources
-
-_Entry = tuple[int, float, int, str]
-"""Free GPUs, CPU and memory, negated, and the name: sorts the emptiest node first, and never ties."""
+from optimus_scheduler.amounts import Amounts, Vector, covers, minus, plus
+from optimus_scheduler.groups import Groups
+from optimus_scheduler.racks import Racks, rack_of
+from optimus_scheduler.types import Node
 
 
 class Rooms:
-    """Free resources by node, and the schedulable nodes in order of what is free on them.
-
-    Nodes with and without GPUs are ordered apart, so that the emptiest of each are at hand.
-    """
+    """Free amounts by node. Nodes are numbered by zone, rack and name: neighbours have neighbouring numbers."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._nodes = {node.name: node for node in sorted(nodes, key=lambda node: node.name)}
-        self._free = {name: node.capacity for name, node in self._nodes.items()}
-        self._order: dict[bool, list[_Entry]] = {False: [], True: []}
-        for name, node in self._nodes.items():
-            if node.schedulable:
-                self._order[bool(node.capacity.gpus)].append(self._entry(name))
-        for entries in self._order.values():
-            entries.sort()
-
-    def free(self, name: str) -> Resources:
-        """What is left on a node, whether or not anything new may go there."""
-        return self._free[name]
-
-    def fits(self, need: Resources, name: str) -> bool:
-        """Whether the node exists and has that much left."""
-        return name in self._free and need.fits_in(self._free[name])
-
-    def is_open(self, name: str) -> bool:
-        """Whether new tasks may go there."""
-        return self._nodes[name].schedulable
-
-    def take(self, need: Resources, name: str) -> None:
-        self._set(name, self._free[name] - need)
-
-    def give_back(self, need: Resources, name: str) -> None:
-        self._set(name, self._free[name] + need)
-
-    def emptiest(self, count: int | None = None) -> list[str]:
-        """Schedulable nodes, at most `count` with and `count` without GPUs, the emptiest of each first."""
-        return [name for entries in self._order.values() for *_, name in islice(entries, count)]
+        placed = sorted(((rack_of(node), node.name, node) for node in nodes), key=lambda entry: entry[:2])
+        ordered = [node for *_, node in placed]
+        self.names = [node.name for node in ordered]
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self.is_open = [node.schedulable for node in ordered]
+        self.amounts = Amounts([node.capacity for node in ordered])
+        self._free = [self.amounts.room(node.capacity) for node in ordered]
+        open_nodes = [number for number, is_open in enumerate(self.is_open) if is_open]
+        self.groups = Groups(self._free, open_nodes, self.amounts.width)
+        self.racks = Racks([rack for rack, *_ in placed], self._free, self.is_open)
+        self._closed = (-1,) * self.amounts.width
 
     def __len__(self) -> int:
-        """Schedulable nodes."""
-        return sum(map(len, self._order.values()))
+        return len(self.names)
 
-    def _set(self, name: str, free: Resources) -> None:
-        entries = self._order[bool(self._nodes[name].capacity.gpus)]
-        if self.is_open(name):
-            del entries[bisect_left(entries, self._entry(name))]
-        self._free[name] = free
-        if self.is_open(name):
-            insort(entries, self._entry(name))
+    def free(self, node: int) -> Vector:
+        """What is left on a node, whether or not anything new may go there."""
+        return self._free[node]
 
-    def _entry(self, name: str) -> _Entry:
-        free = self._free[name]
-        return -sum(free.gpus.values()), -free.cpu, -free.memory_bytes, name
+    def open_room(self, node: int) -> Vector:
+        """What new tasks may use there: nothing on a cordoned node."""
+        return self._free[node] if self.is_open[node] else self._closed
+
+    def fits(self, need: Vector, node: int) -> bool:
+        return covers(self._free[node], need)
+
+    def take(self, need: Vector, node: int) -> None:
+        self._set(node, minus(self._free[node], need))
+
+    def give_back(self, need: Vector, node: int) -> None:
+        self._set(node, plus(self._free[node], need))
+
+    def _set(self, node: int, room: Vector) -> None:
+        self._free[node] = room
+        if self.is_open[node]:
+            self.groups.move(node, room)
+            self.racks.set(node, room)

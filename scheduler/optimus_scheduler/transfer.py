@@ -9,55 +9,30 @@ and w workers, p_k and w_k of them on node k, and one unit of time to send the w
 This is the paper's objective, with each term counted only where there is such a task: counted everywhere, as in its
 Theorem 1, an even spread looks best even where it is not (Optimus reference, section 4.3).
 
+Among spreads of the same cost, those within one rack are preferred, then those with fewer nodes, then those on the
+fullest nodes, which leave whole nodes free for jobs that need them.
+
 References: Peng et al., "Optimus", EuroSys 2018, section 4.2 and appendix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from optimus_scheduler.packing import pack_closely, pack_emptiest
-from optimus_scheduler.types import Resources
+from optimus_scheduler.amounts import Vector, covers, holds, times, together
+from optimus_scheduler.exact import cheapest_of_all
+from optimus_scheduler.groups import View
+from optimus_scheduler.patterns import Pattern, best_pattern
+from optimus_scheduler.rooms import Rooms
+from optimus_scheduler.thresholds import Added, Extra, Space, spread_over
 
-_MOST_CANDIDATES = 16
-"""Nodes that the exact search looks at: those that hold tasks of the job, then those with most room."""
-_MOST_WORK = 60_000
-"""Combinations that the exact search may look at, some 50 ms; beyond that a heuristic answers."""
+_FEW = 12
+"""Nodes of each kind that are looked at first for a job that does not fit a pattern."""
 
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """A node as one job sees it: room for more tasks, and the tasks of the job that stay there."""
-
-    node: str
-    room: Resources
-    workers: int = 0
-    servers: int = 0
-
-    @property
-    def is_used(self) -> bool:
-        return self.workers + self.servers > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """Tasks to be placed: how many workers and servers, and what one of each needs."""
-
-    workers: int
-    servers: int
-    worker: Resources
-    server: Resources
-
-    def of(self, workers: int, servers: int) -> Resources:
-        return self.worker * workers + self.server * servers
-
-
-Counts = Mapping[str, tuple[int, int]]
-"""Node name → (workers, servers) to be added there; nodes that get nothing may be left out."""
-Spread = Callable[[Sequence[Space], Extra], Counts | None]
-"""Chooses nodes for the tasks of one job; None when it finds no way."""
+Present = Mapping[int, tuple[int, int]]
+"""Node → (workers, servers) of the job that stay there."""
+Spread = Callable[[Rooms, Extra, Present], Added | None]
+"""Chooses nodes for further tasks of one job; None when it finds no way."""
 
 
 def transfer_cost(counts: Iterable[tuple[int, int]]) -> float:
@@ -76,186 +51,164 @@ def _node_cost(w: int, p: int, w_k: int, p_k: int) -> float:
 # --- least transfer --------------------------------------------------------------------------------------------------
 
 
-def spread_least_transfer(spaces: Sequence[Space], extra: Extra) -> Counts | None:
-    """The spread with the least transfer cost and, among those, the fewest nodes.
+def spread_least_transfer(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The spread with the least transfer cost.
 
-    One node if one is enough (the one with most room: jobs grow). Otherwise exact for small sizes; for large ones the
-    best of a few ways to fill node after node.
+    For a job that has no tasks yet, the best pattern there is (`patterns`) if the nodes have room for it: in one rack
+    if one rack has. Otherwise the cheapest spread over the nodes that could matter (`thresholds`, and for small sizes
+    `exact`).
     """
     if extra.workers + extra.servers == 0:
         return {}
-    if _has_no_servers(spaces, extra):
-        return pack_closely(spaces, extra.worker, extra.workers)
-    ordered = sorted(spaces, key=lambda space: _preference(space, extra))
-    on_one = _on_one_node(ordered, extra)
-    if on_one is not None:
+    if len(present) <= 1 and (on_one := _on_one_node(rooms, extra, present)) is not None:
         return on_one
-    sites = [_options(space, ordered, extra) for space in _candidates(ordered, extra)]
-    states = (extra.workers + 1) * (extra.servers + 1)
-    if states * sum(len(options) for options in sites) <= _MOST_WORK:
-        exact = _search(sites, extra)
-        if exact is not None:
-            return exact
-    return _fill(ordered, extra)
+    if _has_no_servers(extra, present):
+        return _fill_closely(rooms, extra, present)
+    if not present and extra.workers and extra.servers:
+        added = _by_pattern(rooms, extra)
+        if added is not None:
+            return added
+    return _over_candidates(rooms, extra, present)
 
 
-def _has_no_servers(spaces: Sequence[Space], extra: Extra) -> bool:
+def _has_no_servers(extra: Extra, present: Present) -> bool:
     """Whether the job is an all-reduce job."""
-    return extra.servers == 0 and not any(space.servers for space in spaces)
+    return extra.servers == 0 and not any(servers for _, servers in present.values())
 
 
-def _preference(space: Space, extra: Extra) -> tuple[bool, int, float, int, str]:
-    """Sorts nodes: those that the job uses, then those that waste no GPUs on it, then the emptiest."""
-    wants_gpus = bool(extra.worker.gpus) or bool(extra.server.gpus)
-    idle_gpus = 0 if wants_gpus else sum(space.room.gpus.values())
-    return (not space.is_used, idle_gpus, -space.room.cpu, -space.room.memory_bytes, space.node)
-
-
-def _on_one_node(ordered: Sequence[Space], extra: Extra) -> Counts | None:
-    used = [space for space in ordered if space.is_used]
-    if len(used) > 1:
+def _on_one_node(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """Everything beside what is there, or on the fullest node that holds it (with what it needs soon, if one does)."""
+    need = extra.need
+    for node in present:
+        return {node: (extra.workers, extra.servers)} if rooms.is_open[node] and rooms.fits(need, node) else None
+    largest = rooms.groups.largest_room(extra.worker)
+    if largest is None or not covers(largest, need):
         return None
-    everything = extra.of(extra.workers, extra.servers)
-    for space in used or ordered:
-        if everything.fits_in(space.room):
-            return {space.node: (extra.workers, extra.servers)}
+    nodes = rooms.groups.tightest(extra.soon, 1, ()) if extra.soon else []
+    nodes = nodes or rooms.groups.tightest(need, 1, ())
+    return {nodes[0]: (extra.workers, extra.servers)} if nodes else None
+
+
+# --- patterns on nodes -----------------------------------------------------------------------------------------------
+
+
+def _by_pattern(rooms: Rooms, extra: Extra) -> Added | None:
+    """The best pattern for nodes as large as any; None when there are too few of them."""
+    expected = rooms.groups.largest_room(extra.worker)
+    added = _with_room(rooms, extra, expected)
+    if added is None:
+        rooms.groups.forget_largest(extra.worker)
+        present = rooms.groups.largest_room(extra.worker)
+        if present != expected:
+            added = _with_room(rooms, extra, present)
+    return added
+
+
+def _with_room(rooms: Rooms, extra: Extra, room: Vector | None) -> Added | None:
+    """The best pattern for nodes with that room, in one rack if one has enough of them."""
+    pattern = best_pattern(extra, room) if room else None
+    if pattern is None:
+        return None
+    views = _views(rooms, extra.need, ())
+    return next((added for view in views if (added := _realise(view, pattern, extra)) is not None), None)
+
+
+def _views(rooms: Rooms, need: Vector, near: Collection[int]) -> Iterator[View]:
+    """Racks that may have the room, then the whole cluster."""
+    yield from rooms.racks.for_job(need, near)
+    yield rooms.groups
+
+
+def _realise(view: View, pattern: Pattern, extra: Extra) -> Added | None:
+    """Each part on the fullest node that holds it, what is loose on as few further nodes as will do."""
+    added: Added = {}
+    for part in dict.fromkeys(pattern.parts):
+        count = pattern.parts.count(part)
+        nodes = view.tightest(together(extra.worker, part[0], extra.server, part[1]), count, added)
+        if len(nodes) < count:
+            return None
+        added.update(dict.fromkeys(nodes, part))
+    for role, left in enumerate(pattern.loose):
+        if left and not _fill_others(view, extra, role, left, added):
+            return None
+    return added
+
+
+def _fill_others(view: View, extra: Extra, role: int, left: int, added: Added) -> bool:
+    """Tasks of one role on further nodes: the fullest that holds them all, or the roomiest while there is none."""
+    need = extra.needs[role]
+    while left:
+        nodes, each = view.tightest(times(need, left), 1, added), left
+        if not nodes:
+            each, nodes = view.roomiest(need, left, added)
+        if not nodes:
+            return False
+        added.update(dict.fromkeys(nodes, _more((0, 0), role, each)))
+        left -= each * len(nodes)
+    return True
+
+
+def _more(counts: tuple[int, int], role: int, count: int) -> tuple[int, int]:
+    return (counts[0], counts[1] + count) if role else (counts[0] + count, counts[1])
+
+
+def _fill_closely(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The workers of an all-reduce job: on few nodes, those that it uses first, in one rack if one has the room."""
+    own = {node: holds(rooms.open_room(node), extra.worker) for node in present}
+    used: Added = {}
+    left = extra.workers
+    for node in sorted(own, key=lambda node: (own[node] < left, own[node] if own[node] >= left else -own[node], node)):
+        used[node] = (min(own[node], left), 0)
+        left -= used[node][0]
+    for view in _views(rooms, times(extra.worker, left), present):
+        added = dict(used)
+        if _fill_others(view, extra, 0, left, added):
+            return {node: counts for node, counts in added.items() if counts[0]}
     return None
 
 
-def _candidates(ordered: Sequence[Space], extra: Extra) -> list[Space]:
-    """Nodes worth searching: all that the job uses, and of equal nodes no more than there are tasks."""
-    seen: dict[tuple[float, int, tuple[tuple[str, int], ...]], int] = {}
-    candidates: list[Space] = []
-    for space in ordered:
-        kind = (space.room.cpu, space.room.memory_bytes, tuple(sorted(space.room.gpus.items())))
-        seen[kind] = seen.get(kind, 0) + 1
-        if space.is_used or (len(candidates) < _MOST_CANDIDATES and seen[kind] <= extra.workers + extra.servers):
-            candidates.append(space)
-    return candidates
+# --- whatever room there is ------------------------------------------------------------------------------------------
 
 
-class _Option(NamedTuple):
-    """What one node could get."""
-
-    node: str
-    workers: int
-    servers: int
-    cost: float
-    new_nodes: int
-
-
-class _Chain(NamedTuple):
-    """A way through the nodes so far: its value, the last option taken, and what came before."""
-
-    value: float
-    option: _Option | None
-    before: _Chain | None
+def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The cheapest spread over the nodes that the job uses and those with most room for it, at first only a few."""
+    tasks = extra.workers + extra.servers
+    for count in dict.fromkeys((min(tasks, _FEW), tasks)):
+        nodes = rooms.groups.most_suitable(extra.needs, extra.need, count)
+        spaces = [
+            Space(node, rooms.open_room(node), *present.get(node, (0, 0))) for node in dict.fromkeys((*present, *nodes))
+        ]
+        added = spread_over(spaces, extra)
+        if added is not None:
+            return _cheaper(spaces, added, cheapest_of_all(spaces, extra))
+    return None
 
 
-def _options(space: Space, spaces: Sequence[Space], extra: Extra) -> list[_Option]:
-    w = extra.workers + sum(other.workers for other in spaces)
-    p = extra.servers + sum(other.servers for other in spaces)
-    options = []
-    for workers in range(extra.workers + 1):
-        for servers in range(extra.servers + 1):
-            if not extra.of(workers, servers).fits_in(space.room):
-                break
-            cost = _node_cost(w, p, space.workers + workers, space.servers + servers)
-            is_new = workers + servers > 0 and not space.is_used
-            options.append(_Option(space.node, workers, servers, cost, int(is_new)))
-    return options
+def _cheaper(spaces: Sequence[Space], found: Added, exact: Added | None) -> Added:
+    """The cheaper of two spreads, the first if they cost the same."""
+    return exact if exact is not None and _cost_with(spaces, exact) < _cost_with(spaces, found) else found
 
 
-def _search(sites: Sequence[Sequence[_Option]], extra: Extra) -> Counts | None:
-    """Exact, in two passes of dynamic programming over the nodes: least cost first, then fewest nodes at that cost."""
-    cheapest = _best_chain(sites, extra, lambda value, option: max(value, option.cost))
-    if cheapest is None:
-        return None
-    limit = cheapest.value
-    within = [[option for option in options if option.cost <= limit] for options in sites]
-    chain = _best_chain(within, extra, lambda value, option: value + option.new_nodes)
-    assert chain is not None, "the cheapest spread is among those within its own cost"
-    return {option.node: (option.workers, option.servers) for option in _taken(chain)}
-
-
-def _best_chain(
-    sites: Sequence[Sequence[_Option]], extra: Extra, value_with: Callable[[float, _Option], float]
-) -> _Chain | None:
-    """The chain with the least value that places all of `extra`; states are (workers, servers) placed so far."""
-    table = {(0, 0): _Chain(0.0, None, None)}
-    for options in sites:
-        following: dict[tuple[int, int], _Chain] = {}
-        for (workers, servers), chain in table.items():
-            for option in options:
-                state = (workers + option.workers, servers + option.servers)
-                if state[0] > extra.workers or state[1] > extra.servers:
-                    continue
-                value = value_with(chain.value, option)
-                known = following.get(state)
-                if known is None or value < known.value:
-                    following[state] = _Chain(value, option, chain)
-        table = following
-    return table.get((extra.workers, extra.servers))
-
-
-def _taken(chain: _Chain) -> Iterator[_Option]:
-    link: _Chain | None = chain
-    while link is not None and link.option is not None:
-        if link.option.workers + link.option.servers:
-            yield link.option
-        link = link.before
-
-
-def _fill(ordered: Sequence[Space], extra: Extra) -> Counts | None:
-    """The cheapest of: servers first, workers first, both in proportion; each fills node after node."""
-    servers, workers = [(0, 1)] * extra.servers, [(1, 0)] * extra.workers
-    mixed = sorted(
-        [(rank / max(extra.workers, 1), (1, 0)) for rank in range(extra.workers)]
-        + [(rank / max(extra.servers, 1), (0, 1)) for rank in range(extra.servers)]
-    )
-    orders = (servers + workers, workers + servers, [task for _, task in mixed])
-    ways = [way for order in orders if (way := _fill_in_order(ordered, extra, order)) is not None]
-    return min(ways, key=lambda way: transfer_cost(_with_present(ordered, way)), default=None)
-
-
-def _fill_in_order(ordered: Sequence[Space], extra: Extra, tasks: Sequence[tuple[int, int]]) -> Counts | None:
-    counts: dict[str, tuple[int, int]] = {}
-    first = {(1, 0): 0, (0, 1): 0}  # a node too full for one task is too full for the next of its kind
-    for task in tasks:
-        for position in range(first[task], len(ordered)):
-            space = ordered[position]
-            workers, servers = counts.get(space.node, (0, 0))
-            more = (workers + task[0], servers + task[1])
-            if extra.of(*more).fits_in(space.room):
-                counts[space.node] = more
-                first[task] = position
-                break
-        else:
-            return None
-    return counts
-
-
-def _with_present(spaces: Sequence[Space], added: Counts) -> list[tuple[int, int]]:
-    """(workers, servers) on each node with what is there already."""
-    return [
-        (space.workers + more[0], space.servers + more[1])
-        for space in spaces
-        for more in (added.get(space.node, (0, 0)),)
-    ]
+def _cost_with(spaces: Sequence[Space], added: Added) -> float:
+    more = ((space, added.get(space.node, (0, 0))) for space in spaces)
+    return transfer_cost((space.workers + x, space.servers + y) for space, (x, y) in more)
 
 
 # --- the paper's spread ----------------------------------------------------------------------------------------------
 
 
-def spread_evenly(spaces: Sequence[Space], extra: Extra) -> Counts | None:
+def spread_evenly(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
     """The paper's placement: the first k nodes by available CPU that host the job evenly, for the smallest k."""
-    if _has_no_servers(spaces, extra):
-        return pack_emptiest(spaces, extra.worker, extra.workers)
-    ordered = sorted(spaces, key=lambda space: (-space.room.cpu, space.node))
-    for k in range(1, min(extra.workers + extra.servers, len(ordered)) + 1):
-        shares = [(_part(extra.workers, k, index), _part(extra.servers, k, index)) for index in range(k)]
-        if all(extra.of(*share).fits_in(space.room) for share, space in zip(shares, ordered, strict=False)):
-            return {space.node: share for space, share in zip(ordered, shares, strict=False)}
+    if _has_no_servers(extra, present):
+        return _fill_emptiest(rooms, extra)
+    ordered = rooms.groups.by_cores(extra.workers + extra.servers)
+    for k in range(1, len(ordered) + 1):
+        shares = [(_part(extra.workers, k, number), _part(extra.servers, k, number)) for number in range(k)]
+        if all(
+            covers(rooms.free(node), together(extra.worker, x, extra.server, y))
+            for node, (x, y) in zip(ordered, shares, strict=False)
+        ):
+            return dict(zip(ordered, shares, strict=False))
     return None
 
 
@@ -264,8 +217,21 @@ def _part(total: int, parts: int, index: int) -> int:
     return total // parts + (1 if index < total % parts else 0)
 
 
-def spread_emptiest(spaces: Sequence[Space], extra: Extra) -> Counts | None:
+def spread_emptiest(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
     """Jobs without servers on the emptiest nodes, others where the transfer is least."""
-    if _has_no_servers(spaces, extra):
-        return pack_emptiest(spaces, extra.worker, extra.workers)
-    return spread_least_transfer(spaces, extra)
+    if _has_no_servers(extra, present):
+        return _fill_emptiest(rooms, extra)
+    return spread_least_transfer(rooms, extra, present)
+
+
+def _fill_emptiest(rooms: Rooms, extra: Extra) -> Added | None:
+    """Fill the node with most room, then the next: the fewest nodes, the paper's rule for jobs without servers."""
+    added: Added = {}
+    left = extra.workers
+    for node in rooms.groups.by_tasks(extra.worker, left):
+        count = min(holds(rooms.free(node), extra.worker), left)
+        added[node] = (count, 0)
+        left -= count
+        if not left:
+            return added
+    return None if left else added

@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.transfer import (
-    Counts,
-    Extra,
-    Space,
-    Spread,
-    spread_evenly,
-    spread_least_transfer,
-    transfer_cost,
-)
-from optimus_scheduler.types import Resources
+from optimus_scheduler.rooms import Rooms
+from optimus_scheduler.thresholds import Added, Extra
+from optimus_scheduler.transfer import Present, Spread, spread_evenly, spread_least_transfer, transfer_cost
+from optimus_scheduler.types import Node, Resources
 
 ONE = Resources(1.0)
+Counts = list[tuple[int, int]]
 
 
-def slots(*free: int) -> list[Space]:
-    return [Space(f"node-{i}", Resources(float(cpu))) for i, cpu in enumerate(free)]
+def slots(*free: float) -> tuple[Node, ...]:
+    return tuple(Node(f"node-{i:02}", Resources(cpu)) for i, cpu in enumerate(free))
 
 
-def extra(workers: int, servers: int) -> Extra:
-    return Extra(workers, servers, ONE, ONE)
+def spread_with(
+    spread: Spread,
+    nodes: Sequence[Node],
+    size: tuple[int, int],
+    *,
+    present: Present | None = None,
+    needs: tuple[Resources, Resources] = (ONE, ONE),
+) -> Counts | None:
+    """(workers, servers) on each node in the end; `nodes` have room beside what is `present`."""
+    rooms = Rooms(nodes)
+    worker, server = (rooms.amounts.need(need) for need in needs)
+    added = spread(rooms, Extra(*size, worker, server), present or {})
+    return None if added is None else in_all(len(nodes), present or {}, added)
 
 
-def with_present(spaces: list[Space], counts: Counts) -> list[tuple[int, int]]:
-    return [
-        (space.workers + counts.get(space.node, (0, 0))[0], space.servers + counts.get(space.node, (0, 0))[1])
-        for space in spaces
-    ]
+def in_all(count: int, present: Present, added: Added) -> Counts:
+    both = [(present.get(i, (0, 0)), added.get(i, (0, 0))) for i in range(count)]
+    return [(x + more_x, y + more_y) for (x, y), (more_x, more_y) in both]
 
 
-def cheapest(spaces: list[Space], workers: int, servers: int) -> float | None:
+def cheapest(
+    nodes: Sequence[Node],
+    size: tuple[int, int],
+    present: Present | None = None,
+    needs: tuple[Resources, Resources] = (ONE, ONE),
+) -> float | None:
     """The least cost over every way there is, by trying them all."""
-    ways = product(product(range(workers + 1), range(servers + 1)), repeat=len(spaces))
-    costs = [
-        transfer_cost((space.workers + w, space.servers + p) for space, (w, p) in zip(spaces, way, strict=True))
-        for way in ways
-        if sum(w for w, _ in way) == workers
-        and sum(p for _, p in way) == servers
-        and all(w + p <= space.room.cpu for space, (w, p) in zip(spaces, way, strict=True))
+    worker, server = needs
+    options = [
+        [
+            (x, y)
+            for x, y in product(range(size[0] + 1), range(size[1] + 1))
+            if (worker * x + server * y).fits_in(node.capacity)
+        ]
+        for node in nodes
     ]
+    costs = [transfer_cost(in_all(len(nodes), present or {}, dict(enumerate(way)))) for way in _ways(options, *size)]
     return min(costs, default=None)
+
+
+def _ways(options: Sequence[Sequence[tuple[int, int]]], workers: int, servers: int) -> list[Counts]:
+    if not options:
+        return [[]] if workers == servers == 0 else []
+    first, *others = options
+    return [
+        [(x, y), *rest]
+        for x, y in first
+        if x <= workers and y <= servers
+        for rest in _ways(others, workers - x, servers - y)
+    ]
 
 
 # --- the paper's example, figure 10: 2 servers and 4 workers on 3 nodes with 3 slots each ----------------------------
@@ -68,10 +92,9 @@ def test_costs_of_figure_10(counts: list[tuple[int, int]], cost: float) -> None:
 
 @pytest.mark.parametrize("spread", [spread_least_transfer, spread_evenly])
 def test_both_find_the_best_of_figure_10(spread: Spread) -> None:
-    spaces = slots(3, 3, 3)
-    counts = spread(spaces, extra(4, 2))
+    counts = spread_with(spread, slots(3, 3, 3), (4, 2))
     assert counts is not None
-    assert sorted(with_present(spaces, counts), reverse=True) == [(2, 1), (2, 1), (0, 0)]
+    assert sorted(counts, reverse=True) == [(2, 1), (2, 1), (0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +105,28 @@ def test_an_even_spread_is_not_always_best(
     free: tuple[int, ...], workers: int, servers: int, even: float, least: float
 ) -> None:
     """Where the paper's theorem counts servers that a node does not have."""
-    spaces = slots(*free)
-    evenly, best = (spread(spaces, extra(workers, servers)) for spread in (spread_evenly, spread_least_transfer))
+    evenly, best = (
+        spread_with(spread, slots(*free), (workers, servers)) for spread in (spread_evenly, spread_least_transfer)
+    )
     assert evenly is not None
     assert best is not None
-    assert transfer_cost(with_present(spaces, evenly)) == even
-    assert transfer_cost(with_present(spaces, best)) == least
+    assert transfer_cost(evenly) == even
+    assert transfer_cost(best) == least
+
+
+@pytest.mark.parametrize("slots_each", [2, 3, 4, 6])
+def test_every_small_job_of_the_reference_is_placed_best(slots_each: int) -> None:
+    """All 1 to 8 workers and 1 to 6 servers that fit on four equal nodes: the even spread misses 18 of them."""
+    nodes = slots(*[slots_each] * 4)
+    sizes = [(w, p) for w, p in product(range(1, 9), range(1, 7)) if w + p <= 4 * slots_each]
+    wrong = {}
+    for size in sizes:
+        counts = spread_with(spread_least_transfer, nodes, size)
+        found, best = None if counts is None else transfer_cost(counts), cheapest(nodes, size)
+        if found != best:
+            wrong[size] = (found, best)
+    assert len(sizes) > 10
+    assert wrong == {}
 
 
 # --- what holds always -----------------------------------------------------------------------------------------------
@@ -96,45 +135,93 @@ def test_an_even_spread_is_not_always_best(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=3), st.integers(0, 4), st.integers(0, 3), st.data())
 def test_small_spreads_are_optimal(free: list[int], workers: int, servers: int, data: st.DataObject) -> None:
-    present = [data.draw(st.tuples(st.integers(0, 2), st.integers(0, 1))) for _ in free]
-    spaces = [
-        Space(f"node-{i}", Resources(float(cpu)), w, p)
-        for i, (cpu, (w, p)) in enumerate(zip(free, present, strict=True))
-    ]
-    counts, best = spread_least_transfer(spaces, extra(workers, servers)), cheapest(spaces, workers, servers)
-    if best is None:
-        assert counts is None
-    else:
-        assert counts is not None
-        assert transfer_cost(with_present(spaces, counts)) == pytest.approx(best)
+    present = _present(len(free), data)
+    counts = spread_with(spread_least_transfer, slots(*free), (workers, servers), present=present)
+    best = cheapest(slots(*free), (workers, servers), present)
+    assert (counts is None) == (best is None)
+    assert best is None or counts is None or transfer_cost(counts) == pytest.approx(best)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    nodes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=3),
+    size=st.tuples(st.integers(0, 4), st.integers(0, 3)),
+    cores=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    data=st.data(),
+)
+def test_small_spreads_of_gpu_workers_are_optimal(
+    nodes: list[tuple[int, int]], size: tuple[int, int], cores: tuple[int, int], data: st.DataObject
+) -> None:
+    """Workers need a GPU and cores, servers cores only."""
+    needs = Resources(cores[0], 0, {"a100": 1}), Resources(cores[1])
+    cluster = tuple(Node(f"node-{i}", Resources(cpu, 0, {"a100": gpus})) for i, (cpu, gpus) in enumerate(nodes))
+    present = _present(len(nodes), data)
+    counts = spread_with(spread_least_transfer, cluster, size, present=present, needs=needs)
+    best = cheapest(cluster, size, present, needs)
+    assert (counts is None) == (best is None)
+    assert best is None or counts is None or transfer_cost(counts) == pytest.approx(best)
+
+
+def _present(count: int, data: st.DataObject) -> Mapping[int, tuple[int, int]]:
+    drawn = [data.draw(st.tuples(st.integers(0, 2), st.integers(0, 1))) for _ in range(count)]
+    return {node: counts for node, counts in enumerate(drawn) if any(counts)}
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 40), st.integers(1, 40))
 def test_large_spreads_place_everything_within_the_room(free: list[int], workers: int, servers: int) -> None:
-    spaces = slots(*free)
-    counts = spread_least_transfer(spaces, extra(workers, servers))
+    counts = spread_with(spread_least_transfer, slots(*free), (workers, servers))
     assert (counts is not None) == (sum(free) >= workers + servers)
     if counts is not None:
-        assert sum(w for w, _ in counts.values()) == workers
-        assert sum(p for _, p in counts.values()) == servers
-        assert all(sum(counts.get(space.node, (0, 0))) <= space.room.cpu for space in spaces)
+        assert (sum(w for w, _ in counts), sum(p for _, p in counts)) == (workers, servers)
+        assert all(sum(each) <= cpu for each, cpu in zip(counts, free, strict=True))
 
 
 def test_one_node_is_used_when_it_is_enough() -> None:
-    assert spread_least_transfer(slots(3, 6, 4), extra(2, 2)) == {"node-1": (2, 2)}
+    assert spread_with(spread_least_transfer, slots(3, 6, 4), (2, 2)) == [(0, 0), (0, 0), (2, 2)]
 
 
 def test_a_growing_job_stays_on_its_node() -> None:
-    spaces = [Space("busy", Resources(2.0), 1, 1), Space("empty", Resources(8.0))]
-    assert spread_least_transfer(spaces, extra(1, 1)) == {"busy": (1, 1)}
+    assert spread_with(spread_least_transfer, slots(2, 8), (1, 1), present={0: (1, 1)}) == [(2, 2), (0, 0)]
+
+
+def test_room_for_what_a_job_needs_soon_is_preferred() -> None:
+    rooms = Rooms(slots(2, 8, 5))
+    one = rooms.amounts.need(ONE)
+    soon = rooms.amounts.need(Resources(4.0))
+    assert spread_least_transfer(rooms, Extra(1, 1, one, one), {}) == {0: (1, 1)}
+    assert spread_least_transfer(rooms, Extra(1, 1, one, one, soon), {}) == {2: (1, 1)}
 
 
 def test_cpu_jobs_leave_gpu_nodes_alone() -> None:
-    spaces = [Space("gpu", Resources(16.0, 0, {"a100": 8})), Space("plain", Resources(4.0))]
-    assert spread_least_transfer(spaces, extra(1, 1)) == {"plain": (1, 1)}
+    nodes = (Node("gpu", Resources(4.0, 0, {"a100": 8})), Node("plain", Resources(16.0)))
+    assert spread_with(spread_least_transfer, nodes, (1, 1)) == [(0, 0), (1, 1)]
+
+
+def test_a_job_stays_in_one_rack_if_that_costs_nothing() -> None:
+    """Two nodes in each of three racks."""
+    free = (2, 4, 3, 4, 4, 3)
+    nodes = tuple(
+        Node(f"node-{i}", Resources(float(cpu)), labels={"topology.kubernetes.io/rack": f"rack-{i % 3}"})
+        for i, cpu in enumerate(free)
+    )
+    rooms = Rooms(nodes)
+    one = rooms.amounts.need(ONE)
+    added = spread_least_transfer(rooms, Extra(4, 2, one, one), {})
+    assert added is not None
+    racks = {int(rooms.names[node][-1]) % 3 for node in added}
+    assert racks == {2}  # the fullest one whose nodes hold half of the job each
+
+
+def test_an_all_reduce_job_grows_in_its_rack() -> None:
+    nodes = tuple(Node(f"node-{i}", Resources(gpus={"a100": 4}), labels={"rack": f"{i // 2}"}) for i in range(4))
+    rooms = Rooms(nodes)
+    one, none = rooms.amounts.need(Resources(gpus={"a100": 1})), rooms.amounts.need(Resources())
+    rooms.take(tuple(2 * amount for amount in one), 0)  # a fuller node elsewhere
+    rooms.take(tuple(4 * amount for amount in one), 3)
+    assert spread_least_transfer(rooms, Extra(2, 0, one, none), {3: (4, 0)}) == {2: (2, 0)}
 
 
 def test_no_way_is_none() -> None:
-    assert spread_least_transfer(slots(1, 1), extra(2, 1)) is None
-    assert spread_evenly(slots(1, 1), extra(2, 1)) is None
+    assert spread_with(spread_least_transfer, slots(1, 1), (2, 1)) is None
+    assert spread_with(spread_evenly, slots(1, 1), (2, 1)) is None

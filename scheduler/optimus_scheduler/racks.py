@@ -1,0 +1,114 @@
+"""Nodes by rack, where labels tell: what one job exchanges should stay below one switch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.amounts import Vector
+from optimus_scheduler.groups import FloatArray, IntArray, holding, most, weights_of
+from optimus_scheduler.types import Node
+
+RACK_LABELS = ("topology.kubernetes.io/rack", "rack")
+ZONE_LABELS = ("topology.kubernetes.io/zone", "zone")
+
+_TRIED = 2
+"""Racks that a job is tried on before it may use several."""
+
+
+def rack_of(node: Node) -> tuple[str, str]:
+    """Zone and rack of a node, as far as its labels tell."""
+    labels = node.labels
+    return (_label(labels, ZONE_LABELS), _label(labels, RACK_LABELS)) if labels else _NOWHERE
+
+
+_NOWHERE = ("", "")
+
+
+def _label(labels: Mapping[str, str], names: tuple[str, str]) -> str:
+    return labels.get(names[0]) or labels.get(names[1], "")
+
+
+class Rack:
+    """The nodes of one rack, seen by a job that is to be placed."""
+
+    def __init__(self, first: int, rooms: IntArray, weight: FloatArray) -> None:
+        self._first, self._rooms, self._weight = first, rooms, weight
+
+    def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:
+        """At most `count` nodes that hold `need`, the fullest first, none of `taken`."""
+        return self._fullest(holding(self._rooms, need).nonzero()[0], count, taken)
+
+    def roomiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
+        """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""
+        held = most(self._rooms, need, count)
+        held[[node - self._first for node in taken if 0 <= node - self._first < len(held)]] = 0
+        largest = int(held.max(initial=0))
+        if largest <= 0:
+            return 0, []
+        return largest, self._fullest((held == largest).nonzero()[0], count // largest, ())
+
+    def _fullest(self, columns: NDArray[np.intp], count: int, taken: Collection[int]) -> list[int]:
+        found: list[int] = []
+        for column in columns[self._weight[columns].argsort(kind="stable")].tolist():
+            if column + self._first not in taken:
+                found.append(column + self._first)
+                if len(found) == count:
+                    break
+        return found
+
+
+class Racks:
+    """What is free in each rack as a whole. Nodes of a rack have neighbouring numbers."""
+
+    def __init__(self, places: Sequence[tuple[str, str]], rooms: Sequence[Vector], is_open: Sequence[bool]) -> None:
+        self._starts = [i for i, place in enumerate(places) if i == 0 or place != places[i - 1]]
+        self.are_known = len(self._starts) > 1
+        if not self.are_known:
+            return
+        self._starts.append(len(rooms))
+        self._rooms: IntArray = np.array(rooms, dtype=np.int64).T.copy()  # (width, nodes)
+        self._rooms[:, ~np.array(is_open)] = -1
+        starts = self._starts[:-1]
+        self._totals: IntArray = np.add.reduceat(np.maximum(self._rooms, 0), starts, axis=1)  # (width, racks)
+        self._rack: list[int] = np.repeat(np.arange(len(starts)), np.diff(self._starts)).tolist()
+        self._weights = np.array(weights_of(rooms, len(rooms[0])))
+        self._node_weight: FloatArray = self._weights @ self._rooms
+        self._rack_weight: FloatArray = self._weights @ self._totals
+        self._changed: dict[int, Vector] = {}
+
+    def set(self, node: int, room: Vector) -> None:
+        """An open node has other room now."""
+        if self.are_known:
+            self._changed[node] = room
+
+    def _refresh(self) -> None:
+        """Take the changes since the last question into the arrays, all at once."""
+        nodes = list(self._changed)
+        self._rooms[:, nodes] = np.array(list(self._changed.values())).T
+        self._node_weight[nodes] = self._weights @ self._rooms[:, nodes]
+        for rack in {self._rack[node] for node in nodes}:
+            rooms = self._rooms[:, self._starts[rack] : self._starts[rack + 1]]
+            self._totals[:, rack] = np.maximum(rooms, 0).sum(axis=1)
+            self._rack_weight[rack] = self._weights @ self._totals[:, rack]
+        self._changed.clear()
+
+    def for_job(self, need: Vector, near: Collection[int]) -> Iterator[Rack]:
+        """A few racks with that much room: of those with nodes of `near`, if there are any, the fullest ones."""
+        if not self.are_known:
+            return
+        if self._changed:
+            self._refresh()
+        enough = holding(self._totals, need)
+        if near:
+            enough &= np.isin(np.arange(len(enough)), [self._rack[node] for node in near])
+        for _ in range(_TRIED):
+            racks = enough.nonzero()[0]
+            if not racks.size:
+                return
+            rack = int(racks[self._rack_weight[racks].argmin()])
+            nodes = slice(self._starts[rack], self._starts[rack + 1])
+            yield Rack(nodes.start, self._rooms[:, nodes], self._node_weight[nodes])
+            enough[rack] = False

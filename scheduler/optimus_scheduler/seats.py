@@ -1,0 +1,165 @@
+"""Who sits where while a round places tasks: the seats that jobs have, and the room that these leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from optimus_scheduler.amounts import Vector, plus, together
+from optimus_scheduler.requests import Post, Request, posts
+from optimus_scheduler.rooms import Rooms
+from optimus_scheduler.thresholds import Added, Extra
+from optimus_scheduler.transfer import Present, Spread
+from optimus_scheduler.types import Allocation, Node, Resources, Role
+
+
+@dataclass(slots=True)
+class Seats:
+    """The seats of one job."""
+
+    request: Request
+    worker: Vector
+    server: Vector
+    taken: dict[Post, int]
+    """Node number of each seat."""
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether there is one for everything that was asked for."""
+        return len(self.taken) == self.request.allocation.workers + self.request.allocation.servers
+
+    @property
+    def surplus(self) -> int:
+        """Seats beyond the minimum."""
+        return len(self.taken) - self.request.minimum.workers - self.request.minimum.servers
+
+    def need(self, post: Post) -> Vector:
+        return self.worker if post[0] is Role.WORKER else self.server
+
+    def by_node(self) -> Present:
+        """Workers and servers on each node."""
+        counts: dict[int, tuple[int, int]] = {}
+        for (role, _), node in self.taken.items():
+            workers, servers = counts.get(node, (0, 0))
+            counts[node] = (workers + 1, servers) if role is Role.WORKER else (workers, servers + 1)
+        return counts
+
+
+class Seating:
+    """All seats of a round and the rooms that they are in."""
+
+    def __init__(self, nodes: Iterable[Node], spread: Spread) -> None:
+        self.rooms = Rooms(nodes)
+        self._spread = spread
+        self.jobs: dict[str, Seats] = {}
+        self._vectors: dict[int, tuple[Resources, Vector]] = {}
+
+    # --- jobs come and go ----------------------------------------------------------------------------------------
+
+    def admit(self, requests: Sequence[Request]) -> None:
+        """Give these jobs the seats that they hold; minima first, in case a node has become too small for all."""
+        newcomers = [self._newcomer(request) for request in requests]
+        if not self._take_all(newcomers):
+            for in_minimum in (True, False):
+                for seats in newcomers:
+                    self._take_held(seats, in_minimum)
+
+    def dismiss(self, job_id: str) -> None:
+        """The job is gone, and what it had is free."""
+        seats = self.jobs.pop(job_id)
+        for node, counts in seats.by_node().items():
+            self.rooms.give_back(together(seats.worker, counts[0], seats.server, counts[1]), node)
+
+    def _newcomer(self, request: Request) -> Seats:
+        seats = Seats(request, self._vector(request.worker), self._vector(request.server), {})
+        self.jobs[request.job_id] = seats
+        return seats
+
+    def _vector(self, resources: Resources) -> Vector:
+        """Remembered by identity: jobs mostly bring the same few values again and again."""
+        known = self._vectors.get(id(resources))
+        if known is None or known[0] is not resources:
+            known = self._vectors[id(resources)] = (resources, self.rooms.amounts.need(resources))
+        return known[1]
+
+    def _take_all(self, newcomers: Sequence[Seats]) -> bool:
+        """All held seats at once; False, and nothing changed, where a node does not hold all of them."""
+        index, wanted = self.rooms.index, dict[int, Vector]()
+        for seats in newcomers:
+            held = seats.request.held
+            seats.taken = {
+                post: index[node]
+                for post, node in held.items()
+                if node in index and is_within(post, seats.request.allocation)
+            }
+            for node, counts in seats.by_node().items():
+                need = together(seats.worker, counts[0], seats.server, counts[1])
+                wanted[node] = plus(wanted[node], need) if node in wanted else need
+        if all(self.rooms.fits(need, node) for node, need in wanted.items()):
+            for node, need in wanted.items():
+                self.rooms.take(need, node)
+            return True
+        for seats in newcomers:
+            seats.taken = {}
+        return False
+
+    def _take_held(self, seats: Seats, in_minimum: bool) -> None:
+        request = seats.request
+        for post, node in request.held.items():
+            if is_within(post, request.allocation) and is_within(post, request.minimum) == in_minimum:
+                number = self.rooms.index.get(node)
+                if number is not None:
+                    self.take(seats, post, number)
+
+    # --- seats ---------------------------------------------------------------------------------------------------
+
+    def take(self, seats: Seats, post: Post, node: int) -> bool:
+        """One seat, if the node has the room."""
+        need = seats.need(post)
+        if not self.rooms.fits(need, node):
+            return False
+        self.rooms.take(need, node)
+        seats.taken[post] = node
+        return True
+
+    def release(self, seats: Seats, keep: Allocation) -> dict[Post, int]:
+        """Give up the seats beyond `keep`; what was given up."""
+        released = {post: node for post, node in seats.taken.items() if not is_within(post, keep)}
+        for post, node in released.items():
+            self.rooms.give_back(seats.need(post), node)
+            del seats.taken[post]
+        return released
+
+    def complete(self, seats: Seats, allocation: Allocation) -> bool:
+        """Find seats for all of `allocation` beside those that the job has; False, and nothing changed, if not."""
+        missing = [post for post in posts(allocation) if post not in seats.taken] if seats.taken else posts(allocation)
+        added = self.ways(seats, allocation) if missing else {}
+        if added is None:
+            return False
+        self._add(seats, missing, added)
+        return True
+
+    def ways(self, seats: Seats, allocation: Allocation) -> Added | None:
+        """Where what is missing could go."""
+        present = seats.by_node()
+        workers = allocation.workers - sum([counts[0] for counts in present.values()])
+        servers = allocation.servers - sum([counts[1] for counts in present.values()])
+        soon = seats.request.soon
+        need = together(seats.worker, soon.workers, seats.server, soon.servers) if soon and not present else None
+        return self._spread(self.rooms, Extra(workers, servers, seats.worker, seats.server, need), present)
+
+    def _add(self, seats: Seats, missing: Sequence[Post], added: Added) -> None:
+        """Ranks in order to nodes in order; servers are first in `missing`."""
+        nodes: list[int] = []
+        for role in (1, 0):
+            for node in sorted(added):
+                nodes += [node] * added[node][role]
+        for node, (workers, servers) in added.items():
+            self.rooms.take(together(seats.worker, workers, seats.server, servers), node)
+        seats.taken.update(zip(missing, nodes, strict=True))
+
+
+def is_within(post: Post, allocation: Allocation) -> bool:
+    """Whether an allocation has that post."""
+    role, rank = post
+    return rank < (allocation.workers if role is Role.WORKER else allocation.servers)
