@@ -148,9 +148,14 @@ class _JobSide:
             yield PlacedTask(self._next_key(_COORDINATOR), node)
 
     def _first_node(self) -> str:
-        """Beside the first server, or the first worker of a job without servers."""
+        """Beside the first server, or the first worker of a job without servers; not on a node that is closed.
+
+        While a node is being emptied, wanted tasks are still on it, and its coordinator may have left first.
+        """
         nodes = self._want.nodes
-        return nodes[(Role.SERVER, 0)] if (Role.SERVER, 0) in nodes else nodes[(Role.WORKER, 0)]
+        beside = nodes[(Role.SERVER, 0)] if (Role.SERVER, 0) in nodes else nodes[(Role.WORKER, 0)]
+        candidates = (beside, *sorted(nodes.values()), *sorted(self._open_nodes))
+        return next((node for node in candidates if node in self._open_nodes), beside)
 
     def _fill(self, post: Post) -> PlacedTask:
         """The task that fills a post: the one that does so already, or the next incarnation."""

@@ -123,6 +123,16 @@ def test_a_coordinator_whose_node_is_closed_or_gone_starts_beside_the_first_serv
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-0")),)
 
 
+def test_a_coordinator_leaves_a_node_that_is_being_emptied_before_the_others() -> None:
+    """All of the job was on it, and the wanted tasks still are."""
+    job = a_job("a", has=(1, 1), nodes="node-0")
+    tasks = exited(live_tasks([job]), key("a", Role.COORDINATOR), None)
+    first, *_ = a_cluster(16)
+    nodes = (replace(first, schedulable=False), replace(first, name="node-9"))
+    actions = reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
+    assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-9")),)
+
+
 def test_a_place_is_taken_when_it_has_been_left() -> None:
     """Four cores: a goes from two workers to one, b from one to two."""
     shrinks, grows = a_job("a", has=(2, 1)), a_job("b", has=(1, 0))

@@ -32,13 +32,15 @@ class Verdicts:
             return [self._task(pod, by_name.get(pod.node), lasted) for pod in pods]
 
     def _task(self, pod: ObservedPod, node: ObservedNode | None, lasted: Callable[[str, str], float]) -> Task:
+        cordoned = node is not None and node.is_cordoned
         if pod.phase is TaskPhase.EXITED:
-            return _as_is(pod, pod.trouble)
+            # Some kubelets lose the exit code of a pod that they are told to remove.
+            lost = pod.exit_code is None and pod.trouble is None and pod.is_deleted
+            return _as_is(pod, _removed(pod, cordoned) if lost else pod.trouble)
         if pod.is_bound and (node is None or not node.is_ready):
             return self._on_silent_node(pod, lasted(pod.node, "NotReady"))
         if pod.phase is TaskPhase.RUNNING:
-            drained = pod.is_deleted and node is not None and node.is_cordoned
-            return _as_is(pod, Trouble("Drained", f"node {pod.node} is being drained") if drained else pod.trouble)
+            return _as_is(pod, _removed(pod, cordoned) if pod.is_deleted and cordoned else pod.trouble)
         return self._not_started(pod, lasted)
 
     def _on_silent_node(self, pod: ObservedPod, seconds: float) -> Task:
@@ -59,6 +61,12 @@ class Verdicts:
         if trouble.code in ("ImagePull", "CannotStart") and seconds >= settings.start_seconds:
             return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=COULD_NOT_START, trouble=trouble)
         return _as_is(pod, trouble)
+
+
+def _removed(pod: ObservedPod, cordoned: bool) -> Trouble:
+    if cordoned:
+        return Trouble("Drained", f"node {pod.node} is being drained")
+    return Trouble("Deleted", "its pod was deleted")
 
 
 def _as_is(pod: ObservedPod, trouble: Trouble | None) -> Task:

@@ -7,14 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from optimus_scheduler.types import Node, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.types import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
 from optimus_service import kernel
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
-from optimus_service.clusters.local import checking, machine, slots
+from optimus_service.clusters.local import checking, gpus, machine, slots
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
@@ -42,10 +42,17 @@ class LocalClusterOptions:
     """-P: what lies in the service's own working directory is nothing to tasks."""
     n_cores: float | None = None
     """None: what the machine has."""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPUs of the machine by type, in the order of their indices."""
 
     @staticmethod
     def with_python(
-        directory: Path, python: Path | None, n_slots: int, n_nodes: int, memory_bytes: int | None
+        directory: Path,
+        python: Path | None,
+        n_slots: int,
+        n_nodes: int,
+        memory_bytes: int | None,
+        gpus: Mapping[str, int] = NO_GPUS,
     ) -> LocalClusterOptions:
         """Tasks run by this interpreter; None: the service's own."""
         interpreter = str(python or sys.executable)
@@ -56,6 +63,7 @@ class LocalClusterOptions:
             memory_bytes=memory_bytes,
             task_command=(interpreter, "-m", "optimus_workers", "{role}"),
             check_command=(interpreter, "-P", "-m", "optimus_workers.check_task"),
+            gpus=gpus,
         )
 
 
@@ -71,7 +79,9 @@ class LocalCluster:
         self._boot_id = kernel.boot_id()
         self._n_cores = options.n_cores or machine.cores()
         memory = options.memory_bytes or machine.memory_bytes()
-        self._nodes = slots.cut_into_nodes(options.n_nodes, options.n_slots, memory)
+        self._nodes = slots.cut_into_nodes(options.n_nodes, options.n_slots, memory, options.gpus)
+        devices = gpus.devices_of_nodes(options.gpus, len(self._nodes))
+        self._devices = {node.name: of_node for node, of_node in zip(self._nodes, devices, strict=True)}
         self._children: dict[str, int] = {}
         """Supervisors that this instance spawned and has not collected yet: task name → process id."""
         self._lock = threading.Lock()
@@ -93,9 +103,10 @@ class LocalCluster:
         with self._lock:
             if record.process() is not None or self._is_starting(record):
                 return
+            devices = self._free_devices(launch)
             try:
-                record.write_intent(Intent(launch.key, launch.node, self._boot_id))
-                self._children[launch.key.name] = self._spawn(record, launch)
+                record.write_intent(Intent(launch.key, launch.node, self._boot_id, devices))
+                self._children[launch.key.name] = self._spawn(record, launch, devices)
             except OSError as error:
                 raise ClusterUnavailable(f"cannot start {launch.key.name}: {error}") from error
 
@@ -181,7 +192,26 @@ class LocalCluster:
         """Whether a supervisor is on its way that has not reported yet."""
         return record.path.name in self._children or record.age_seconds(time.time()) < _START_SECONDS
 
-    def _spawn(self, record: TaskRecord, launch: TaskLaunch) -> int:
+    def _free_devices(self, launch: TaskLaunch) -> tuple[int, ...]:
+        """GPUs for the task that no living task has."""
+        need = launch.resources.gpus
+        if not need:
+            return ()
+        living = {task.key.name for task in self._living()}
+        intents = [TaskRecord(path).intent() for path in self._tasks.iterdir() if path.name in living]
+        taken = {index for intent in intents if intent is not None for index in intent.devices}
+        devices = gpus.choose(self._devices.get(launch.node, ()), taken, need)
+        if devices is None:
+            raise ClusterUnavailable(f"{launch.node} has no {dict(need)} free yet")
+        return devices
+
+    def _living(self) -> Iterator[Task]:
+        for path in self._tasks.iterdir():
+            task = self._observe(TaskRecord(path))
+            if task is not None and task.phase is not TaskPhase.EXITED:
+                yield task
+
+    def _spawn(self, record: TaskRecord, launch: TaskLaunch, devices: tuple[int, ...]) -> int:
         role = launch.key.role
         # A coordinator holds no slot: it waits for messages nearly all the time.
         limit = (
@@ -190,6 +220,8 @@ class LocalCluster:
             else slots.cpu_limit(launch.resources.cpu, self._options.n_slots, self._n_cores)
         )
         environment = task_environment(os.environ, launch.environment, limit)
+        if self._options.gpus:  # who has none must not use those of others
+            environment[gpus.VISIBLE] = gpus.visible(devices)
         directory = launch.working_directory or launch.environment.get("OPTIMUS_JOB_DIRECTORY") or str(record.path)
         command = [part.replace("{role}", role.value) for part in self._options.task_command]
         return spawn(record.path, self._log(launch.key), directory, command, environment)

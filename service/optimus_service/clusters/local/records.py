@@ -30,6 +30,8 @@ class Intent:
     key: TaskKey
     node: str
     boot_id: str
+    devices: tuple[int, ...] = ()
+    """Indices of the GPUs that are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class TaskRecord:
             "incarnation": key.incarnation,
             "node": intent.node,
             "boot_id": intent.boot_id,
+            "devices": list(intent.devices),
         }
         _write_atomically(self.path / "intent.json", json.dumps(fields, indent=1) + "\n")
 
@@ -59,7 +62,7 @@ class TaskRecord:
         except (FileNotFoundError, ValueError):  # ValueError: cut short by a power failure, which no task survived
             return None
         key = TaskKey(fields["job_id"], Role(fields["role"]), fields["rank"], fields["incarnation"])
-        return Intent(key, fields["node"], fields["boot_id"])
+        return Intent(key, fields["node"], fields["boot_id"], tuple(fields.get("devices", ())))
 
     def process(self) -> Process | None:
         """The supervisor, which leads the task's process group; None until it has started."""

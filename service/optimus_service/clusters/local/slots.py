@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from optimus_scheduler.types import Node, Resources
+from optimus_scheduler.types import NO_GPUS, Node, Resources
+from optimus_service.clusters.local.gpus import counted, devices_of_nodes
 
 _SMALLEST_LIMIT = 0.01
 """Cores: a task that asked for no CPU at all must still get on."""
 
 
-def cut_into_nodes(n_nodes: int, n_slots: int, memory_bytes: int) -> tuple[Node, ...]:
+def cut_into_nodes(
+    n_nodes: int, n_slots: int, memory_bytes: int, gpus: Mapping[str, int] = NO_GPUS
+) -> tuple[Node, ...]:
     """`n_slots` spread over `local-0`, `local-1`, ... as evenly as whole slots allow, memory in proportion.
 
     There are never more nodes than slots: a node without a slot could host nothing.
@@ -18,9 +22,10 @@ def cut_into_nodes(n_nodes: int, n_slots: int, memory_bytes: int) -> tuple[Node,
     count = min(n_nodes, n_slots)
     names = sorted(f"local-{index}" for index in range(count))
     shares = [n_slots // count + (index < n_slots % count) for index in range(count)]
+    devices = [counted(of_node) for of_node in devices_of_nodes(gpus, count)]
     return tuple(
-        Node(name, Resources(cpu=float(slots), memory_bytes=memory_bytes * slots // n_slots))
-        for name, slots in zip(names, shares, strict=True)
+        Node(name, Resources(cpu=float(slots), memory_bytes=memory_bytes * slots // n_slots, gpus=on_node))
+        for name, slots, on_node in zip(names, shares, devices, strict=True)
     )
 
 

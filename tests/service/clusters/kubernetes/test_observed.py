@@ -114,6 +114,10 @@ def test_leaving_a_cordoned_node_is_a_drain() -> None:
     cordoned = ObservedNode("n1", {}, {}, is_ready=True, is_cordoned=True)
     (task,) = Verdicts(SETTINGS).judge([seen(state("Running", running={}), deleted=True)], [cordoned], 0.0)
     assert (task.phase, task.trouble and task.trouble.code) == (TaskPhase.RUNNING, "Drained")
+    # Some kubelets tell no exit code then.
+    for node, code in ((cordoned, "Drained"), (READY, "Deleted")):
+        (task,) = Verdicts(SETTINGS).judge([seen({"phase": "Failed"}, deleted=True)], [node], 0.0)
+        assert (task.phase, task.exit_code, task.trouble and task.trouble.code) == (TaskPhase.EXITED, None, code)
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
