@@ -107,7 +107,8 @@ def test_a_moved_task_is_a_new_incarnation() -> None:
 def test_an_exited_coordinator_starts_again_where_it_was() -> None:
     job = a_job("a", has=(1, 1), nodes="node-1")
     tasks = exited(live_tasks([job]), key("a", Role.COORDINATOR), 1)
-    actions = actions_for(job, want(1, 1, node="node-1"), tasks)
+    snapshot = a_snapshot([job], a_cluster(16, 16), tuple(tasks))
+    actions = reconcile(snapshot, {"a": want(1, 1, node="node-1")}, SETTINGS)
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-1")),)
 
 

@@ -115,8 +115,8 @@ def test_leaving_a_cordoned_node_is_a_drain() -> None:
     (task,) = Verdicts(SETTINGS).judge([seen(state("Running", running={}), deleted=True)], [cordoned], 0.0)
     assert (task.phase, task.trouble and task.trouble.code) == (TaskPhase.RUNNING, "Drained")
     # Some kubelets tell no exit code then.
-    for node, code in ((cordoned, "Drained"), (READY, "Deleted")):
-        (task,) = Verdicts(SETTINGS).judge([seen({"phase": "Failed"}, deleted=True)], [node], 0.0)
+    for where, code in ((cordoned, "Drained"), (READY, "Deleted")):
+        (task,) = Verdicts(SETTINGS).judge([seen({"phase": "Failed"}, deleted=True)], [where], 0.0)
         assert (task.phase, task.exit_code, task.trouble and task.trouble.code) == (TaskPhase.EXITED, None, code)
 
 
