@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.service.clusters.cluster_harness import FakeHarness, Harness, LocalHarness
-from tests.service.clusters.kubernetes.control_plane import Binaries, ControlPlane, ControlPlaneMissing
 from tests.service.clusters.kubernetes.fake_kubelet import FakeKubelet
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, gateway_of
 
@@ -18,31 +16,6 @@ def local(tmp_path: Path) -> Iterator[LocalHarness]:
     harness = LocalHarness(tmp_path)
     yield harness
     harness.close()
-
-
-@pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
-    """A control plane that the tests started; those that need no more than an API server take `kubeconfig`."""
-    try:
-        binaries = Binaries.find()
-    except ControlPlaneMissing as missing:
-        if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBERNETES") == "1":
-            pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBERNETES=1, but {missing}")
-        pytest.skip(str(missing))
-    started = ControlPlane(binaries)
-    try:
-        yield started
-    finally:
-        started.close()
-
-
-@pytest.fixture(scope="session")
-def kubeconfig(request: pytest.FixtureRequest) -> Path:
-    """Of an administrator of the cluster to test with."""
-    if given := os.environ.get("OPTIMUS_TEST_KUBECONFIG"):
-        return Path(given)
-    started: ControlPlane = request.getfixturevalue("control_plane")
-    return started.kubeconfig
 
 
 @pytest.fixture(scope="session")

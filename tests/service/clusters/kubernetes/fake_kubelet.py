@@ -42,6 +42,8 @@ class FakeKubelet:
         """Of a pod, by its name."""
         self.stays_pending: dict[str, Json] = {}
         """Pods (by the end of their name) whose container never starts: its state."""
+        self.succeeds = {"migrations", "test"}
+        """Components (by label) whose pods are done at once."""
         self.stubborn: set[str] = set()
         """Pods that do not end when they are asked to."""
         self._addresses = (f"10.{a}.{b}.{c}" for a in range(1, 255) for b in range(255) for c in range(1, 255))
@@ -92,11 +94,13 @@ class FakeKubelet:
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
-    def end(self, namespace: str, name: str, code: int, reason: str | None = None) -> None:
+    def end(self, namespace: str, name: str, code: int, reason: str | None = None, container: str = "task") -> None:
         """The container ends by itself."""
         ended = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"), "finishedAt": now()}
         phase = "Succeeded" if code == 0 else "Failed"
-        self.set_pod_status(namespace, name, phase=phase, containerStatuses=[_container({"terminated": ended})])
+        self.set_pod_status(
+            namespace, name, phase=phase, containerStatuses=[_container({"terminated": ended}, container)]
+        )
 
     def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:
         self._gateway.patch(f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
@@ -110,13 +114,15 @@ class FakeKubelet:
         with suppress(ApiRefused, ClusterUnavailable):  # it is gone meanwhile, or the server is
             if metadata.get("deletionTimestamp"):
                 self._leave(pod, namespace, name)
+            elif phase == "Pending" and metadata.get("labels", {}).get("app.kubernetes.io/component") in self.succeeds:
+                self.end(namespace, name, 0, container=pod["spec"]["containers"][0]["name"])
             elif phase == "Pending":
-                self._start(namespace, name)
+                self._start(namespace, name, pod["spec"]["containers"][0]["name"])
 
-    def _start(self, namespace: str, name: str) -> None:
+    def _start(self, namespace: str, name: str, container: str) -> None:
         for end, waiting in self.stays_pending.items():
             if name.endswith(end):
-                self.set_pod_status(namespace, name, containerStatuses=[_container({"waiting": waiting})])
+                self.set_pod_status(namespace, name, containerStatuses=[_container({"waiting": waiting}, container)])
                 return
         self.logs.setdefault(name, f"started {name}\n")
         with self._lock:
@@ -127,8 +133,8 @@ class FakeKubelet:
             phase="Running",
             podIP=address,
             startTime=now(),
-            containerStatuses=[_container({"running": {"startedAt": now()}})],
-            conditions=[{"type": "Ready", "status": "True"}],
+            containerStatuses=[_container({"running": {"startedAt": now()}}, container)],
+            conditions=[{"type": kind, "status": "True"} for kind in ("Initialized", "ContainersReady", "Ready")],
         )
 
     def _leave(self, pod: Json, namespace: str, name: str) -> None:
@@ -186,9 +192,9 @@ def _ready(status: str) -> Json:
     return {"type": "Ready", "status": status, "reason": "FakeKubelet", "lastHeartbeatTime": now()}
 
 
-def _container(state: Json) -> Json:
+def _container(state: Json, name: str) -> Json:
     return {
-        "name": "task",
+        "name": name,
         "image": "none",
         "imageID": "none",
         "ready": "running" in state,

@@ -1,0 +1,91 @@
+"""Real nodes on one machine: containerd and kubelet in network namespaces, started by the scripts of a directory.
+
+`OPTIMUS_TEST_KUBE_NODES` names the directory with `start-control-plane.sh`, `start-node.sh` and `images/`; the binaries
+come from `KUBEBUILDER_ASSETS`. Needs root, containerd, runc, the CNI plugins, iproute2 and iptables.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOW_TO = "set OPTIMUS_TEST_KUBE_NODES and KUBEBUILDER_ASSETS (see docs/kubernetes.md, 'Tests')"
+BRIDGE = "10.240.0.1"
+REPOSITORY = Path(__file__).resolve().parents[4]
+_PROGRAMS = ("containerd", "runc", "ctr", "ip", "iptables", "curl", "openssl")
+
+
+class NodesMissing(Exception):
+    """Real nodes cannot be started here; the message says why."""
+
+
+@dataclass
+class RealCluster:
+    """A control plane on a bridge, with real nodes `n1`, `n2`, ..."""
+
+    directory: Path
+    scripts: Path
+    binaries: Path
+    nodes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, directory: Path, n_nodes: int, gpus: int) -> RealCluster:
+        """Raises `NodesMissing`."""
+        scripts, binaries = os.environ.get("OPTIMUS_TEST_KUBE_NODES"), os.environ.get("KUBEBUILDER_ASSETS")
+        if not scripts or not binaries:
+            raise NodesMissing(HOW_TO)
+        missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+        if missing or not Path("/usr/lib/cni/bridge").exists():
+            raise NodesMissing(f"not installed: {', '.join(missing or ['containernetworking-plugins'])}")
+        if os.geteuid() != 0:
+            raise NodesMissing("real nodes need root")
+        cluster = cls(directory, Path(scripts), Path(binaries))
+        cluster._run("start-control-plane.sh", str(directory), ADDR=BRIDGE)
+        try:
+            for index in range(1, n_nodes + 1):
+                cluster._start_node(index, gpus)
+        except BaseException:
+            cluster.stop()
+            raise
+        return cluster
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / "admin.kubeconfig"
+
+    def kubectl(self, *arguments: str) -> str:
+        command = [str(self.binaries / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def stop(self) -> None:
+        for name in self.nodes:
+            subprocess.run([str(self.directory / name / "stop")], check=False, capture_output=True)
+        subprocess.run([str(self.directory / "stop")], check=False, capture_output=True)
+
+    def _start_node(self, index: int, gpus: int) -> None:
+        # Containers see the machine's Python and this repository, read-only: no image has to be built.
+        mounts = sorted({"/usr", sys.base_prefix, str(REPOSITORY), str(Path(sys.prefix).resolve())})
+        outermost = [path for path in mounts if not any(path != top and path.startswith(f"{top}/") for top in mounts)]
+        self.nodes.append(f"n{index}")
+        image = str(self.scripts / "images" / "hostfs.tar")
+        options = {"HOSTMOUNTS": " ".join(outermost), "GPUS": str(gpus), "IMAGES": str(self.scripts / "images")}
+        self._run("start-node.sh", str(self.directory), str(index), image, **options)
+        for other in range(1, index):
+            # Pods reach those of other nodes directly: the machine itself need not forward anything.
+            for here, there in ((index, other), (other, index)):
+                route = ["route", "replace", f"10.244.{there}.0/24", "via", f"10.240.0.{10 + there}"]
+                subprocess.run(["ip", "-n", f"kn{here}", *route], check=True, capture_output=True)
+
+    def _run(self, script: str, *arguments: str, **options: str) -> None:
+        environment = {**os.environ, "BIN": str(self.binaries), **options}
+        done = subprocess.run(
+            [str(self.scripts / script), *arguments], capture_output=True, text=True, env=environment, timeout=180
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{script} failed: {done.stdout[-1000:]}{done.stderr[-2000:]}")

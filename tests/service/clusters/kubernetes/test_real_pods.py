@@ -1,0 +1,197 @@
+"""The whole on real nodes: pods train, are scaled, drained and killed, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+from tests.service.clusters.kubernetes.real_nodes import BRIDGE, NodesMissing, RealCluster
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(480)]
+
+PATIENCE_SECONDS = 240.0
+TOKEN = "token-of-the-end-to-end-test"
+NAMESPACE = "optimus"
+TASK = "optimus_workers.zoo.digits:mlp"
+
+
+def wait_until(what: str, condition: Callable[[], Any]) -> Any:
+    pause, give_up_at = Event(), time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < give_up_at, f"still not true: {what}"
+        pause.wait(0.3)
+    return found
+
+
+@dataclass
+class Deployment:
+    """The service beside a real cluster, reached by pods over the bridge."""
+
+    cluster: RealCluster
+    directory: Path
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def optimus(self, *arguments: str) -> str:
+        """The command line, as a user types it."""
+        environment = {**os.environ, "OPTIMUS_URL": self.url, "OPTIMUS_TOKEN": TOKEN}
+        command = [sys.executable, "-m", "optimus_cli", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def get(self, path: str) -> Any:
+        answer = httpx.get(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30, trust_env=False)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        return answer.json()
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(f"/v1/jobs/{job_id}")
+        return found
+
+    def running_workers(self, job_id: str) -> int:
+        return int(self.job(job_id)["running"]["workers"])
+
+    def story(self, job_id: str) -> str:
+        events = self.get(f"/v1/jobs/{job_id}/events?limit=100")["events"]
+        return "\n".join(f"{each['at']} {each['kind']} {each['message']}" for each in reversed(events))
+
+    def wait_for_end(self, job_id: str) -> dict[str, Any]:
+        job = wait_until(f"{job_id} has ended", lambda: (found := self.job(job_id))["finished_at"] and found)
+        assert job["state"] == "succeeded", self.story(job_id)
+        ended: dict[str, Any] = job
+        return ended
+
+    def names(self, kind: str) -> list[str]:
+        found = self.cluster.kubectl("-n", NAMESPACE, "get", kind, "-l", "optimus.dev/job", "-o", "name")
+        return found.split()
+
+    def pods_on(self, node: str) -> list[str]:
+        listed = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", "-l", "optimus.dev/job", "-o", "json")
+        return [
+            pod["metadata"]["name"]
+            for pod in json.loads(listed)["items"]
+            if pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"
+        ]
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    directory = Path(tempfile.mkdtemp(prefix="optimus-nodes-"))  # of short name: containerd's sockets are in it
+    try:
+        cluster = RealCluster.start(directory / "cluster", n_nodes=2, gpus=2)
+    except NodesMissing as missing:
+        shutil.rmtree(directory)
+        if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBE_NODES") == "1":
+            pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBE_NODES=1, but {missing}")
+        pytest.skip(f"no real Kubernetes nodes: {missing}")
+    directory.chmod(0o755)
+    jobs = directory / "jobs"
+    jobs.mkdir(mode=0o777)
+    jobs.chmod(0o777)  # as the volume is to be: every job's directory is made with its mode
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    kubernetes = {
+        "namespace": NAMESPACE,
+        "kubeconfig": str(cluster.kubeconfig),
+        "image": "python:3.11-slim",
+        "command": [sys.executable, "-m", "optimus_workers", "{role}"],
+        "jobs_volume": {"hostPath": {"path": str(jobs)}},
+        "grace_seconds": 30,
+        "keep_pods_seconds": 0,
+        "orphan_seconds": 1,
+    }
+    settings = {
+        "OPTIMUS_CLUSTER": "kubernetes",
+        "OPTIMUS_KUBERNETES": json.dumps(kubernetes),
+        "OPTIMUS_HOST": BRIDGE,
+        "OPTIMUS_PORT": "0",
+        "OPTIMUS_TOKEN": TOKEN,
+        "OPTIMUS_DATA_DIRECTORY": str(directory / "data"),
+        "OPTIMUS_ROUND_SECONDS": "5",
+        "OPTIMUS_LEARNING_ROUND_SECONDS": "3",
+        "OPTIMUS_DRAIN_SECONDS": "10",
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
+    with (directory / "service.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "optimus_cli", "serve"], stdout=log, stderr=log, env={**environment, **settings}
+        )
+    try:
+        address = directory / "data" / "service.json"
+        wait_until("the service listens", lambda: address.exists() or process.poll() is not None)
+        assert process.poll() is None, (directory / "service.log").read_text()
+        yield Deployment(cluster, directory, json.loads(address.read_text())["url"], process)
+    finally:
+        process.terminate()
+        process.wait(60)
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def specification(name: str, epochs: int, workers: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "task": TASK,
+        "convergence": {"max_epochs": epochs},
+        "checkpoint_seconds": 2,
+        "workers": {
+            "min": workers[0],
+            "max": workers[1],
+            "resources": {"cpu": 0.25, "memory_bytes": "600Mi", "gpus": 1},
+        },
+        "servers": {"min": 1, "max": 1, "resources": {"cpu": 0.1, "memory_bytes": "500Mi"}},
+    }
+
+
+def submit(deployment: Deployment, specification: dict[str, Any]) -> str:
+    path = deployment.directory / f"{specification['name']}.json"
+    path.write_text(json.dumps(specification))
+    return deployment.optimus("submit", str(path)).strip().splitlines()[-1].strip()
+
+
+def test_pods_train_scale_and_survive(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = deployment.cluster
+    # Four GPUs. The first job grows; the second needs three of them, so the first gives back what it got.
+    first = submit(deployment, specification("first", 80, (1, 4)))
+    wait_until("the first job has more workers", lambda: deployment.running_workers(first) >= 2)
+    second = submit(deployment, specification("second", 20, (3, 3)))
+    wait_until("the second job trains", lambda: deployment.job(second)["step"] > 0)
+    assert deployment.running_workers(first) <= 1, deployment.story(first)
+
+    # A server is killed without a warning.
+    (server,) = (name for name in deployment.names("pods") if f"/{second}-server" in name)
+    cluster.kubectl("-n", NAMESPACE, "delete", server, "--grace-period=0", "--force")
+    # A node is emptied: its tasks leave by SIGTERM and start on the other, or wait for it.
+    cluster.kubectl("drain", "n2", "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=100s")
+    assert deployment.pods_on("n2") == []
+    before = deployment.job(first)["step"] + deployment.job(second)["step"]
+    wait_until("training goes on", lambda: deployment.job(first)["step"] + deployment.job(second)["step"] > before + 5)
+    assert deployment.pods_on("n2") == []
+    cluster.kubectl("uncordon", "n2")
+
+    ended = [deployment.wait_for_end(job_id) for job_id in (first, second)]
+    for job in ended:
+        assert job["result"]["final_loss"] < 0.5, job
+    wait_until("nothing of the jobs is left but logs", lambda: not deployment.names("secrets,services"))
+    alive = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
+    assert {pod["status"]["phase"] for pod in alive} <= {"Succeeded", "Failed"}
+    with capsys.disabled():
+        sys.stdout.write(json.dumps([summary(deployment, job) for job in ended], indent=1) + "\n")
+
+
+def summary(deployment: Deployment, job: dict[str, Any]) -> dict[str, Any]:
+    """What the job had over time, and how long each change stopped it."""
+    points = deployment.get(f"/v1/jobs/{job['id']}/allocations")["allocations"]
+    return {"job": job["id"], "final_loss": job["result"]["final_loss"], "allocations": points}
