@@ -3,6 +3,7 @@
 | what is known | speeds come from |
 |---|---|
 | measured sizes | these; ended jobs of the same task fill in how it scales, at the level that was measured |
+| ... of an all-reduce job | the same with a curve over workers alone (`optimus_models.scaling_curve`) |
 | nothing measured, ended jobs of the same task | theirs, corrected for another batch size |
 | neither, but the layers of its network | arithmetic (`optimus_models.analytic`), until the first measurement |
 """
@@ -16,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_drift import present_speeds
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds, SpeedSource
-from optimus_scheduler.types import EndedJob, Job, Mode, SpeedSample
+from optimus_scheduler.types import Architecture, EndedJob, Job, Mode, SpeedSample
 
 FloatArray = NDArray[np.float64]
 
@@ -28,6 +30,8 @@ MAX_SIMILAR = 4
 """Ended jobs whose speeds are used, the newest."""
 _OTHERS_WEIGHT = 0.3
 """A size measured by another job counts as so much of a measured one, and less with each size measured by itself."""
+_LEAST_WEIGHT = 0.1
+"""Weight of old measurements of all-reduce jobs."""
 _OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.8, 0.5, 0.2
 """What is left of the confidence in speeds that ended jobs of the same project measured with the same batch, ended
 jobs otherwise, and that were calculated; as long as the job itself has measured nothing."""
@@ -38,6 +42,7 @@ class SpeedData(NamedTuple):
 
     samples: tuple[SpeedSample, ...]
     mode: Mode
+    architecture: Architecture
     batch: int | None
     project: str
     half_life_seconds: float
@@ -56,6 +61,7 @@ class SpeedData(NamedTuple):
         return cls(
             job.speed_samples,
             spec.mode,
+            spec.architecture,
             spec.global_batch_size,
             spec.project,
             settings.sample_half_life_seconds,
@@ -86,6 +92,36 @@ class _Points(NamedTuple):
 
 def fit_speeds(data: SpeedData) -> Speeds:
     """The speeds of one job."""
+    return _fit_scaling(data) if data.architecture is Architecture.ALLREDUCE else _fit_servers(data)
+
+
+def _fit_scaling(data: SpeedData) -> Speeds:
+    """Without servers: a curve over workers, whose shape ended jobs of the same task help to tell."""
+    own = _own_points(data)
+    ended = [
+        (
+            [sample.workers for sample in each.speed_samples],
+            [sample.steps_per_second * _batch_ratio(each, data) for sample in each.speed_samples],
+        )
+        for each in data.similar
+    ]
+    calculated = ([sample.workers for sample in data.calculated], [each.steps_per_second for each in data.calculated])
+    others = ended or ([calculated] if data.calculated else [])
+    weights = np.maximum(own.weights, _LEAST_WEIGHT)  # an old size tells the shape even so
+    curve = ScalingCurve.fit(own.workers, own.speeds, weights=weights, others=others)
+    if not curve.n_points and not others:
+        return Speeds(curve, None)
+    trust = 1.0 if curve.n_points else _trust(data)
+    return Speeds(replace(curve, confidence=curve.confidence * trust), _source(data, curve.n_points))
+
+
+def _batch_ratio(ended: EndedJob, data: SpeedData) -> float:
+    """Steps of this job's batch in one of the ended job's, by the examples in them."""
+    ours, theirs = data.batch, ended.global_batch_size
+    return theirs / ours if ours and theirs and data.mode is Mode.SYNC else 1.0
+
+
+def _fit_servers(data: SpeedData) -> Speeds:
     own = _own_points(data)
     measured = own.fit(data)
     others = _others_points(data)

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.types import Allocation
+
+Model = SpeedModel | ScalingCurve
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
@@ -31,7 +34,7 @@ class SpeedSource(StrEnum):
 class Speeds:
     """Steps per second by (workers, servers), predicted block by block when first asked for."""
 
-    def __init__(self, model: SpeedModel, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
+    def __init__(self, model: Model, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
         """`source`: None when nothing is known."""
         self.model = model
         self.source = source

@@ -62,16 +62,16 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     """
     pairs = np.array(
         [
-            (*_pair(one.present), *_pair(one.minimum), *_pair(one.maximum), one.learning, one.measured)
+            (*_pair(one.present), *_pair(one.minimum), *_pair(one.maximum), one.learning, one.measured, _is_unknown(one))
             for one in outlooks
         ],
         dtype=np.int64,
-    ).reshape(-1, 8)
+    ).reshape(-1, 9)
     present, least, most = pairs[:, 0:2], pairs[:, 2:4], pairs[:, 4:6]
-    learning, measured = pairs[:, 6].astype(bool), pairs[:, 7].astype(bool)
+    learning, measured, unknown = pairs[:, 6:9].astype(bool).T
     held = present.sum(axis=1) > 0
     tasks = np.where(held, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
-    most_tasks = np.where(learning, tasks, most.sum(axis=1))
+    most_tasks = np.where(learning | (unknown & ~held), tasks, most.sum(axis=1))
     return Sizes(present, held, least, most, most_tasks, held & ~measured)
 
 
@@ -135,6 +135,11 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     is_least = (workers == sizes.least[job, 0]) & (servers == sizes.least[job, 1])
     fixed = is_present | is_least | (tasks == 0)
     return fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job]))
+
+
+def _is_unknown(outlook: Outlook) -> bool:
+    """Whether nothing says how much it still has to do."""
+    return outlook.speeds.source is None or outlook.forecast.remaining_steps is None
 
 
 def _pair(size: object) -> tuple[int, int]:

@@ -36,7 +36,7 @@ def claims(
     """
     row = candidates.first[:-1].copy()
     may_start = np.ones(len(outlooks), dtype=bool)
-    late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not one.is_held}
+    late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not (one.is_held or one.claimed)}
     for j in _kept(outlooks, settings):
         wanted = _row_of(outlooks[j], candidates, j, settings)
         if (demand[wanted] <= room + 1e-9).all():
@@ -63,13 +63,14 @@ def overdue_seconds(outlook: Outlook, settings: Settings) -> float:
 
 
 def _kept(outlooks: Sequence[Outlook], settings: Settings) -> list[int]:
-    """Running jobs that keep something, the longest running first."""
+    """Jobs with a claim, then running jobs that keep something, the longest running first."""
     kept = [
         j
         for j, one in enumerate(outlooks)
-        if one.is_held and (one.held_seconds < settings.least_run_seconds or is_near_end(one, settings))
+        if one.claimed
+        or (one.is_held and (one.held_seconds < settings.least_run_seconds or is_near_end(one, settings)))
     ]
-    return sorted(kept, key=lambda j: (-outlooks[j].held_seconds, outlooks[j].id))
+    return sorted(kept, key=lambda j: (not outlooks[j].claimed, -outlooks[j].held_seconds, outlooks[j].id))
 
 
 def is_near_end(outlook: Outlook, settings: Settings) -> bool:
@@ -79,7 +80,7 @@ def is_near_end(outlook: Outlook, settings: Settings) -> bool:
 def _row_of(outlook: Outlook, candidates: Candidates, j: int, settings: Settings) -> int:
     """The row of what it has, near its end; else of its minimum."""
     least = int(candidates.first[j]) + 1
-    if not is_near_end(outlook, settings):
+    if not (outlook.is_held and is_near_end(outlook, settings)):
         return least
     rows = slice(int(candidates.first[j]), int(candidates.first[j + 1]))
     size = outlook.present

@@ -1,0 +1,141 @@
+"""How the speed of one job grows with its workers alone: for all-reduce jobs, of which only sizes were measured.
+
+ln f(w) is Amdahl's law plus a Gaussian process in u = ln w: a level, a slope, and a random walk. Between measured sizes
+it interpolates, beyond them it goes on with the slope that was measured, ever less sure. Measurements of other jobs of
+the same kind tell the shape; the level is each job's own.
+
+References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from optimus_models.history import FloatArray
+
+_SERIAL = 0.05
+"""Part of a step on one worker that more workers do not share, before anything is measured: 8 workers are then believed
+to be 5.9 times as fast as one, 16 are 9.1 times."""
+_LEVEL = 3.0
+"""Sigma of the logarithm of the level: unknown."""
+_OWN_LEVEL = 0.15
+"""... and of how jobs of the same kind and batch size differ in it."""
+_SLOPE = 0.2
+"""Sigma of how much faster or slower the speed grows with ln w than assumed."""
+_WALK = 0.15
+"""Sigma of what happens on top of that from w to e·w: a ring that leaves its node, a batch that fits a cache."""
+_NOISE = 0.05
+"""Relative error of one measured speed."""
+_STRANGER_NOISE = 0.1
+"""... and of another job's as evidence for this one's: its nodes were others."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalingCurve:
+    """The curve of one job."""
+
+    n_points: int
+    """Distinct sizes that the job itself has measured."""
+    confidence: float
+    """0 (no measurement) to 1."""
+    error: float
+    """Relative error of the measurements round the curve."""
+    _at: FloatArray = field(repr=False)
+    """(n,) ln w of the measurements."""
+    _source: FloatArray = field(repr=False)
+    """(n,) number of the job that measured; 0 is this one."""
+    _inverse: FloatArray = field(repr=False)
+    _weights: FloatArray = field(repr=False)
+
+    @classmethod
+    def fit(
+        cls,
+        workers: ArrayLike,
+        speeds: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+        others: Sequence[tuple[ArrayLike, ArrayLike]] = (),
+    ) -> ScalingCurve:
+        """Fit to parallel arrays, `speeds` in steps per second; `others` are those of jobs of the same kind, in the
+        same unit. `weights` from 0 to 1 fade measurements. Never raises on data: what is not above 0 is ignored.
+        """
+        own = _points(workers, speeds, 1.0 if weights is None else weights, _NOISE, source=0)
+        strangers = [_points(*each, 1.0, _STRANGER_NOISE, source=s) for s, each in enumerate(others, start=1)]
+        at, target, noise, source = (np.concatenate(columns) for columns in zip(own, *strangers, strict=True))
+        covariance = _kernel(at, source, at, source) + np.diag(noise**2)
+        inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+        coefficients = inverse @ target
+        n_points = len(np.unique(np.round(own[0], 9)))
+        misfit = target - (covariance - np.diag(noise**2)) @ coefficients
+        error = float(np.sqrt(np.mean(misfit**2))) if len(at) else _NOISE
+        n_shape = len(np.unique(np.round(at, 9)))
+        evidence = n_points + 0.7 * (n_shape - n_points)
+        return cls(n_points, evidence / (evidence + 2.0), max(error, _NOISE), at, source, inverse, coefficients)
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """Speed of one worker in steps/s, and how many times as fast 2, 4 and 8 are."""
+        one, two, four, eight = self.predict([1, 2, 4, 8], [0, 0, 0, 0]).tolist()
+        return MappingProxyType({"one": one, "of_2": two / one, "of_4": four / one, "of_8": eight / one})
+
+    def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
+        """Steps per second with so many workers, above 0; `servers` says nothing."""
+        at = _logarithm(workers)
+        return np.asarray(np.exp(_prior(at) + self._cross(at) @ self._weights))
+
+    def predict_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds (low, high) that hold a measured speed with probability `coverage`."""
+        at = _logarithm(workers)
+        cross, here = self._cross(at), np.zeros(len(at))
+        variance = np.diag(_kernel(at, here, at, here)) - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
+        sigma = np.sqrt(np.maximum(variance, 0.0) + _NOISE**2)
+        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, 3.0))
+        mean = self.predict(workers, servers)
+        return mean / factor, mean * factor
+
+    def next_measurement(self, candidates: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """Which of the (workers, servers) `candidates` is least sure; None when there are none."""
+        if not candidates:
+            return None
+        low, high = self.predict_interval([w for w, _ in candidates], [p for _, p in candidates])
+        return candidates[int(np.argmax(np.round(np.log(high / low), 9)))]
+
+    def _cross(self, at: FloatArray) -> FloatArray:
+        return _kernel(at, np.zeros(len(at)), self._at, self._source)
+
+
+_Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+
+
+def _points(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: float, source: int) -> _Columns:
+    """ln w, ln f less the prior, sigma and source of each usable measurement."""
+    w, f = np.asarray(workers, dtype=np.float64).reshape(-1), np.asarray(speeds, dtype=np.float64).reshape(-1)
+    v = np.broadcast_to(np.asarray(weights, dtype=np.float64), f.shape)
+    usable = np.isfinite(f) & (f > 0) & np.isfinite(w) & (w >= 1) & (v > 0)
+    at = np.log(w[usable])
+    sigma = noise / np.sqrt(np.clip(v[usable], 1e-3, 1.0))
+    return at, np.log(f[usable]) - _prior(at), sigma, np.full(len(at), float(source))
+
+
+def _logarithm(workers: ArrayLike) -> FloatArray:
+    return np.asarray(np.log(np.maximum(np.asarray(workers, dtype=np.float64).reshape(-1), 1.0)))
+
+
+def _prior(at: FloatArray) -> FloatArray:
+    """ln of Amdahl's law, w/(1 + s(w - 1)), at ln w."""
+    return np.asarray(at - np.log1p(_SERIAL * np.expm1(at)))
+
+
+def _kernel(a: FloatArray, a_source: FloatArray, b: FloatArray, b_source: FloatArray) -> FloatArray:
+    """(n, m) prior covariance."""
+    shape = _SLOPE**2 * np.outer(a, b) + _WALK**2 * np.minimum(a[:, None], b)
+    level = _LEVEL**2 + _OWN_LEVEL**2 * (a_source[:, None] == b_source)
+    return np.asarray(shape + level)
