@@ -9,7 +9,21 @@ import typer
 from typer.core import TyperGroup
 
 from optimus_cli import output
-from optimus_cli.commands import cluster, db, demo, jobs, logs, predict, serve, simulate, study, submit, watch
+from optimus_cli.commands import (
+    cluster,
+    db,
+    demo,
+    export_trace,
+    jobs,
+    logs,
+    predict,
+    project,
+    serve,
+    simulate,
+    study,
+    submit,
+    watch,
+)
 from optimus_cli.errors import CliError
 
 INTERRUPTED = 130
@@ -41,6 +55,7 @@ app = typer.Typer(
 SERVICE = "Run the service"
 JOBS = "Jobs"
 app.command(rich_help_panel=JOBS)(submit.submit)
+app.add_typer(project.app, name="project", rich_help_panel="Cluster")
 app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(rich_help_panel=JOBS)(jobs.describe)
 app.command(rich_help_panel=JOBS)(jobs.explain)
@@ -54,6 +69,7 @@ app.command(rich_help_panel=SERVICE)(serve.serve)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.command(rich_help_panel=SERVICE)(demo.demo)
 app.command(rich_help_panel="Experiments")(simulate.simulate)
+app.command("export-trace", rich_help_panel="Experiments")(export_trace.export_trace)
 
 
 def _print_version(wanted: bool) -> None:

@@ -254,6 +254,24 @@ class Node(TypedDict):
     tasks: list[str]
 
 
+class Quota(TypedDict):
+    share: float | None
+    cpu: float | None
+    memory_bytes: int | None
+    gpus: dict[str, int]
+    may_borrow: bool
+
+
+class Project(TypedDict):
+    name: str
+    quota: Quota
+    guaranteed: NodeResources
+    used: NodeResources
+    borrowed: NodeResources
+    jobs: dict[str, int]
+    updated_at: str
+
+
 class Cluster(TypedDict):
     capacity: NodeResources
     used: NodeResources

@@ -10,7 +10,18 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Event, Explanation, Job, Log, Node, Predictions
+from optimus_cli.bodies import (
+    AllocationPoint,
+    Cluster,
+    Decision,
+    Event,
+    Explanation,
+    Job,
+    Log,
+    Node,
+    Predictions,
+    Project,
+)
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -105,6 +116,32 @@ class Client:
         params = {} if task is None else {"task": task}
         return cast("list[Log]", self._call("GET", _job_path(job_id, "logs"), params=params)["logs"])
 
+    def trace(self, params: Params) -> Iterator[str]:
+        """What happened, line by line as it comes."""
+        try:
+            with self._http.stream("GET", "/v1/trace", params=params) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                yield from response.iter_lines()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    # --- projects
+
+    def projects(self) -> list[Project]:
+        """Those that have a quota, by name."""
+        return cast("list[Project]", self._call("GET", "/v1/projects")["projects"])
+
+    def project(self, name: str) -> Project:
+        return cast("Project", self._call("GET", _project_path(name)))
+
+    def put_project(self, name: str, quota: Mapping[str, Any]) -> Project:
+        return cast("Project", self._call("PUT", _project_path(name), json=quota))
+
+    def delete_project(self, name: str) -> None:
+        self._call("DELETE", _project_path(name))
+
     # --- the cluster
 
     def nodes(self) -> list[Node]:
@@ -122,6 +159,14 @@ class Client:
 
     # --- one call
 
+    def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
+        if isinstance(error, httpx.TimeoutException):
+            return Unreachable(f"The service at {self.url} did not answer in time.")
+        return Unreachable(
+            f"No service answers at {self.url} ({error}).\n"
+            "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
+        )
+
     def _pages(self, path: str, key: str, params: Params, limit: int | None) -> Iterator[Any]:
         cursor: str | None = None
         left = limit
@@ -138,15 +183,12 @@ class Client:
     def _call(self, method: str, path: str, **arguments: Any) -> Any:
         try:
             response = self._http.request(method, path, **arguments)
-        except httpx.TimeoutException as error:
-            raise Unreachable(f"The service at {self.url} did not answer in time.") from error
         except httpx.HTTPError as error:
-            raise Unreachable(
-                f"No service answers at {self.url} ({error}).\n"
-                "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
-            ) from error
+            raise self._unreachable(error) from error
         if not response.is_success:
             raise _refusal(response)
+        if response.status_code == httpx.codes.NO_CONTENT:
+            return None
         try:
             return response.json()
         except ValueError as error:
@@ -166,6 +208,10 @@ def _checked_url(url: str) -> str:
 
 def _job_path(job_id: str, *rest: str) -> str:
     return "/".join(["/v1/jobs", quote(job_id, safe=""), *rest])
+
+
+def _project_path(name: str) -> str:
+    return f"/v1/projects/{quote(name, safe='')}"
 
 
 def _refusal(response: httpx.Response) -> Refused:

@@ -29,6 +29,9 @@ class Outlook:
     held_seconds: float = 0.0
     """How long the job has had its present size; 0 while it has none."""
 
+    claimed: bool = False
+    """Whether a quota or deadline gives it a right to its minimum, before anything is compared."""
+
     @property
     def id(self) -> str:
         return self.job.id

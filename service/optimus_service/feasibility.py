@@ -28,7 +28,10 @@ def objections(spec: JobSpecBody, nodes: Sequence[Node]) -> list[ProblemErrorBod
     """
     if not nodes:
         return []
-    rooms = [_amounts_of_node(node.capacity) for node in nodes]
+    unknown = list(_unknown_types(spec, nodes))
+    if unknown:
+        return unknown
+    rooms = [_amounts_of_node(node.capacity, spec.gpu_types) for node in nodes]
     found = [error for role, demand in _roles(spec) for error in _too_large_tasks(role, demand, rooms)]
     return found or list(_too_many_tasks(spec, rooms))
 
@@ -39,6 +42,14 @@ def unpriced(spec: JobSpecBody, settings: Settings) -> list[ProblemErrorBody]:
         return []
     message = "the service has no prices: its operator sets OPTIMUS_PRICE_PER_GPU_HOUR or OPTIMUS_PRICE_PER_CORE_HOUR"
     return [ProblemErrorBody(field="convergence.max_cost", message=message)]
+
+
+def _unknown_types(spec: JobSpecBody, nodes: Sequence[Node]) -> Iterator[ProblemErrorBody]:
+    """GPU types of which none is in the cluster. One that is there is enough."""
+    offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
+    if spec.gpu_types and spec.workers.resources.gpus and not set(spec.gpu_types) & set(offered):
+        there = ", ".join(offered) or "none"
+        yield ProblemErrorBody(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
 
 
 def _roles(spec: JobSpecBody) -> tuple[tuple[str, TaskDemandBody], ...]:
@@ -100,6 +111,7 @@ def _amounts_of_task(resources: ResourcesBody) -> Amounts:
     return resources.cpu, resources.memory_bytes, resources.gpus
 
 
-def _amounts_of_node(resources: Resources) -> Amounts:
-    """The GPUs of one task are of one type: what counts is how many a node has of its commonest."""
-    return resources.cpu, resources.memory_bytes, max(resources.gpus.values(), default=0)
+def _amounts_of_node(resources: Resources, gpu_types: Sequence[str]) -> Amounts:
+    """The GPUs of one task are of one type: what counts is how many a node has of its commonest that is accepted."""
+    accepted = [count for kind, count in resources.gpus.items() if not gpu_types or kind in gpu_types]
+    return resources.cpu, resources.memory_bytes, max(accepted, default=0)

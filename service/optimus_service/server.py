@@ -193,6 +193,7 @@ def make_cluster(settings: Settings) -> Cluster:
         n_slots=settings.local_slots,
         n_nodes=settings.local_nodes,
         memory_bytes=settings.local_memory_bytes,
+        gpus=settings.local_gpus,
     )
     return LocalCluster(options)
 

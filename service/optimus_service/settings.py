@@ -71,6 +71,10 @@ class Settings(BaseSettings):
         default_factory=lambda: os.cpu_count() or 1, ge=1, le=4096, description="CPU slots of the local cluster"
     )
     local_nodes: int = Field(default=1, ge=1, le=256, description="nodes that the local slots are spread over")
+    local_gpus: dict[str, Annotated[int, Field(ge=0, le=64)]] = Field(
+        default_factory=dict,
+        description='GPUs of this machine by type, in the order of their indices, as JSON: {"a100": 2}',
+    )
     local_memory_bytes: int | None = Field(default=None, ge=0, description="default: the machine's memory")
     local_python: Path | None = Field(
         default=None, description="interpreter that runs tasks; default: the service's own"
@@ -91,6 +95,9 @@ class Settings(BaseSettings):
         default_factory=dict, description='price of one GPU for one hour, by type, as JSON: {"V100": 2.48}'
     )
     price_per_core_hour: Price = Field(default=0.0, description="price of one CPU core for one hour")
+    gpu_type_by: Literal["speed", "price"] = Field(
+        default="speed", description="what decides between GPU types: the speed of a job's part, or speed per price"
+    )
     learn_from_finished_jobs: bool = Field(
         default=True, description="predict jobs with what earlier jobs of the same task did"
     )
@@ -128,6 +135,7 @@ class Settings(BaseSettings):
             drain_seconds=self.drain_seconds,
             price_per_gpu_hour=MappingProxyType(dict(self.price_per_gpu_hour)),
             price_per_core_hour=self.price_per_core_hour,
+            gpu_type_by=self.gpu_type_by,
         )
 
     @property

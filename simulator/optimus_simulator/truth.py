@@ -122,7 +122,8 @@ class ParametricTruth:
 
     total_steps: float
     law: SpeedLaw
-    loss_law: LossLaw | None = None
+    loss_law: Callable[[float], float] | None = None
+    """Of the epoch; a `LossLaw` or what was measured."""
     epoch_steps: float | None = None
     crossing_factor: float = 1.0
     """Speed that is left of a job on several nodes, in (0, 1]."""

@@ -40,6 +40,8 @@ PAIRS: list[tuple[Any, type[BaseModel]]] = [
     (bodies.NodeResources, schemas.NodeResourcesBody),
     (bodies.Node, schemas.NodeBody),
     (bodies.Cluster, schemas.ClusterBody),
+    (bodies.Quota, schemas.QuotaBody),
+    (bodies.Project, schemas.ProjectBody),
     (bodies.Log, schemas.LogBody),
 ]
 

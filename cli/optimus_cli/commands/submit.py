@@ -62,9 +62,17 @@ def submit(
     worker_cpu: Annotated[float | None, typer.Option(help="Cores of one worker.", rich_help_panel=SIZE)] = None,
     worker_memory: Annotated[str | None, typer.Option(help="Such as 512Mi or 2Gi.", rich_help_panel=SIZE)] = None,
     worker_gpus: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
+    gpu_types: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE,...", help="GPU types that will do; default: any.", rich_help_panel=SIZE),
+    ] = None,
     server_cpu: Annotated[float | None, typer.Option(help="Cores of one server.", rich_help_panel=SIZE)] = None,
     server_memory: Annotated[str | None, typer.Option(help="Such as 512Mi or 2Gi.", rich_help_panel=SIZE)] = None,
     priority: Annotated[float | None, typer.Option(help="Multiplies the job's gain.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="When it should be done, such as 2026-12-24T18:00:00Z.")
+    ] = None,
+    deadline_seconds: Annotated[float | None, typer.Option(help="The same, counted from the submission.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Checkpoint period.")] = None,
     working_directory: Annotated[
@@ -115,7 +123,10 @@ def submit(
         Flag("--worker-gpus", ("workers", "resources", "gpus"), worker_gpus),
         Flag("--server-cpu", ("servers", "resources", "cpu"), server_cpu),
         Flag("--server-memory", ("servers", "resources", "memory_bytes"), server_memory),
+        Flag("--gpu-types", ("gpu_types",), gpu_types and [kind.strip() for kind in gpu_types.split(",")]),
         Flag("--priority", ("priority",), priority),
+        Flag("--deadline", ("deadline",), deadline),
+        Flag("--deadline-seconds", ("deadline_seconds",), deadline_seconds),
         Flag("--seed", ("seed",), seed),
         Flag("--checkpoint-seconds", ("checkpoint_seconds",), checkpoint_seconds),
         Flag("--working-directory", ("working_directory",), working_directory and str(working_directory)),

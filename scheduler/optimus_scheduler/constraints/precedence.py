@@ -15,7 +15,7 @@ granted as they are, and the policy shares out the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.constraints.terms import bounded
 from optimus_scheduler.outlook import Outlook
@@ -56,7 +56,9 @@ class Sharing:
         grants = self.plainly(contenders, capacity)
         if all(_is_met(grants[job_id], claim) for job_id, claim in claims.items()):
             return grants
-        claiming = [bounded(one, claims[one.id], one.maximum) for one in contenders if one.id in claims]
+        claiming = [
+            replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in contenders if one.id in claims
+        ]
         room = left(capacity, demand_of(claiming, claims))
         kept, out = _admitted([one for one in contenders if one.id not in claims], room, grants, self.settings)
         nothing = {one.id: Grant(NOTHING, held_back) for one in out}

@@ -148,7 +148,7 @@ def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
 
 
 def _confined(grant: Grant) -> Grant:
-    waits = grant.allocation.is_empty and grant.reason is Reason.WAITING_FOR_RESOURCES
+    waits = grant.allocation.is_empty and grant.reason in (Reason.WAITING_FOR_RESOURCES, Reason.BETTER_USED_ELSEWHERE)
     return replace(grant, reason=Reason.WAITING_FOR_QUOTA) if waits else grant
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from optimus_service.api import cluster, docs_page, explanation, from_tasks, health, job_details, jobs, problems
+from optimus_service.api import cluster, docs_page, explanation, from_tasks, health, job_details, jobs, problems, projects, trace
 from optimus_service.api.auth import AccessMiddleware
 from optimus_service.api.observe import ObserveMiddleware
 from optimus_service.api.openapi import openapi_document
@@ -18,7 +18,8 @@ from optimus_service.figures import figures_reader
 from optimus_service.learning import Lessons
 from optimus_service.predictions import HistoryCache
 
-_ROUTERS = tuple(module.router for module in (jobs, job_details, explanation, from_tasks, cluster, health, docs_page))
+_PARTS = (jobs, job_details, explanation, from_tasks, cluster, projects, trace, health, docs_page)
+_ROUTERS = tuple(module.router for module in _PARTS)
 
 
 def _lessons(services: Services) -> Lessons | None:

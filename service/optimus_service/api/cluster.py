@@ -69,11 +69,12 @@ def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
     needs: dict[tuple[str, Role], Resources] = {}
     for job_id in sorted({task.key.job_id for task in tasks}):
         try:
-            spec = JobSpecBody.model_validate(services.repository.get_job(job_id).spec)
+            job = services.repository.get_job(job_id)
         except JobNotFound:
             continue
-        needs[job_id, Role.WORKER] = resources_of(spec.workers.resources)
-        needs[job_id, Role.SERVER] = resources_of(spec.servers.resources)
+        spec, gpu_type = JobSpecBody.model_validate(job.spec), job.running.gpu_type or job.wanted.gpu_type
+        needs[job_id, Role.WORKER] = resources_of(spec.workers.resources, gpu_type)
+        needs[job_id, Role.SERVER] = resources_of(spec.servers.resources, gpu_type)
     return needs
 
 

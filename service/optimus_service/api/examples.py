@@ -114,6 +114,14 @@ RESULTS: Examples = {
     },
 }
 
+QUOTAS: Examples = {
+    "share": {"summary": "A quarter of everything", "value": {"share": 0.25}},
+    "GPUs": {
+        "summary": "Eight GPUs, and never more than its part",
+        "value": {"gpus": {"a100": 8}, "memory_bytes": "512Gi", "may_borrow": False},
+    },
+}
+
 SUBMITTED: dict[int | str, dict[str, Any]] = {
     200: {"description": "A repetition: the job that the first request made"},
     201: {

@@ -99,7 +99,7 @@ def problem_of(error: Exception) -> Problem:
             return invalid(field_errors(error.errors()))
         case HTTPException():
             return _of_http(error)
-        case store_errors.JobNotFound():
+        case store_errors.JobNotFound() | store_errors.ProjectNotFound():
             return Problem(404, str(error))
         case store_errors.InvalidCursor():
             return invalid_field("cursor", "must be the next_cursor of an earlier answer of this list")

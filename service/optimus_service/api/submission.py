@@ -13,6 +13,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.feasibility import objections, unpriced
 from optimus_service.job_tokens import new_nonce
+from optimus_service.loop.specification import deadline_of
 from optimus_service.store.errors import JobIdTaken
 from optimus_service.store.records import JobRecord
 
@@ -69,5 +70,8 @@ def _check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> No
         return  # nobody can tell now, and a job may well wait until the cluster is back
     if errors:
         raise invalid(errors)
+    due = deadline_of(spec, services.clock())
+    if due is not None and due <= services.clock():
+        raise invalid_field("deadline", "is in the past")
     if why_not is not None:
         raise invalid_field("task", why_not)

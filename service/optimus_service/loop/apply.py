@@ -106,7 +106,8 @@ class Applier:
             return  # it ended after the snapshot was taken
         launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role))
         # The record comes first: whatever is on the cluster is known to the database.
-        self._repository.put_task(task.key, task.node, self._clock(), fence)
+        gpu_type = next(iter(launch.resources.gpus), None)
+        self._repository.put_task(task.key, task.node, self._clock(), fence, gpu_type)
         self._cluster.start(launch)
         _log.info("task started", task=task.key.name, node=task.node)
 

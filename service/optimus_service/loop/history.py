@@ -43,6 +43,7 @@ class _Windows:
 
     workers: int
     servers: int
+    gpu_type: str | None = None
     at: float = 0.0
     by_rank: dict[int, _Window] = field(default_factory=dict)
 
@@ -65,27 +66,28 @@ class _Windows:
             return None
         speed = sum(window.steps_per_second for window in filled)
         n_steps = sum(window.n_steps for window in filled)
-        return SpeedSample(self.workers, self.servers, speed, n_steps=n_steps, at=self.at)
+        return SpeedSample(self.workers, self.servers, speed, n_steps=n_steps, at=self.at, gpu_type=self.gpu_type)
 
 
 class SpeedHistory:
-    """Measured speeds by size. How much an old one still counts is the scheduler's choice: each says when it was."""
+    """Measured speeds by size and GPU type. How much an old one counts is for the scheduler: each says when it was."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._epoch = 0
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
-        self._closed: dict[tuple[int, int], deque[SpeedSample]] = {}
+        self._closed: dict[tuple[int, int, str], deque[SpeedSample]] = {}
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Sample, gpu_type: str | None = None) -> None:
+        """`gpu_type`: of the membership that the sample is from."""
         if sample.membership_epoch > self._epoch:
             self._close(_LEAST_SECONDS)
             self._epoch = sample.membership_epoch
         late = sample.membership_epoch < self._epoch
         if late or sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
             return
-        self._open = self._open or _Windows(sample.workers, sample.servers)
+        self._open = self._open or _Windows(sample.workers, sample.servers, gpu_type)
         self._open.add(sample)
         if self._open.speed(self._mode, WINDOW_SECONDS) is not None:
             self._close(WINDOW_SECONDS)
@@ -100,8 +102,8 @@ class SpeedHistory:
         speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None
         self._open = None
         if speed is not None:
-            size = (speed.workers, speed.servers)
-            self._closed.setdefault(size, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
+            place = (speed.workers, speed.servers, speed.gpu_type or "")
+            self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
 
 
 class JobHistory:
@@ -121,12 +123,15 @@ class JobHistory:
         self._furthest_step = -1
         self._begins: dict[int, int] = {}
         """Membership epoch → the step at which it began."""
+        self._gpu_types: dict[int, str | None] = {}
+        """Membership epoch → what its workers run on."""
 
     def learn_memberships(self, memberships: Iterable[MembershipRecord]) -> None:
         """To be called before the samples are added: a membership that began further back undoes steps."""
         for membership in memberships:
             if membership.epoch not in self._begins:
                 self._begins[membership.epoch] = membership.step
+                self._gpu_types[membership.epoch] = membership.gpu_type
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
                     self.metrics.roll_back(membership.step)
@@ -139,7 +144,7 @@ class JobHistory:
             self.last_id = sample.id
             if sample.step > self._furthest_step:
                 self._furthest_step, self.progressed_at = sample.step, sample.received_at
-            self.speeds.add(sample)
+            self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
             if sample.step <= self._end_of(sample.membership_epoch):
                 self.losses.add(sample.step, sample.loss, sample.n_examples)
                 self._add_metric(sample)

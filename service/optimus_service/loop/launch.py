@@ -43,21 +43,24 @@ class LaunchContext:
             "OPTIMUS_JOB_DIRECTORY": str(directory),
             "OPTIMUS_JOB_SPEC": json.dumps(job.spec),
         }
+        resources = _resources(task.key.role, spec, job.wanted.gpu_type)
+        for gpu_type, count in resources.gpus.items():
+            ours |= {"OPTIMUS_GPU_TYPE": gpu_type, "OPTIMUS_GPUS": str(count)}
         return TaskLaunch(
             key=task.key,
             node=task.node,
-            resources=_resources(task.key.role, spec),
+            resources=resources,
             environment={**spec.environment, **ours},
             working_directory=spec.working_directory or str(directory),
         )
 
 
-def _resources(role: Role, spec: JobSpecBody) -> Resources:
+def _resources(role: Role, spec: JobSpecBody, gpu_type: str | None) -> Resources:
     """A coordinator is not allocated: it takes next to nothing."""
     match role:
         case Role.WORKER:
-            return resources_of(spec.workers.resources)
+            return resources_of(spec.workers.resources, gpu_type)
         case Role.SERVER:
-            return resources_of(spec.servers.resources)
+            return resources_of(spec.servers.resources, gpu_type)
         case Role.COORDINATOR:
             return Resources()

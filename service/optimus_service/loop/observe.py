@@ -97,7 +97,9 @@ class Observer:
             for record in records
             if record.id in wanted  # it may have ended between the two queries
         )
-        return Snapshot(now, view.nodes, jobs, merge_tasks(view.tasks, self._repository.newest_tasks()))
+        tasks = merge_tasks(view.tasks, self._repository.newest_tasks())
+        quotas = tuple(project.quota for project in self._repository.projects())
+        return Snapshot(now, view.nodes, jobs, tasks, quotas)
 
     def _learn(self, now: float) -> None:
         """From jobs that ended since the last round, while their histories are still in memory."""
@@ -155,7 +157,7 @@ def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Ta
         if record.exited_at is not None:
             task = Task(record.key, record.node, TaskPhase.EXITED, exit_code=record.exit_code)
         if task is not None:
-            found[record.key] = replace(task, unwanted_since=record.unwanted_since)
+            found[record.key] = replace(task, unwanted_since=record.unwanted_since, gpu_type=record.gpu_type)
     return tuple(found[key] for key in sorted(found))
 
 
@@ -198,12 +200,12 @@ def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...
 def spent(
     memberships: Sequence[MembershipRecord], spec: JobSpec, gpu_type: str | None, settings: Settings, now: float
 ) -> float:
-    """Money spent by memberships on GPUs of this type until `now`, at the prices of `settings`."""
+    """Money spent by memberships, each on its GPU type (`gpu_type` where it is not known), until `now`."""
     if not has_prices(settings):
         return 0.0
     ends = [later.at for _, later in pairwise(memberships)] + [now]
     return sum(
-        cost_per_second(spec, Allocation(len(each.workers), len(each.servers), gpu_type), settings)
+        cost_per_second(spec, Allocation(len(each.workers), len(each.servers), each.gpu_type or gpu_type), settings)
         * max(end - each.at, 0.0)
         for each, end in zip(memberships, ends, strict=False)
     )
@@ -221,5 +223,6 @@ def attained_share_seconds(
 
 
 def _share(membership: MembershipRecord, spec: JobSpec, capacity: Resources) -> float:
-    held = spec.worker.resources * len(membership.workers) + spec.server.resources * len(membership.servers)
+    worker = spec.on(membership.gpu_type).worker.resources
+    held = worker * len(membership.workers) + spec.server.resources * len(membership.servers)
     return min(held.dominant_share(capacity), 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from optimus_scheduler.constraints.gpu_types import ANY_GPU
 from optimus_scheduler.types import (
     Architecture,
     ConvergenceRule,
@@ -14,11 +15,14 @@ from optimus_scheduler.types import (
     Resources,
     TaskDemand,
 )
-from optimus_service.api.schemas import ConvergenceBody, JobSpecBody, ResourcesBody, TaskDemandBody
+from optimus_service.api.schemas import (
+    ConvergenceBody,
+    JobSpecBody,
+    ResourcesBody,
+    TaskDemandBody,
+    deadline_moment,
+)
 from optimus_service.store.records import JobRecord
-
-GPU = "gpu"
-"""The one GPU type of a cluster that does not tell its GPUs apart."""
 
 
 def spec_of(job: JobRecord) -> JobSpec:
@@ -26,8 +30,8 @@ def spec_of(job: JobRecord) -> JobSpec:
     body = JobSpecBody.model_validate(job.spec)
     reported: dict[str, Any] = job.profile or {}
     return JobSpec(
-        worker=_demand(body.workers),
-        server=_demand(body.servers),
+        worker=_demand(body.workers, named_type(body)),
+        server=_demand(body.servers, named_type(body)),
         convergence=_convergence(body.convergence),
         mode=Mode(body.mode),
         architecture=Architecture(body.architecture),
@@ -35,16 +39,30 @@ def spec_of(job: JobRecord) -> JobSpec:
         priority=body.priority,
         family=body.task,
         project=body.project,
+        gpu_types=tuple(body.gpu_types),
+        deadline_at=deadline_of(body, job.created_at),
     )
 
 
-def resources_of(body: ResourcesBody) -> Resources:
-    """What one task needs."""
-    return Resources(body.cpu, body.memory_bytes, {GPU: body.gpus} if body.gpus else {})
+def named_type(body: JobSpecBody) -> str:
+    """The GPU type that the job's resources are in, before one is chosen: the first of those that it accepts."""
+    return body.gpu_types[0] if body.gpu_types else ANY_GPU
 
 
-def _demand(body: TaskDemandBody) -> TaskDemand:
-    return TaskDemand(resources_of(body.resources), body.min, body.max)
+def deadline_of(body: JobSpecBody, created_at: float) -> float | None:
+    """When a job that was submitted at `created_at` should be done, POSIX seconds."""
+    if body.deadline is not None:
+        return deadline_moment(body.deadline).timestamp()
+    return None if body.deadline_seconds is None else created_at + body.deadline_seconds
+
+
+def resources_of(body: ResourcesBody, gpu_type: str | None = None) -> Resources:
+    """What one task needs, with GPUs of this type; None: of any."""
+    return Resources(body.cpu, body.memory_bytes, {gpu_type or ANY_GPU: body.gpus} if body.gpus else {})
+
+
+def _demand(body: TaskDemandBody, gpu_type: str) -> TaskDemand:
+    return TaskDemand(resources_of(body.resources, gpu_type), body.min, body.max)
 
 
 def _convergence(body: ConvergenceBody) -> ConvergenceRule:

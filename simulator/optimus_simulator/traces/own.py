@@ -23,6 +23,7 @@ from optimus_scheduler.types import (
     TaskDemand,
 )
 from optimus_simulator.errors import BadTrace
+from optimus_simulator.measured import MeasuredLaw, MeasuredLosses
 from optimus_simulator.trace import Trace, TraceJob, in_order
 from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, SpeedLaw
 
@@ -127,14 +128,28 @@ def _demand(fields: Fields) -> TaskDemand:
 
 
 def _truth(fields: Fields, mode: Mode, spec: JobSpec) -> ParametricTruth:
-    loss = fields.get("loss")
     return ParametricTruth(
         total_steps=float(fields["total_steps"]),
-        law=_law(fields["speed"], mode, spec),
-        loss_law=LossLaw(*(float(beta) for beta in loss)) if loss else None,
+        law=_measured_law(fields["speed"], _law(fields["speed"], mode, spec)),
+        loss_law=_loss_law(fields),
         epoch_steps=fields.get("steps_per_epoch"),
         crossing_factor=float(fields.get("crossing_factor", 1.0)),
     )
+
+
+def _loss_law(fields: Fields) -> Callable[[float], float] | None:
+    """As measured, else by the betas; None for a job that reports no loss."""
+    measured, epoch_steps = fields.get("losses"), fields.get("steps_per_epoch")
+    if measured and epoch_steps:
+        steps, losses = zip(*measured, strict=True)
+        return MeasuredLosses(tuple(step / epoch_steps for step in steps), tuple(map(float, losses)))
+    loss = fields.get("loss")
+    return LossLaw(*(float(beta) for beta in loss)) if loss else None
+
+
+def _measured_law(fields: Fields, law: SpeedLaw) -> SpeedLaw:
+    measured = tuple((int(w), int(p), float(speed)) for w, p, speed in fields.get("measured", ()))
+    return MeasuredLaw(law, measured) if measured else law
 
 
 def _law(fields: Fields, mode: Mode, spec: JobSpec) -> SpeedLaw:

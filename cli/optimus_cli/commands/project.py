@@ -1,0 +1,82 @@
+"""`optimus project`: quotas of projects, what they come to, and who borrows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from optimus_cli import output, project_views
+from optimus_cli.client import DEFAULT_URL
+from optimus_cli.errors import BadInput
+from optimus_cli.options import AsJson, Url, connect
+from optimus_cli.specification import parse_assignments
+
+app = typer.Typer(no_args_is_help=True, help="Quotas: what each project is guaranteed of the cluster.")
+
+Name = Annotated[str, typer.Argument(metavar="PROJECT", help="As jobs name it.")]
+
+
+@app.command("list")
+def list_projects(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List the projects that have a quota."""
+    with connect(url) as client:
+        projects = client.projects()
+    if as_json:
+        output.print_json({"projects": projects})
+    else:
+        output.show(project_views.project_list(projects))
+
+
+@app.command()
+def show(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show one project: its quota, what that comes to now, what its jobs have."""
+    with connect(url) as client:
+        project = client.project(name)
+    if as_json:
+        output.print_json(project)
+    else:
+        output.show(project_views.project_description(project))
+
+
+@app.command("set")
+def set_quota(
+    name: Name,
+    share: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Part of everything: 0.25 is a quarter.")
+    ] = None,
+    cpu: Annotated[float | None, typer.Option(help="CPU cores.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Such as 512Gi.")] = None,
+    gpus: Annotated[list[str] | None, typer.Option(metavar="TYPE=COUNT", help="GPUs of a type; repeatable.")] = None,
+    borrow: Annotated[bool, typer.Option(help="Whether it may have more while others leave it idle.")] = True,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Give a project a quota, in the place of any that it had. An amount overrules --share for its resource."""
+    named: dict[str, Any] = {"share": share, "cpu": cpu, "memory_bytes": memory, "gpus": _counts(gpus or [])}
+    quota = {field: value for field, value in named.items() if value is not None}
+    if not quota:
+        raise BadInput("Give at least one of --share, --cpu, --memory, --gpus.")
+    with connect(url) as client:
+        project = client.put_project(name, {**quota, "may_borrow": borrow})
+    if as_json:
+        output.print_json(project)
+    else:
+        output.show(project_views.project_description(project))
+
+
+@app.command()
+def delete(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Take a project's quota away. Its jobs stay, without a guarantee."""
+    with connect(url) as client:
+        client.delete_project(name)
+    output.print_text(f"{name} has no quota any more")
+
+
+def _counts(assignments: list[str]) -> dict[str, int] | None:
+    """`["a100=8"]` as numbers by type."""
+    counts = parse_assignments("--gpus", assignments, typed=True)
+    for gpu_type, count in (counts or {}).items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise BadInput(f"--gpus {gpu_type}={count}: expected a number of GPUs")
+    return counts

@@ -1,0 +1,125 @@
+"""Projects: what each is guaranteed of the cluster, and what it has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Response
+
+from optimus_scheduler.constraints.precedence import left
+from optimus_scheduler.constraints.quotas import guarantees
+from optimus_scheduler.types import Quota, Resources, Snapshot
+from optimus_service.api import examples
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.present import moment
+from optimus_service.api.problems import documented, invalid_field
+from optimus_service.api.schemas import NodeResourcesBody, ProjectBody, ProjectListBody, QuotaBody
+from optimus_service.api.services import Services, ServicesDep
+from optimus_service.loop.specification import spec_of
+from optimus_service.store.records import JobRecord, ProjectRecord
+
+router = APIRouter(route_class=StrictRoute, tags=["projects"])
+
+_SHARES_HAIR = 1e-9
+"""Three thirds are the whole."""
+ProjectName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+@router.get("/v1/projects")
+def list_projects(services: ServicesDep) -> ProjectListBody:
+    """Projects that have a quota, by name; others have no guarantee and may borrow what is idle."""
+    return ProjectListBody(projects=_bodies(services, services.repository.projects()))
+
+
+@router.get("/v1/projects/{name}", responses=documented(404))
+def get_project(name: ProjectName, services: ServicesDep) -> ProjectBody:
+    """One project: its quota, what that comes to now, what its jobs have been given."""
+    return _body(services, name)
+
+
+@router.put("/v1/projects/{name}", responses={201: {"description": "It had no quota before"}, **documented(422)})
+def put_project(
+    name: ProjectName,
+    quota: Annotated[QuotaBody, Body(openapi_examples=examples.QUOTAS)],
+    services: ServicesDep,
+    response: Response,
+) -> ProjectBody:
+    """Give a project a quota, in the place of any that it had. A scheduling round follows at once.
+
+    422 when all shares together would be more than the whole cluster.
+    """
+    _check_shares(name, quota, services.repository.projects())
+    if services.repository.put_project(quota_of(name, quota), services.clock()):
+        response.status_code = 201
+    services.trigger_round("quota")
+    return _body(services, name)
+
+
+@router.delete("/v1/projects/{name}", status_code=204, responses=documented(404))
+def delete_project(name: ProjectName, services: ServicesDep) -> None:
+    """Take a project's quota away. Its jobs stay, without a guarantee."""
+    services.repository.delete_project(name)
+    services.trigger_round("quota")
+
+
+def quota_of(name: str, body: QuotaBody) -> Quota:
+    """The quota of the project `name`."""
+    return Quota(name, body.share, body.cpu, body.memory_bytes, dict(body.gpus), body.may_borrow)
+
+
+def _check_shares(name: str, quota: QuotaBody, projects: Iterable[ProjectRecord]) -> None:
+    others = sum(one.quota.share or 0.0 for one in projects if one.quota.project != name)
+    if quota.share is not None and quota.share + others > 1.0 + _SHARES_HAIR:
+        rest = max(1.0 - others, 0.0)
+        raise invalid_field("share", f"the other projects have {others:g} of the cluster: {rest:g} is left")
+
+
+# --- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def _body(services: Services, name: str) -> ProjectBody:
+    services.repository.project(name)  # 404 when it has no quota
+    bodies = _bodies(services, services.repository.projects())
+    return next(body for body in bodies if body.name == name)
+
+
+def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[ProjectBody]:
+    capacity = Snapshot(services.clock(), services.cluster.nodes(), ()).capacity
+    rights = guarantees([project.quota for project in projects], capacity)
+    jobs = services.repository.active_jobs()
+    return [
+        _project_body(project, rights[project.quota.project], [j for j in jobs if j.project == project.quota.project])
+        for project in projects
+    ]
+
+
+def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord]) -> ProjectBody:
+    quota, used = project.quota, sum(map(_held_by, jobs), Resources())
+    return ProjectBody(
+        name=quota.project,
+        quota=QuotaBody(
+            share=quota.share,
+            cpu=quota.cpu,
+            memory_bytes=quota.memory_bytes,
+            gpus=dict(quota.gpus),
+            may_borrow=quota.may_borrow,
+        ),
+        guaranteed=_resources_body(right),
+        used=_resources_body(used),
+        borrowed=_resources_body(left(used, right)),
+        jobs=dict(Counter(job.state.value for job in jobs)),
+        updated_at=moment(project.updated_at),
+    )
+
+
+def _held_by(job: JobRecord) -> Resources:
+    """What the job has been given, coordinator aside."""
+    spec, size = spec_of(job).on(job.wanted.gpu_type), job.wanted
+    return spec.worker.resources * size.workers + spec.server.resources * size.servers
+
+
+def _resources_body(resources: Resources) -> NodeResourcesBody:
+    gpus = {kind: count for kind, count in resources.gpus.items() if count > 0}
+    return NodeResourcesBody(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=gpus)

@@ -1,0 +1,137 @@
+"""Projects: quotas given, shown, changed and taken away; and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import CORES, MEMORY_BYTES, NOW, Api, faults, job_spec, on_sqlite, problem
+
+from optimus_scheduler.types import Allocation, Directive
+from optimus_service.api import examples
+
+HALF = {"share": 0.5}
+
+
+def put(api: Api, name: str, **quota: Any) -> dict[str, Any]:
+    answer = api.call("PUT", f"/v1/projects/{name}", json=quota)
+    assert answer.status_code in (200, 201), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_quota_and_what_it_comes_to(api: Api) -> None:
+    answer = api.call("PUT", "/v1/projects/vision", json=HALF)
+    assert answer.status_code == 201
+    assert answer.json() == {
+        "name": "vision",
+        "quota": {"share": 0.5, "cpu": None, "memory_bytes": None, "gpus": {}, "may_borrow": True},
+        "guaranteed": {"cpu": CORES / 2, "memory_bytes": MEMORY_BYTES // 2, "gpus": {}},
+        "used": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
+        "borrowed": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
+        "jobs": {},
+        "updated_at": "2025-10-09T08:53:20Z",
+    }
+    assert api.get("/v1/projects/vision").json() == answer.json()
+    assert api.surroundings.triggers == ["quota"]
+
+
+def test_a_quota_is_replaced(api: Api) -> None:
+    put(api, "vision", **HALF)
+    answer = api.call("PUT", "/v1/projects/vision", json={"cpu": 2, "memory_bytes": "1Gi", "may_borrow": False})
+    assert answer.status_code == 200
+    expected: dict[str, Any] = {"share": None, "cpu": 2.0, "memory_bytes": 2**30, "gpus": {}, "may_borrow": False}
+    assert answer.json()["quota"] == expected
+
+
+def test_projects_are_listed_by_name(api: Api) -> None:
+    assert api.get("/v1/projects").json() == {"projects": []}
+    for name in ("vision", "text"):
+        put(api, name, share=0.25)
+    assert [one["name"] for one in api.get("/v1/projects").json()["projects"]] == ["text", "vision"]
+
+
+def test_what_a_project_has_and_borrows(api: Api) -> None:
+    put(api, "vision", cpu=2)
+    job_id = api.submit(project="vision", workers={"resources": {"cpu": 1}}, servers={"resources": {"cpu": 1}})
+    api.submit(project="text")
+    api.repository.set_wanted(job_id, Allocation(3, 1), Directive.RUN, (), NOW)
+    found = api.get("/v1/projects/vision").json()
+    assert (found["used"]["cpu"], found["borrowed"]["cpu"], found["jobs"]) == (4.0, 2.0, {"queued": 1})
+
+
+def test_a_quota_is_taken_away_and_jobs_stay(api: Api) -> None:
+    put(api, "vision", **HALF)
+    job_id = api.submit(project="vision")
+    assert api.call("DELETE", "/v1/projects/vision").status_code == 204
+    problem(api.get("/v1/projects/vision"), 404)
+    assert problem(api.call("DELETE", "/v1/projects/vision"), 404)["detail"] == "project 'vision' has no quota"
+    assert api.job(job_id)["project"] == "vision"
+
+
+@on_sqlite
+def test_shares_of_more_than_everything_are_refused(api: Api) -> None:
+    put(api, "vision", share=0.75)
+    refused = api.call("PUT", "/v1/projects/text", json={"share": 0.5})
+    assert faults(refused) == {"share": "the other projects have 0.75 of the cluster: 0.25 is left"}
+    put(api, "text", share=0.25)
+    put(api, "vision", share=0.5)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("quota", "field", "message"),
+    [
+        ({}, "body", "give at least one of share, cpu, memory_bytes, gpus"),
+        ({"share": 1.5}, "share", "less than or equal to 1"),
+        ({"share": "half"}, "share", "number"),
+        ({"gpus": {"a100": -1}}, "gpus.a100", "greater than or equal to 0"),
+        ({"memory_bytes": "much"}, "memory_bytes", "expected bytes or a size like 512Mi"),
+        ({"cores": 4}, "cores", "allowed here: share, cpu, memory_bytes, gpus, may_borrow"),
+    ],
+)
+def test_quotas_that_are_refused(api: Api, quota: dict[str, Any], field: str, message: str) -> None:
+    found = faults(api.call("PUT", "/v1/projects/vision", json=quota))
+    assert list(found) == [field]
+    assert message in found[field]
+
+
+@on_sqlite
+def test_a_project_is_named_as_jobs_name_it(api: Api) -> None:
+    assert "name" in faults(api.call("PUT", "/v1/projects/Vision!", json=HALF))
+
+
+@on_sqlite
+@pytest.mark.parametrize("name", examples.QUOTAS)
+def test_the_examples_are_true(api: Api, name: str) -> None:
+    put(api, "vision", **examples.QUOTAS[name]["value"])
+
+
+# --- what a job may say of GPU types and deadlines -------------------------------------------------------------------
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("spec", "field", "message"),
+    [
+        ({"gpu_types": ["a100", "a100"]}, "gpu_types", "names a type twice"),
+        ({"gpu_types": ["a 100"]}, "gpu_types.0", "must match"),
+        ({"gpu_types": ["a100"], "workers": {"resources": {"gpus": 1}}}, "gpu_types", "no GPU of these types"),
+        ({"deadline": "tomorrow"}, "deadline", "expected a date and time like 2026-12-24T18:00:00Z"),
+        ({"deadline": "2026-12-24T18:00:00"}, "deadline", "say which time it is"),
+        ({"deadline": "2020-01-01T00:00:00Z"}, "deadline", "is in the past"),
+        ({"deadline_seconds": 0}, "deadline_seconds", "greater than 0"),
+        ({"deadline_seconds": 60, "deadline": "2030-01-01T00:00:00Z"}, "body", "give one of"),
+    ],
+)
+def test_specifications_that_are_refused(api: Api, spec: dict[str, Any], field: str, message: str) -> None:
+    found = faults(api.post("/v1/jobs", json=job_spec(**spec)))
+    assert list(found) == [field]
+    assert message in found[field]
+
+
+@on_sqlite
+def test_deadlines_and_types_that_are_accepted(api: Api) -> None:
+    job_id = api.submit(deadline="2030-01-01T01:00:00+01:00", gpu_types=["a100", "v100"])
+    spec = api.job(job_id)["spec"]
+    assert (spec["deadline"], spec["gpu_types"]) == ("2030-01-01T01:00:00+01:00", ["a100", "v100"])
