@@ -71,16 +71,6 @@ def parse_size(value: object) -> object:
     return int(float(match[1]) * _UNIT_BYTES[match[2]])
 
 
-def parse_size(value: object) -> object:
-    """A size like `512Mi` as bytes; anything but text as it is. Raises `ValueError`."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.match(value)
-    if match is None:
-        raise ValueError("expected bytes or a size like 512Mi or 2Gi")
-    return int(float(match[1]) * _UNIT_BYTES[match[2]])
-
-
 class ResourcesBody(Body):
     """Resources of one task."""
 
@@ -183,20 +173,6 @@ def deadline_moment(text: str) -> datetime:
     return moment
 
 
-GpuType = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
-
-
-def deadline_moment(text: str) -> datetime:
-    """A date and time with its UTC offset. Raises `ValueError`."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
-    if moment.tzinfo is None:
-        raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
-    return moment
-
-
 TaskArgument = Annotated[str | int | float | bool, PlainValidator(_task_argument, str | int | float | bool)]
 
 
@@ -224,12 +200,6 @@ class JobSpecBody(Body):
         ge=1,
         le=10**7,
         description="examples per step (sync) or per worker step (async); default: the task's",
-    )
-    gpu_types: list[GpuType] = Field(
-        default_factory=list,
-        max_length=20,
-        examples=[["a100", "v100"]],
-        description="GPU types that the workers may run on, one type at a time; empty: any that the cluster has",
     )
     gpu_types: list[GpuType] = Field(
         default_factory=list,
@@ -293,26 +263,6 @@ class JobSpecBody(Body):
             raise ValueError("give one of deadline and deadline_seconds")
         return self
 
-    @field_validator("gpu_types")
-    @classmethod
-    def _each_once(cls, value: list[str]) -> list[str]:
-        if len(set(value)) < len(value):
-            raise ValueError("names a type twice")
-        return value
-
-    @field_validator("deadline")
-    @classmethod
-    def _moment(cls, value: str | None) -> str | None:
-        if value is not None:
-            deadline_moment(value)
-        return value
-
-    @model_validator(mode="after")
-    def _one_deadline(self) -> Self:
-        if self.deadline is not None and self.deadline_seconds is not None:
-            raise ValueError("give one of deadline and deadline_seconds")
-        return self
-
     @field_validator("working_directory")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
@@ -352,6 +302,14 @@ class JobProfileBody(Body):
     n_examples: Count = Field(description="training examples in one epoch")
     global_batch_size: int = Field(ge=1, le=MAX_COUNT)
     steps_per_epoch: float = Field(gt=0, le=MAX_COUNT, allow_inf_nan=False)
+
+
+class NetworkBody(Body):
+    """The layers of what a job trains (`PUT /v1/jobs/{id}/network`): speeds are calculated from them at first."""
+
+    format: Literal["optimus-network/1"]
+    name: str = Field(default="network", max_length=300)
+    layers: list[dict[str, Any]] = Field(min_length=1, max_length=10_000, description="see docs/study.md")
 
 
 class JobResultBody(Body):
@@ -718,53 +676,6 @@ class QuotaBody(Body):
         default_factory=dict, max_length=50, description="by type", examples=[{"a100": 8}]
     )
     may_borrow: bool = Field(default=True, description="whether it may have more than that while others leave it idle")
-
-    @field_validator("memory_bytes", mode="before")
-    @classmethod
-    def _parse_size(cls, value: object) -> object:
-        return parse_size(value)
-
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if self.share is None and self.cpu is None and self.memory_bytes is None and not self.gpus:
-            raise ValueError("give at least one of share, cpu, memory_bytes, gpus")
-        return self
-
-
-class ProjectBody(Body):
-    """A project with its quota, and what that comes to on the cluster as it is."""
-
-    name: str
-    quota: QuotaBody
-    guaranteed: NodeResourcesBody = Field(description="what the quota comes to now")
-    used: NodeResourcesBody = Field(description="what its jobs have been given")
-    borrowed: NodeResourcesBody = Field(description="of that, what is beyond the guarantee")
-    jobs: dict[JobStateName, int] = Field(description="its active jobs by state")
-    updated_at: datetime
-
-
-class ProjectListBody(Body):
-    projects: list[ProjectBody]
-
-
-class QuotaBody(Body):
-    """What a project is guaranteed of the cluster (`PUT /v1/projects/{name}`).
-
-    A `share` of everything, amounts of single resources, or both: an amount overrules the share for its resource.
-    Cores and memory that are not named follow the largest part that is.
-    """
-
-    share: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False, examples=[0.25])
-    cpu: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False, description="CPU cores")
-    memory_bytes: int | None = Field(
-        default=None, ge=0, le=2**60, description="bytes, or a string like 512Gi", examples=["512Gi"]
-    )
-    gpus: dict[GpuType, Annotated[int, Field(ge=0, le=10**6)]] = Field(
-        default_factory=dict, max_length=50, description="by type", examples=[{"a100": 8}]
-    )
-    may_borrow: bool = Field(
-        default=True, description="whether it may have more than that while others leave it idle"
-    )
 
     @field_validator("memory_bytes", mode="before")
     @classmethod

@@ -44,8 +44,6 @@ class LocalClusterOptions:
     """None: what the machine has."""
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPUs of the machine by type, in the order of their indices."""
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    """GPUs of the machine by type, in the order of their indices."""
 
     @staticmethod
     def with_python(
@@ -222,8 +220,6 @@ class LocalCluster:
             else slots.cpu_limit(launch.resources.cpu, self._options.n_slots, self._n_cores)
         )
         environment = task_environment(os.environ, launch.environment, limit)
-        if self._options.gpus:  # who has none must not use those of others
-            environment[gpus.VISIBLE] = gpus.visible(devices)
         if self._options.gpus:  # who has none must not use those of others
             environment[gpus.VISIBLE] = gpus.visible(devices)
         directory = launch.working_directory or launch.environment.get("OPTIMUS_JOB_DIRECTORY") or str(record.path)
