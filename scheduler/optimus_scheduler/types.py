@@ -8,7 +8,7 @@ Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -127,6 +127,17 @@ class Resources:
         shares = [_share(self.cpu, capacity.cpu), _share(self.memory_bytes, capacity.memory_bytes)]
         shares += [_share(number, capacity.gpus.get(kind, 0)) for kind, number in self.gpus.items()]
         return max(shares)
+
+
+def total_of(amounts: Iterable[Resources]) -> Resources:
+    """All of them together, in one go: a cluster may have tens of thousands of nodes."""
+    cpu, memory_bytes, gpus = 0.0, 0, dict[str, int]()
+    for amount in amounts:
+        cpu += amount.cpu
+        memory_bytes += amount.memory_bytes
+        for kind, count in amount.gpus.items():
+            gpus[kind] = gpus.get(kind, 0) + count
+    return Resources(cpu, memory_bytes, dict(sorted(gpus.items())) if gpus else NO_GPUS)
 
 
 def _combine(left: Mapping[str, int], right: Mapping[str, int], sign: int) -> Mapping[str, int]:
@@ -368,8 +379,10 @@ class EndedJob:
     mode: Mode = field(default=Mode.SYNC, compare=False)
     architecture: Architecture = field(default=Architecture.PS, compare=False)
     global_batch_size: int | None = field(default=None, compare=False)
+    device: str | None = field(default=None, compare=False)
+    """What its workers computed on (`cold_start.device_name`) ..."""
     percent_of_peak: float | None = field(default=None, compare=False)
-    """Which part of the arithmetic speed of its device its layers reached, where that was measured."""
+    """... and which part of that device's arithmetic speed they reached, where that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,11 +442,7 @@ class Snapshot:
     @property
     def capacity(self) -> Resources:
         """What the schedulable nodes offer together."""
-        total = Resources()
-        for node in self.nodes:
-            if node.schedulable:
-                total = total + node.capacity
-        return total
+        return total_of(node.capacity for node in self.nodes if node.schedulable)
 
 
 @dataclass(frozen=True, slots=True)

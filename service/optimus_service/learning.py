@@ -4,15 +4,20 @@
 
     a job succeeds ─▶ its sample history, condensed ─▶ finished_runs (database) ─▶ EndedJobs (memory, by task)
                       at most 128 losses, 8 speeds a size                          └─▶ `Job.similar` of active jobs
+    a job's layers, before it has measured anything ─▶ speeds by arithmetic, at the percent of peak that others reached
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from statistics import median
 
+from optimus_models.analytic.description import cost_of_description
+from optimus_scheduler.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
-from optimus_scheduler.types import Architecture, EndedJob, JobState, Mode, SpeedSample
+from optimus_scheduler.types import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import spec_of
 from optimus_service.store.records import Document, JobRecord
@@ -22,6 +27,10 @@ MAX_LOADED = MAX_PER_TASK * MAX_TASKS // 4
 """Finished runs read at first, the newest: 2048 of some 4 kB."""
 _LEARNED_AT_ONCE = 4
 """Ended jobs that one round condenses: reading the samples of a long one takes a while."""
+_MAX_PERCENTS = 32
+"""Ended jobs whose percent of peak the median is taken of."""
+_MAX_CALCULATED = 256
+"""Jobs that have not measured anything yet and whose calculated speeds are remembered."""
 _OVERLAP_SECONDS = 600.0
 """Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
 
@@ -36,6 +45,9 @@ class Lessons:
         self._lock = threading.Lock()
         self._known = EndedJobs()
         self._last_id = 0
+        self._percents: dict[str, deque[float]] = {}
+        """Percent of peak that the newest ended jobs reached, by device."""
+        self._calculated: OrderedDict[str, tuple[SpeedSample, ...]] = OrderedDict()
         self._since: float | None = None
 
     def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
@@ -51,6 +63,31 @@ class Lessons:
                 ended = ended_job(run.job_id, run.document)
                 if ended is not None:
                     self._known.add(ended)
+                    self._note_percent(ended)
+
+    def calculated_speeds(self, job: JobRecord, spec: JobSpec) -> tuple[SpeedSample, ...]:
+        """Speeds by arithmetic, for a job that has measured none; empty until its tasks have told its layers."""
+        if spec.global_batch_size is None:
+            return ()
+        with self._lock:
+            known = self._calculated.get(job.id)
+            if known is None:
+                network = self._repository.network_of(job.id)
+                if network is None:
+                    return ()
+                known = calculated_speeds(cost_of_description(network), spec, self._platform(spec))
+                self._calculated[job.id] = known
+                if len(self._calculated) > _MAX_CALCULATED:
+                    self._calculated.popitem(last=False)
+            return known
+
+    def _platform(self, spec: JobSpec) -> Platform:
+        percents = self._percents.get(device_name(spec))
+        return Platform(median(percents)) if percents else Platform()
+
+    def _note_percent(self, ended: EndedJob) -> None:
+        if ended.device is not None and ended.percent_of_peak is not None:
+            self._percents.setdefault(ended.device, deque(maxlen=_MAX_PERCENTS)).append(ended.percent_of_peak)
 
     def learn(self, history_of: Callable[[JobRecord], JobHistory], now: float) -> None:
         """Keep what jobs taught that ended since (some at a time); for the leader.
@@ -60,13 +97,14 @@ class Lessons:
         since = now - self._keep_seconds if self._since is None else self._since
         untold = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
         for job in untold:
-            self._repository.add_finished_run(job.id, lesson(job, history_of(job)))
+            document = lesson(job, history_of(job), self._repository.network_of(job.id))
+            self._repository.add_finished_run(job.id, document)
         if len(untold) < _LEARNED_AT_ONCE:
             self._since = now - _OVERLAP_SECONDS
 
 
-def lesson(job: JobRecord, history: JobHistory) -> Document:
-    """What an ended job taught, as a document; empty when it taught nothing."""
+def lesson(job: JobRecord, history: JobHistory, network: Document | None = None) -> Document:
+    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known."""
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
     if job.state is not JobState.SUCCEEDED or not steps_per_epoch or not losses:
@@ -85,7 +123,17 @@ def lesson(job: JobRecord, history: JobHistory) -> Document:
         "mode": spec.mode.value,
         "architecture": spec.architecture.value,
         "global_batch_size": spec.global_batch_size,
+        "device": device_name(spec),
+        "percent_of_peak": _percent_of_peak(spec, history, network),
     }
+
+
+def _percent_of_peak(spec: JobSpec, history: JobHistory, network: Document | None) -> float | None:
+    if network is None or history.computed_steps == 0:
+        return None
+    seconds = history.compute_seconds / history.computed_steps
+    examples = history.computed_examples / history.computed_steps
+    return measured_percent_of_peak(cost_of_description(network), spec, seconds, examples)
 
 
 def ended_job(job_id: str, document: Document) -> EndedJob | None:
@@ -103,4 +151,6 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         mode=Mode(document["mode"]),
         architecture=Architecture(document["architecture"]),
         global_batch_size=document["global_batch_size"],
+        device=document.get("device"),
+        percent_of_peak=document.get("percent_of_peak"),
     )

@@ -85,6 +85,7 @@ class HistoryCache:
             metric_steps=metric_steps,
             metric_values=metric_values,
             speed_samples=speeds,
+            calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
             similar=self._similar(record),
             spent=spent(memberships, spec, record.wanted.gpu_type or spec.gpu_type, self._settings, until),
             allocation=record.wanted,

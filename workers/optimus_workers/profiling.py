@@ -36,6 +36,8 @@ _ELEMENTWISE = (
     nn.Identity,
 )
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
+_PRODUCTS = ("matmul", "mm", "einsum", "linear", "conv", "attention", "dot", "mv", "tensordot", "bilinear")
+"""Words in the names of torch functions that multiply matrices."""
 _SUMS = {"add", "add_", "iadd"}
 _JOINS = {"cat", "concat", "concatenate"}
 
@@ -67,20 +69,36 @@ class _Recorder(fx.Interpreter):
         """Parameters that a row has counted: a shared one costs once."""
 
     def run_node(self, n: fx.Node) -> Any:
-        with FlopCounterMode(display=False) as counter:
-            result = super().run_node(n)
+        result = super().run_node(n)
         tensor = result[0] if isinstance(result, tuple) and result else result
         if n.op != "output" and isinstance(tensor, Tensor):
             self._shapes[n.name] = tuple(tensor.shape[1:])
-            self._write(n, counter.get_total_flops() // 2)
+            self._write(n)
         return result
 
-    def _write(self, node: fx.Node, multiply_adds: int) -> None:
+    def _counted(self, node: fx.Node) -> int:
+        """Multiply-adds of a node that nothing is known of, as torch counts them when it is run once more.
+
+        Done only where there can be any: counting makes torch import its compiler, which takes a second.
+        """
+        if node.op == "call_module":
+            may_multiply = any(True for _ in self._module(node).parameters())
+        else:
+            target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+            may_multiply = any(word in target for word in _PRODUCTS)
+        if not may_multiply:
+            return 0
+        with FlopCounterMode(display=False) as counter:
+            super().run_node(node)
+        return int(counter.get_total_flops()) // 2
+
+    def _write(self, node: fx.Node) -> None:
         parents = [parent.name for parent in node.all_input_nodes if parent.name in self._shapes]
         row = self._known(node, parents)
         if row is None:
             shape = list(self._shapes[node.name])
-            row = {"kind": "counted", "shape": shape, "parameters": self._fresh(node), "multiply_adds": multiply_adds}
+            parameters, multiply_adds = self._fresh(node), self._counted(node)
+            row = {"kind": "counted", "shape": shape, "parameters": parameters, "multiply_adds": multiply_adds}
         self.rows.append({"name": node.name, "parents": parents, **row})
 
     def _known(self, node: fx.Node, parents: list[str]) -> Row | None:

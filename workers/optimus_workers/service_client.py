@@ -53,6 +53,10 @@ class ServiceClient:
         """Tell what the job's tasks know about it (`JobProfileBody`)."""
         self._call("PUT", "profile", json=profile)
 
+    def put_network(self, network: dict[str, Any]) -> None:
+        """Tell the layers of what is trained (`NetworkBody`)."""
+        self._call("PUT", "network", json=network)
+
     def post_result(self, result: dict[str, Any]) -> None:
         """Tell how the job ended (`JobResultBody`)."""
         self._call("POST", "result", json=result)

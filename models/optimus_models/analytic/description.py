@@ -17,6 +17,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
+from optimus_models.analytic.cost import NetworkCost, count
 from optimus_models.analytic.layers import (
     Add,
     BatchNorm,
@@ -34,6 +35,10 @@ from optimus_models.analytic.layers import (
 )
 
 FORMAT = "optimus-network/1"
+LARGEST = 10**12
+"""Of all numbers in a description: no layer has more of anything."""
+MOST_AXES = 8
+"""Of one shape."""
 
 _TYPES: tuple[type[Layer], ...] = (
     Add,
@@ -67,9 +72,23 @@ def network_from_description(description: Mapping[str, Any]) -> Network:
     layers = description.get("layers")
     if not isinstance(layers, list) or not layers:
         raise InvalidNetwork("layers: expected a list with at least one layer")
-    return Network(
-        str(description.get("name", "network")), tuple(_layer(index, row) for index, row in enumerate(layers))
-    )
+    rows = tuple(_layer(index, row) for index, row in enumerate(layers))
+    orphan = next((layer for layer in rows if not layer.parents and not isinstance(layer, Input | Counted)), None)
+    if orphan is not None:
+        raise InvalidNetwork(f"layer {orphan.name}: has no parents")
+    try:
+        return Network(str(description.get("name", "network")), rows)
+    except IndexError as error:
+        raise InvalidNetwork("a layer does not go with the shape of what comes in") from error
+
+
+def cost_of_description(description: Mapping[str, Any]) -> NetworkCost:
+    """What the described network costs. Raises `InvalidNetwork`, also for what only counting shows to be impossible."""
+    network = network_from_description(description)
+    try:
+        return count(network)
+    except (IndexError, ZeroDivisionError) as error:
+        raise InvalidNetwork(f"{network.name}: a layer does not go with the shape of what comes in") from error
 
 
 def description_of(network: Network) -> dict[str, Any]:
@@ -115,8 +134,10 @@ def _value(layer: str, key: str, value: Any) -> Any:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value <= LARGEST
 
 
 def _are_whole(values: object, least: int) -> bool:
-    return isinstance(values, list) and all(_is_whole(value) and value >= least for value in values)
+    if not isinstance(values, list) or len(values) > MOST_AXES:
+        return False
+    return all(_is_whole(value) and value >= least for value in values)

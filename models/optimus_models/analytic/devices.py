@@ -36,3 +36,6 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
     }
 )
 """By name."""
+
+CPU_CORE = Device("CPU core", 96 * _GIGA, 10 * _GIGA)
+"""One core with 256-bit multiply-adds at 3 GHz; what training reaches of it is measured (`percent_of_peak`)."""

@@ -1,7 +1,7 @@
 """Who may call what. Everything needs the user's token, except what is listed here: forgetting a rule closes a door.
 
     /healthz, /readyz                                    anybody: load balancers and kubelets have no token
-    /v1/jobs/{id}/telemetry|membership|profile|result    the job's own token, nothing else
+    /v1/jobs/{id}/telemetry|membership|profile|network|result    the job's own token, nothing else
     all the rest                                         the user's token (OPTIMUS_TOKEN)
 
 Without a user's token the settings allow loopback only. Then users are told from web pages instead: a page that a
@@ -28,7 +28,7 @@ from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound
 from optimus_service.store.records import JobRecord
 
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-_JOB_PATH = re.compile(r"/v1/jobs/([^/]+)/(?:telemetry|membership|profile|result)")
+_JOB_PATH = re.compile(r"/v1/jobs/([^/]+)/(?:telemetry|membership|profile|network|result)")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/]+)(?::\d{1,5})?")
 """Host and port as in a Host header."""
 _MAX_NONCES = 10_000
@@ -85,7 +85,8 @@ class UserAccess:
         """Why this request may not be made, None when it may."""
         token = bearer_token(request)
         if token is not None and is_job_token(token):
-            return Problem(403, "a job's token is good for that job's telemetry, membership, profile and result only")
+            return Problem(403, "a job's token is good for what the job's own tasks tell of it only"
+)
         if self._token_hash is None:
             return self.objection_to_page(request)
         if token is None:

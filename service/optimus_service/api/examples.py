@@ -103,6 +103,22 @@ PROFILES: Examples = {
     }
 }
 
+NETWORKS: Examples = {
+    "perceptron": {
+        "summary": "One hidden layer",
+        "value": {
+            "format": "optimus-network/1",
+            "name": "mlp",
+            "layers": [
+                {"name": "x", "kind": "input", "shape": [64]},
+                {"name": "hidden", "kind": "linear", "parents": ["x"], "features": 128},
+                {"name": "relu", "kind": "elementwise", "parents": ["hidden"]},
+                {"name": "out", "kind": "linear", "parents": ["relu"], "features": 10},
+            ],
+        },
+    }
+}
+
 RESULTS: Examples = {
     "succeeded": {
         "summary": "Converged",

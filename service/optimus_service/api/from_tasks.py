@@ -8,16 +8,19 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query
 from starlette.concurrency import run_in_threadpool
 
+from optimus_models.analytic.description import cost_of_description
+from optimus_models.analytic.layers import InvalidNetwork
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.present import wanted_body
-from optimus_service.api.problems import documented
+from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.schemas import (
     IgnoredSampleBody,
     JobProfileBody,
     JobResultBody,
     MembershipReportBody,
+    NetworkBody,
     TelemetryAnswerBody,
     TelemetryBody,
     WantedBody,
@@ -78,6 +81,19 @@ def put_profile(
 ) -> None:
     """Tell what only the job's code knows: parameters, examples, steps per epoch."""
     services.repository.put_profile(job_id, profile.model_dump(mode="json"))
+
+
+@router.put("/v1/jobs/{job_id}/network", status_code=204)
+def put_network(
+    job_id: str, network: Annotated[NetworkBody, Body(openapi_examples=examples.NETWORKS)], services: ServicesDep
+) -> None:
+    """Tell the layers of what is trained: its speed can then be calculated before the first step is measured."""
+    document = network.model_dump(mode="json")
+    try:
+        cost_of_description(document)
+    except InvalidNetwork as error:
+        raise invalid_field("layers", str(error)) from error
+    services.repository.put_network(job_id, document)
 
 
 @router.post("/v1/jobs/{job_id}/telemetry")

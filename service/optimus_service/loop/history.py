@@ -115,6 +115,12 @@ class JobHistory:
         self.metrics = LossBuckets()
         """Values of that figure; empty without one."""
         self.speeds = SpeedHistory(mode)
+        self.compute_seconds = 0.0
+        """Of all workers, without the first record of each membership ..."""
+        self.computed_examples = 0
+        """... and on so many examples ..."""
+        self.computed_steps = 0
+        """... in so many steps of single workers."""
         self._metric = metric
         self.last_id = 0
         """Of the newest sample seen: ask the store for those after it."""
@@ -145,9 +151,16 @@ class JobHistory:
             if sample.step > self._furthest_step:
                 self._furthest_step, self.progressed_at = sample.step, sample.received_at
             self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
+            self._add_computing(sample)
             if sample.step <= self._end_of(sample.membership_epoch):
                 self.losses.add(sample.step, sample.loss, sample.n_examples)
                 self._add_metric(sample)
+
+    def _add_computing(self, sample: SampleRecord) -> None:
+        if sample.sequence != _FIRST_RECORD and sample.compute_seconds > 0:
+            self.compute_seconds += sample.compute_seconds
+            self.computed_examples += sample.n_examples
+            self.computed_steps += sample.n_steps
 
     def _add_metric(self, sample: SampleRecord) -> None:
         value = (sample.metrics or {}).get(self._metric or "")

@@ -17,6 +17,7 @@ from optimus_scheduler.types import (
     Resources,
     Role,
     Snapshot,
+    SpeedSample,
     Task,
     TaskKey,
     TaskPhase,
@@ -101,6 +102,12 @@ class Observer:
         quotas = tuple(project.quota for project in self._repository.projects())
         return Snapshot(now, view.nodes, jobs, tasks, quotas)
 
+    def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
+        """For as long as nothing is measured."""
+        if self._lessons is None or history.last_id:
+            return ()
+        return self._lessons.calculated_speeds(record, spec)
+
     def _learn(self, now: float) -> None:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._lessons is not None:
@@ -132,6 +139,7 @@ class Observer:
             metric_steps=metric_steps,
             metric_values=metric_values,
             speed_samples=history.speeds.samples(),
+            calculated_speeds=self._calculated_speeds(record, spec, history),
             similar=() if self._lessons is None else self._lessons.similar_to(record),
             spent=spent(memberships, spec, wanted.allocation.gpu_type, self._settings, now),
             allocation=wanted.allocation,

@@ -207,18 +207,24 @@ class Repository:
         with self._write() as session:
             return jobs.advance(session, job_id, event, now)
 
-    def put_profile(self, job_id: str, profile: Document, network: Document | None = None) -> None:
+    def put_profile(self, job_id: str, profile: Document) -> None:
         """Store what the job's tasks know about it (`JobProfileBody`), replacing the former profile.
-
-        `network`, the layers of what it trains, is kept apart and read by `network_of`; None leaves it as it was.
 
         Raises:
             JobNotFound: there is no such job.
         """
         with self._write() as session:
-            row = jobs.locked(session, job_id)
-            row.profile = profile
-            row.network = row.network if network is None else network
+            jobs.locked(session, job_id).profile = profile
+
+    def put_network(self, job_id: str, network: Document) -> None:
+        """Store the layers of what a job trains (`NetworkBody`), apart from the rest of the job.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            jobs.locked(session, job_id).network = network
+
 
     def network_of(self, job_id: str) -> Document | None:
         """The layers of what a job trains, if its tasks have told them; None for an unknown job."""

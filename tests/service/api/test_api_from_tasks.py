@@ -313,3 +313,39 @@ def test_another_end_than_the_first_is_a_conflict(api: Api, job_id: str) -> None
     api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 9})
     answer = api.as_task("POST", job_id, "result", json={"outcome": "failed", "step": 9})
     assert "succeeded already" in problem(answer, 409)["detail"]
+
+
+# --- the layers of what is trained -----------------------------------------------------------------------------------
+
+
+def network(*layers: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    rows = layers or ({"name": "x", "kind": "input", "shape": [8]}, {"name": "y", "kind": "linear", "parents": ["x"]})
+    return {"format": "optimus-network/1", "name": "net", "layers": list(rows), **changes}
+
+
+def test_layers_are_kept_apart_from_the_profile(api: Api) -> None:
+    job_id = api.submit()
+    assert api.as_task("PUT", job_id, "network", json=network()).status_code == 204
+    assert api.repository.network_of(job_id) == network()
+    assert "network" not in api.job(job_id)
+    assert api.repository.network_of("nobody") is None
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        (network(format="onnx"), "format", "optimus-network/1"),
+        (network(layers=[]), "layers", "at least 1"),
+        (network({"name": "y", "kind": "linear", "features": 3}), "layers", "has no parents"),
+        (network({"name": "y", "kind": "magic"}), "layers", "unknown kind"),
+        (network({"name": "x", "kind": "input", "shape": []}, {"name": "n", "kind": "batch_norm", "parents": ["x"]}),
+         "layers", "does not go with the shape"),
+        (network({"name": "x", "kind": "input", "shape": [10**300]}), "layers", "shape cannot be"),
+    ],
+)  # fmt: skip
+def test_layers_that_cannot_be_are_refused(api: Api, body: dict[str, Any], field: str, message: str) -> None:
+    job_id = api.submit()
+    found = faults(api.as_task("PUT", job_id, "network", json=body))
+    assert message in found[field], found
+    assert api.repository.network_of(job_id) is None

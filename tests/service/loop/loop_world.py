@@ -95,6 +95,8 @@ class World:
         self.coordinators: dict[str, Coordinator] = {}
         self.accuracy_at: Callable[[float], float] | None = None
         """Test accuracy after so many epochs, which rank 0 then tells of each."""
+        self.compute_share = 0.0
+        """Part of each step that is told to be computing."""
 
     def restarted(self) -> World:
         """The service after a kill: nothing but the database and the cluster survive (and the jobs' own memory)."""
@@ -214,6 +216,7 @@ class World:
                 n_examples=32 * n_steps // state.workers,
                 seconds=n_steps / speed(state.workers, state.servers),
                 metrics=metrics if rank == 0 else None,
+                compute_seconds=self.compute_share * n_steps / speed(state.workers, state.servers),
             )
             for rank in range(state.workers)
         ]

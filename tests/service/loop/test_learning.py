@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.service.loop.loop_world import World
+from tests.service.loop.loop_world import World, speed
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.types import EndedJob, JobState
@@ -141,3 +141,59 @@ def test_a_job_ends_when_its_budget_is_used_up(repository: Repository, tmp_path:
     ]
     # A round notices: here they are five seconds apart, with four tasks at most.
     assert 200.0 <= sum(held) <= 200.0 + 4 * 6.0
+
+
+# --- before the first step -------------------------------------------------------------------------------------------
+
+PERCEPTRON = {
+    "format": "optimus-network/1",
+    "name": "mlp",
+    "layers": [
+        {"name": "x", "kind": "input", "parents": [], "shape": [4096]},
+        {"name": "hidden", "kind": "linear", "parents": ["x"], "features": 4096},
+        {"name": "out", "kind": "linear", "parents": ["hidden"], "features": 10},
+    ],
+}
+
+
+@once
+def test_a_speed_is_calculated_until_one_is_measured(world: World) -> None:
+    world.submit()
+    world.round()
+    world.train(0)  # the first membership is formed, no step is made
+    world.round()
+    assert latest(world, "job-1").forecast["speed_from"] is None
+    world.repository.put_network("job-1", PERCEPTRON)
+    world.round()
+    calculated = latest(world, "job-1").forecast
+    assert calculated["speed_from"] == "analysis"
+    # 17 million parameters: three passes over 32 examples and the memory of one core, and the way there and back.
+    assert 0.5 < calculated["steps_per_second"] < 20.0
+    world.train(30)
+    world.round()
+    measured = latest(world, "job-1").forecast
+    assert measured["speed_from"] == "measured"
+    assert measured["steps_per_second"] == pytest.approx(speed(1, 1), rel=0.2)
+
+
+@once
+def test_ended_jobs_tell_which_part_of_the_peak_the_platform_reaches(world: World) -> None:
+    world.compute_share = 0.9
+    world.submit()
+    world.round()
+    world.repository.put_network("job-1", PERCEPTRON)
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    world.round()
+    (taught,) = known(world.repository)
+    assert taught.device == "CPU core"
+    assert taught.percent_of_peak is not None
+    assert 0.001 < taught.percent_of_peak < 1.0
+    # Another task with the same layers is calculated with what this one reached.
+    world.submit("other", task="m:g")
+    world.round()
+    world.train(0)
+    world.repository.put_network("other", PERCEPTRON)
+    world.round()
+    forecast = latest(world, "other").forecast
+    assert forecast["speed_from"] == "analysis"
+    assert forecast["steps_per_second"] == pytest.approx(speed(1, 1), rel=0.7)

@@ -45,6 +45,7 @@ from optimus_workers.wire.messages import (
     UpdateRule,
 )
 from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
+from optimus_workers.worker.describing import tell_network
 from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
 from optimus_workers.worker.flat import FlatModel
@@ -88,8 +89,8 @@ class _Worker:
         self._newest_version = 0
         self._evaluations = Evaluations(environment.spec)
         self._pacer = CpuPacer(environment.cpu_limit)
-        client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._telemetry = Telemetry(client.post_telemetry)
+        self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
+        self._telemetry = Telemetry(self._client.post_telemetry)
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self._terminate())
@@ -109,6 +110,8 @@ class _Worker:
         self._task = _users(self._load)
         _users(lambda: self._evaluations.check(self._task))
         self._flat = _users(lambda: FlatModel(self._task.build_model(self._seed)))
+        if self._environment.rank == EVALUATING_RANK:
+            tell_network(self._task, self._flat, self._client)
         self._profile = _profile(self._task, self._flat)
         while True:
             self._control = self._dial(self._profile)
