@@ -227,8 +227,9 @@ def _on_the_last_rescale(case: Case, effect: RescaleEffectBody | None) -> list[s
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
         return [f"{told}; what it bought is not measured yet."]
-    bought = f"has saved {duration(saved)} so far" if saved > 0 else f"has cost {duration(-saved)} more than it saved"
-    return [f"{told}; it makes {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+    makes, has, far = ("made", "", "") if case.job.state.is_final else ("makes", "has ", " so far")
+    bought = f"{has}saved {duration(saved)}{far}" if saved > 0 else f"{has}cost {duration(-saved)} more than it saved"
+    return [f"{told}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
 
 
 # --- what it was -----------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def _on_its_history(case: Case) -> list[str]:
     if not job.state.is_final or job.finished_at is None:
         return []
     told = [f"It took {duration(job.finished_at - job.created_at)} from submission to end"]
-    if job.started_at is not None:
+    if job.started_at is not None and job.started_at - job.created_at >= 1:
         told.append(f"{duration(job.started_at - job.created_at)} of it waiting to start")
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."

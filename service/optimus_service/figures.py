@@ -60,7 +60,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None) ->
         n_active_jobs=len(jobs),
         waiting_by_reason=waiting_by_reason(jobs, decisions),
         capacity=capacity,
-        used=sum((_held(job) for job in jobs), Resources()),
+        used=sum((held_by(job) for job in jobs), Resources()),
         nodes_by_state=dict(Counter("schedulable" if node.schedulable else "cordoned" for node in nodes or ())),
         n_reconciling=len(lags),
         reconcile_lag_seconds=max(lags, default=0.0),
@@ -111,7 +111,7 @@ def job_figures(
         servers=job.running.servers,
         wanted_workers=job.wanted.workers,
         wanted_servers=job.wanted.servers,
-        share=None if capacity is None else finite(_held(job).dominant_share(capacity)),
+        share=None if capacity is None else finite(held_by(job).dominant_share(capacity)),
         step=job.step,
         epoch=job.epoch,
         loss=job.loss,
@@ -181,7 +181,7 @@ def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> f
     return None
 
 
-def _held(job: JobRecord) -> Resources:
+def held_by(job: JobRecord) -> Resources:
     """What the tasks of the job's membership take."""
     spec = JobSpecBody.model_validate(job.spec)
     workers, servers = resources_of(spec.workers.resources), resources_of(spec.servers.resources)

@@ -105,6 +105,11 @@ class WakeUpHub:
         return True
 
     @property
+    def closed(self) -> bool:
+        """Whether shutting down has begun."""
+        return self._closed
+
+    @property
     def n_waiters(self) -> int:
         """Long polls that are held now."""
         return self._n_waiters

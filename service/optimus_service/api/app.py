@@ -8,7 +8,20 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from optimus_service.api import cluster, docs_page, explanation, from_tasks, health, job_details, jobs, problems, projects, trace
+from optimus_service.api import (
+    cluster,
+    docs_page,
+    explanation,
+    from_tasks,
+    health,
+    job_details,
+    jobs,
+    problems,
+    projects,
+    stream,
+    trace,
+    web,
+)
 from optimus_service.api.auth import AccessMiddleware
 from optimus_service.api.observe import ObserveMiddleware
 from optimus_service.api.openapi import openapi_document
@@ -18,7 +31,7 @@ from optimus_service.figures import figures_reader
 from optimus_service.learning import Lessons
 from optimus_service.predictions import HistoryCache
 
-_PARTS = (jobs, job_details, explanation, from_tasks, cluster, projects, trace, health, docs_page)
+_PARTS = (jobs, job_details, explanation, from_tasks, cluster, projects, trace, stream, health, docs_page)
 _ROUTERS = tuple(module.router for module in _PARTS)
 
 
@@ -45,10 +58,11 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
-
-    for router in _ROUTERS:
+    app.state.feed = stream.make_feed(services)
+    routers = (*_ROUTERS, web.make_router())
+    for router in routers:
         app.include_router(router)
-    problems.install(app, [route for router in (*_ROUTERS, app.router) for route in router.routes])
+    problems.install(app, [route for router in (*routers, app.router) for route in router.routes])
     _show_figures(services)
     # The middleware added last is the outermost: refused requests are logged and measured as well.
     app.add_middleware(

@@ -1,6 +1,7 @@
 """Who may call what. Everything needs the user's token, except what is listed here: forgetting a rule closes a door.
 
     /healthz, /readyz                                    anybody: load balancers and kubelets have no token
+    /, /icon.svg, /assets/...                            anybody: the program of the page, without any data
     /v1/jobs/{id}/telemetry|membership|profile|network|result    the job's own token, nothing else
     all the rest                                         the user's token (OPTIMUS_TOKEN)
 
@@ -22,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from optimus_service.api.problems import Problem, problem_of, respond
+from optimus_service.api.web import is_asset_path
 from optimus_service.job_tokens import JobTokens, is_job_token
 from optimus_service.settings import Settings, is_loopback
 from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound
@@ -37,7 +39,7 @@ _MAX_NONCES = 10_000
 
 def is_open_path(path: str) -> bool:
     """Whether anybody may call it. Also takes route templates."""
-    return path in _OPEN_PATHS
+    return path in _OPEN_PATHS or is_asset_path(path)
 
 
 def is_job_path(path: str) -> bool:
@@ -85,8 +87,7 @@ class UserAccess:
         """Why this request may not be made, None when it may."""
         token = bearer_token(request)
         if token is not None and is_job_token(token):
-            return Problem(403, "a job's token is good for what the job's own tasks tell of it only"
-)
+            return Problem(403, "a job's token is good for what the job's own tasks tell of it only")
         if self._token_hash is None:
             return self.objection_to_page(request)
         if token is None:

@@ -312,16 +312,7 @@ class NetworkBody(Body):
     layers: list[dict[str, Any]] = Field(min_length=1, max_length=10_000, description="see docs/study.md")
 
 
-class NetworkBody(Body):
-    """The layers of what a job trains (`PUT /v1/jobs/{id}/network`): speeds are calculated from them at first."""
-
-    format: Literal["optimus-network/1"]
-    name: str = Field(default="network", max_length=300)
-    layers: list[dict[str, Any]] = Field(min_length=1, max_length=10_000, description="see docs/study.md")
-
-
 class JobResultBody(Body):
-
     """How the job ended (`POST /v1/jobs/{id}/result`)."""
 
     outcome: Literal["succeeded", "failed"]

@@ -98,7 +98,7 @@ def _newest_step(session: Session, report_: MembershipRecord) -> int:
 def of_job(session: Session, job_id: str) -> list[MembershipRecord]:
     """See `Repository.memberships`."""
     statement = select(MembershipRow).where(MembershipRow.job_id == job_id).order_by(MembershipRow.epoch)
-    return [_record(row) for row in session.scalars(statement)]
+    return [record(row) for row in session.scalars(statement)]
 
 
 def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
@@ -111,11 +111,12 @@ def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
     )
     records: dict[str, list[MembershipRecord]] = {}
     for row in session.scalars(statement):
-        records.setdefault(row.job_id, []).append(_record(row))
+        records.setdefault(row.job_id, []).append(record(row))
     return records
 
 
-def _record(row: MembershipRow) -> MembershipRecord:
+def record(row: MembershipRow) -> MembershipRecord:
+    """A row as a value."""
     return MembershipRecord(
         job_id=row.job_id,
         epoch=row.epoch,

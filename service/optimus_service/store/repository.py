@@ -28,6 +28,7 @@ from optimus_service.store import (
     retention,
     samples,
     tasks,
+    timeline,
     wanted,
 )
 from optimus_service.store.driver_errors import mapped_errors
@@ -225,7 +226,6 @@ class Repository:
         with self._write() as session:
             jobs.locked(session, job_id).network = network
 
-
     def network_of(self, job_id: str) -> Document | None:
         """The layers of what a job trains, if its tasks have told them; None for an unknown job."""
         with self._read() as session:
@@ -316,6 +316,14 @@ class Repository:
         """All reported memberships of each active job that has any, oldest first, by job id."""
         with self._read() as session:
             return memberships.of_active_jobs(session)
+
+    def jobs_since(self, since: float, limit: int) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:
+        """Jobs that are active or ended after `since`, and their memberships, oldest first, by job id.
+
+        At most `limit` jobs: active ones first, then those that ended last.
+        """
+        with self._read() as session:
+            return timeline.jobs_since(session, since, limit)
 
     # --- telemetry ---------------------------------------------------------------------------------------------------
 

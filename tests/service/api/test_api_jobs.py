@@ -358,7 +358,7 @@ def test_the_cluster_that_cannot_be_asked_is_a_503(api: Api) -> None:
 
 @on_sqlite
 def test_unknown_paths_are_not_found(api: Api) -> None:
-    for path in ("/", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/a/b/c"):
+    for path in ("/assets/none.js", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/a/b/c"):
         problem(api.get(path), 404)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.api.api_harness import Api
 from tests.service.api.test_views import job
@@ -154,6 +154,7 @@ def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
     assert any("not measured yet" in each for each in found.sentences)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.one_of(st.none(), st.floats(0, 1e6))), max_size=6),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),

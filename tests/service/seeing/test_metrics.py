@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -200,6 +200,7 @@ def test_a_straggler_is_seen_in_its_own_membership_only() -> None:
     assert straggler_ratio([*records, a_record(membership_epoch=2)]) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9), st.floats(0, 1e3)), max_size=12))
 def test_the_slowest_is_never_faster_than_the_median(records: list[tuple[int, int, float]]) -> None:
     found = straggler_ratio([a_record(rank=rank, n_steps=n, compute_seconds=s) for rank, n, s in records])

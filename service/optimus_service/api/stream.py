@@ -1,0 +1,95 @@
+"""For those who watch: a stream of what changes, and the cluster over time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from optimus_scheduler.types import Resources
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.problems import unavailable
+from optimus_service.api.services import Services, ServicesDep
+from optimus_service.api.watch_schemas import ClusterHistoryBody, HistorySeriesBody
+from optimus_service.feed import MAX_SUBSCRIBERS, Change, Feed
+from optimus_service.metrics import Metrics
+from optimus_service.timeline import timeline, unit_of
+from optimus_service.watching import read_view
+
+MAX_JOBS = 2000
+"""Jobs that one history is made of: active ones first, then those that ended last."""
+
+router = APIRouter(route_class=StrictRoute, tags=["cluster"])
+
+
+def make_feed(services: Services) -> Feed:
+    """The process's one feed."""
+    return Feed(
+        lambda: read_view(services.repository, services.cluster, services.settings.policy, services.version),
+        lambda: services.hub.closed,
+    )
+
+
+@router.get("/v1/stream", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+async def stream(request: Request, services: ServicesDep) -> StreamingResponse:
+    """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
+
+    The data of `cluster` is one `ClusterLineBody`, of `jobs` a list of `JobLineBody`, of `gone` a list of ids. A
+    comment is sent at least every 15 seconds.
+    """
+    feed = cast(Feed, request.app.state.feed)
+    if feed.n_subscribers >= MAX_SUBSCRIBERS:
+        raise unavailable(f"{MAX_SUBSCRIBERS} watch this replica already", [])
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_events(feed, services.metrics), media_type="text/event-stream", headers=headers)
+
+
+async def _events(feed: Feed, metrics: Metrics) -> AsyncIterator[str]:
+    metrics.count_streams(1)
+    try:
+        async for change in feed.changes():
+            yield as_events(change)
+    finally:
+        metrics.count_streams(-1)
+
+
+def as_events(change: Change) -> str:
+    """A change in the words of server-sent events; a comment for none. The JSON in it has no line breaks."""
+    events = []
+    if change.cluster is not None:
+        events.append(f"event: cluster\ndata: {change.cluster}\n\n")
+    if change.gone:
+        events.append(f"event: gone\ndata: {json.dumps(change.gone)}\n\n")
+    if change.jobs:
+        events.append(f"event: jobs\ndata: [{','.join(change.jobs.values())}]\n\n")
+    return "".join(events) or ": nothing new\n\n"
+
+
+@router.get("/v1/cluster/history")
+def show_history(
+    services: ServicesDep,
+    seconds: Annotated[float, Query(ge=60, le=30 * 86_400, allow_inf_nan=False)] = 3600.0,
+    points: Annotated[int, Query(ge=2, le=500)] = 120,
+) -> ClusterHistoryBody:
+    """Who had how much of the cluster during the last `seconds`, at `points` evenly spaced moments."""
+    now = services.clock()
+    nodes = services.cluster.nodes()
+    capacity = sum((node.capacity for node in nodes if node.schedulable), Resources())
+    jobs, memberships = services.repository.jobs_since(now - seconds, MAX_JOBS)
+    unit = unit_of(capacity)
+    found = timeline(jobs, memberships, unit, now - seconds, now, points)
+    return ClusterHistoryBody(
+        unit=unit,
+        capacity=float(sum(capacity.gpus.values())) if unit == "gpus" else capacity.cpu,
+        at=list(found.at),
+        series=[
+            HistorySeriesBody(id=job.id, name=job.name, held=list(held))
+            for job, held in zip(found.jobs, found.held, strict=True)
+        ],
+        others=list(found.others),
+        training=list(found.training),
+        waiting=list(found.waiting),
+    )

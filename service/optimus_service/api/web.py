@@ -1,0 +1,85 @@
+"""The page at `/`: built files from `optimus_service/web` (sources in the folder `web/` of the repository).
+
+Anybody may load them: they hold nothing but the program of the page, which asks for a token where one is needed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import mimetypes
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from fastapi import APIRouter, Request, Response
+from starlette.routing import Route
+
+SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_FOREVER = "public, max-age=31536000, immutable"
+"""For names that hold a hash of their content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One built file."""
+
+    content: bytes
+    zipped: bytes
+    media_type: str
+    etag: str
+    cache: str
+
+    @classmethod
+    def read(cls, file: Traversable, cache: str) -> Asset:
+        content = file.read_bytes()
+        media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        return cls(content, gzip.compress(content, mtime=0), media_type, etag, cache)
+
+
+def built_files() -> dict[str, Asset]:
+    """All built files by the path that they are served at."""
+    folder = files("optimus_service") / "web" / "static"
+    assets = {f"/assets/{file.name}": Asset.read(file, _FOREVER) for file in (folder / "assets").iterdir()}
+    assets["/"] = Asset.read(folder / "index.html", "no-cache")
+    assets["/icon.svg"] = Asset.read(folder / "icon.svg", "no-cache")
+    return assets
+
+
+def make_router() -> APIRouter:
+    """One route per file: what is not built does not exist."""
+    router = APIRouter()
+    router.routes.extend(
+        Route(path, _responder(asset), methods=["GET", "HEAD"], include_in_schema=False)
+        for path, asset in sorted(built_files().items())
+    )
+    return router
+
+
+def _responder(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        zips = "gzip" in request.headers.get("accept-encoding", "")
+        headers = {**_HEADERS, "ETag": asset.etag, "Cache-Control": asset.cache, "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == asset.etag:
+            return Response(status_code=304, headers=headers)
+        if zips:
+            headers["Content-Encoding"] = "gzip"
+        return Response(asset.zipped if zips else asset.content, media_type=asset.media_type, headers=headers)
+
+    return respond
+
+
+def is_asset_path(path: str) -> bool:
+    """Whether it is one of the page's files. Also takes paths that no file has: they are not found."""
+    return path in ("/", "/icon.svg") or path.startswith("/assets/")

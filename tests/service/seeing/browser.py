@@ -1,0 +1,54 @@
+"""A headless Chromium for tests of the page: Debian's, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+# Without these, Chromium asks its maker's servers for updates and the like.
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def why_missing() -> str | None:
+    """Why there is no browser here; None when there is one."""
+    if shutil.which("chromium") is None:
+        return "Chromium is not installed (Debian package chromium)"
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return "Playwright is not installed (group dev)"
+    return None
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A running browser; skips the test where there is none, unless OPTIMUS_TEST_REQUIRE_BROWSER=1."""
+    missing = why_missing()
+    if missing is not None:
+        if os.environ.get("OPTIMUS_TEST_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"OPTIMUS_TEST_REQUIRE_BROWSER=1, but {missing}")
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(_FLAGS))
+        try:
+            yield running
+        finally:
+            running.close()

@@ -1,0 +1,238 @@
+"""The page in a real browser: what it shows, that it is live, and that everybody can use it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.service.seeing.browser import browser
+from tests.service.seeing.live import LiveService, live_service
+
+from optimus_service.api.schemas import JobSpecBody
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parents[3]
+STATIC = ROOT / "service" / "optimus_service" / "web" / "static"
+TOKEN = "a token of sixteen and more"
+PHONE = {"width": 390, "height": 844}
+PATIENCE_MS = 20_000
+"""Bounds a hang; the tests wait on conditions."""
+
+# uvicorn 0.5x and websockets warn of each other's deprecations when a server runs in a thread.
+pytestmark = [pytest.mark.timeout(240), pytest.mark.browser]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def live(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with live_service(tmp_path_factory.mktemp("live"), history_seconds=320) as service:
+        yield service
+
+
+@contextmanager
+def opened(chromium: Browser, url: str, **context: Any) -> Iterator[Page]:
+    """A page that may neither complain nor ask anybody but the service."""
+    with chromium.new_context(**context) as made:
+        page = made.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        complaints: list[str] = []
+        asked: set[str] = set()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+        page.on("request", lambda request: asked.add(re.sub(r"(?<=\d)/.*", "", request.url)))
+        page.goto(url)
+        yield page
+        expected = [each for each in complaints if "401" not in each and "ERR_CONNECTION" not in each]
+        assert expected == []
+        assert asked <= {url.partition("/#")[0].rstrip("/")}
+
+
+def rows(page: Page) -> Any:
+    return page.locator("table.jobs tbody tr")
+
+
+# --- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def test_the_cluster_at_a_glance(chromium: Browser, live: LiveService) -> None:
+    with opened(chromium, live.url) as page:
+        page.get_by_role("heading", level=1).filter(has_text="CPU cores").wait_for()
+        rows(page).first.wait_for()
+        names = {each.text_content() for each in page.locator("table.jobs th[scope=row] a").all()}
+        known = {each["name"] for each in httpx.get(f"{live.url}/v1/jobs", trust_env=False).json()["jobs"]}
+        assert names == known
+        page.get_by_role("img", name=re.compile("CPU cores by job. Now .* of 24 in use")).wait_for()
+        assert page.locator(".plot canvas").count() == 1
+        assert page.get_by_role("list", name="Who has what").get_by_role("link").count() >= 1
+
+
+def test_a_new_job_appears_by_itself(chromium: Browser, live: LiveService) -> None:
+    with opened(chromium, live.url) as page:
+        rows(page).first.wait_for()
+        spec = {"name": "late-comer", "task": "m:f", "workers": {"min": 8, "max": 8}, "servers": {"min": 15, "max": 15}}
+        document = JobSpecBody.model_validate(spec).model_dump(mode="json")
+        live.world.repository.create_job("late-comer-1", document, "n", None, "h", live.world.clock())
+        live.loop.trigger("submit")
+        row = rows(page).filter(has_text="late-comer")
+        row.filter(has_text="waiting").wait_for()
+        row.filter(has_text=re.compile("waiting for resources|no feasible node")).wait_for()
+        page.locator(".waits").filter(has_text=re.compile("waiting for resources|no feasible node")).wait_for()
+
+
+def test_a_job_with_its_loss_its_sizes_and_its_reasons(chromium: Browser, live: LiveService) -> None:
+    with opened(chromium, f"{live.url}/#/jobs/resnet-50-x7k2p") as page:
+        page.get_by_role("heading", level=1, name="resnet-50").wait_for()
+        page.get_by_role("img", name=re.compile("Loss by step")).locator("canvas").wait_for()
+        page.get_by_role("img", name=re.compile("Workers and servers")).locator("canvas").wait_for()
+        why = page.get_by_role("region", name="Why it has that")
+        explanation = httpx.get(f"{live.url}/v1/jobs/resnet-50-x7k2p/explanation", trust_env=False).json()
+        why.get_by_text("To get more").wait_for()
+        assert len(why.locator("p").all()) >= len(explanation["sentences"])
+        assert page.get_by_text("The job was submitted.").count() == 1
+        page.get_by_role("link", name="Cluster").click()
+        rows(page).first.wait_for()
+
+
+def test_a_job_that_is_not_there_is_said(chromium: Browser, live: LiveService) -> None:
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{live.url}/#/jobs/nobody")
+        page.get_by_text("nobody").first.wait_for(timeout=PATIENCE_MS)
+
+
+def test_jobs_can_be_found_and_sorted_by_keyboard(chromium: Browser, live: LiveService) -> None:
+    with opened(chromium, live.url) as page:
+        rows(page).first.wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+        page.get_by_role("button", name="job", exact=True).focus()
+        page.keyboard.press("Enter")
+        page.locator("th[aria-sort=ascending]").filter(has_text="job").wait_for()
+        names = page.locator("table.jobs th[scope=row] a").all_text_contents()
+        assert names == sorted(names)
+        page.get_by_role("searchbox").fill("tiny")
+        rows(page).filter(has_text="resnet").wait_for(state="detached")
+        assert page.locator("table.jobs th[scope=row] a").all_text_contents() == ["tiny-mlp"]
+
+
+# --- for everybody ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/#/jobs/resnet-50-x7k2p", "/#/jobs/tiny-mlp-x7k2p"])
+def test_nothing_is_cut_off_on_a_phone(chromium: Browser, live: LiveService, path: str) -> None:
+    with opened(chromium, live.url + path, viewport=PHONE) as page:
+        page.locator(".plot canvas").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/#/jobs/resnet-50-x7k2p"])
+def test_no_barriers_are_found(chromium: Browser, live: LiveService, path: str, scheme: Any) -> None:
+    axe = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+    if not axe.exists():
+        pytest.skip("axe-core is not installed (npm ci in web/)")
+    with opened(chromium, live.url + path, color_scheme=scheme) as page:
+        page.locator(".plot canvas").first.wait_for()
+        page.evaluate(axe.read_text())
+        found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']}).then((all) => all.violations)")
+        assert [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found] == []
+
+
+def test_colours_follow_the_machine_or_ones_choice(chromium: Browser, live: LiveService) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    with opened(chromium, live.url, color_scheme="dark") as page:
+        rows(page).first.wait_for()
+        dark = page.evaluate(background)
+        page.get_by_role("button", name="Colours: auto").click()
+        page.get_by_role("button", name="Colours: light").wait_for()
+        assert page.evaluate(background) != dark
+        page.reload()
+        page.get_by_role("button", name="Colours: light").wait_for()
+
+
+# --- who may see it --------------------------------------------------------------------------------------------------
+
+
+def test_with_a_token_one_signs_in_first(chromium: Browser, tmp_path: Path) -> None:
+    with live_service(tmp_path, token=TOKEN, history_seconds=40) as service, opened(chromium, service.url) as page:
+        page.get_by_label("Token").fill("not the token at all")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("alert").filter(has_text="does not know this token").wait_for()
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Sign in").click()
+        rows(page).first.wait_for()
+        page.reload()
+        rows(page).first.wait_for()
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Token").wait_for()
+
+
+def test_a_service_that_goes_away_is_noticed(chromium: Browser, tmp_path: Path) -> None:
+    with live_service(tmp_path, history_seconds=40) as service, opened(chromium, service.url) as page:
+        page.get_by_role("status").filter(has_text="live").wait_for()
+        service.stop()
+        page.get_by_role("status").filter(has_text="not connected").wait_for()
+        rows(page).first.wait_for()
+
+
+def test_only_its_own_files_may_be_loaded(live: LiveService) -> None:
+    with httpx.Client(base_url=live.url, trust_env=False) as client:
+        page = client.get("/")
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+        assets = re.findall(r'"(/assets/[^"]+)"', page.text)
+        assert len(assets) == 2
+        assert all("immutable" in client.get(path).headers["cache-control"] for path in assets)
+        assert client.get("/assets/../index.html").status_code in (200, 404)
+        assert client.get("/assets/none.js").status_code == 404
+
+
+# --- many jobs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_jobs_are_fifty_rows(chromium: Browser, tmp_path: Path) -> None:
+    with live_service(tmp_path, history_seconds=0) as service:
+        service.loop.stop(10)
+        document = JobSpecBody.model_validate({"name": "many", "task": "m:f"}).model_dump(mode="json")
+        for number in range(1000):
+            spec = {**document, "name": f"many-{number:04d}"}
+            service.world.repository.create_job(f"many-{number:04d}", spec, "n", None, "h", service.world.clock())
+        with opened(chromium, service.url) as page:
+            page.get_by_text("1–50 of 1 000").wait_for()
+            assert rows(page).count() == 50
+            assert page.evaluate("document.querySelectorAll('*').length") < 1500
+            page.get_by_role("button", name="next").click()
+            page.get_by_text("51–100 of 1 000").wait_for()
+            page.get_by_role("searchbox").fill("many-0777")
+            page.get_by_text("51–100 of 1 000").wait_for(state="detached")
+            assert rows(page).count() == 1
+
+
+# --- built from what is there ----------------------------------------------------------------------------------------
+
+
+def test_the_built_files_are_those_of_the_sources(tmp_path: Path) -> None:
+    if not (ROOT / "web" / "node_modules" / "vite").exists():
+        pytest.skip("the front end's tools are not installed (npm ci in web/)")
+    built = tmp_path / "static"
+    command = ["npm", "run", "build", "--", "--outDir", str(built), "--logLevel", "warn"]
+    done = subprocess.run(command, cwd=ROOT / "web", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = {path.relative_to(built): path.read_bytes() for path in built.rglob("*") if path.is_file()}
+    committed = {path.relative_to(STATIC): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
+    assert files == committed, "run `npm run build` in web/ and commit what it writes"

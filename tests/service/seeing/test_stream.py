@@ -1,0 +1,204 @@
+"""The stream for those who watch, and the cluster over time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.service.api.api_harness import NOW, Api, faults, on_sqlite
+from tests.service.loop.loop_world import World
+from tests.service.seeing.test_explanation import a_record
+from tests.service.store.store_builders import a_membership
+
+from optimus_scheduler.types import JobState
+from optimus_service import feed as feed_module
+from optimus_service.api.stream import as_events
+from optimus_service.feed import Change, Feed, TooManySubscribers, difference
+from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.timeline import MAX_SERIES, timeline
+from optimus_service.watching import View, read_view
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+VIEWS = st.builds(
+    View, st.text("ab", min_size=1, max_size=2), st.dictionaries(st.text("xyz", max_size=2), st.text("12", max_size=2))
+)
+
+
+# --- what changed ----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.one_of(st.none(), VIEWS), VIEWS)
+def test_a_change_leads_from_one_view_to_the_next(before: View | None, after: View) -> None:
+    change = difference(before, after)
+    jobs = dict({} if before is None else before.jobs)
+    for job_id in change.gone:
+        del jobs[job_id]
+    jobs.update(change.jobs)
+    assert jobs == after.jobs
+    assert (change.cluster or ("" if before is None else before.cluster)) == after.cluster
+    assert difference(after, after).is_empty
+
+
+def test_events_are_what_the_standard_says() -> None:
+    text = as_events(Change('{"a":1}', {"x": '{"id":"x"}', "y": '{"id":"y"}'}, ("z",)))
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.strip().split("\n\n")]
+    assert [block["event"] for block in blocks] == ["cluster", "gone", "jobs"]
+    assert json.loads(blocks[2]["data"]) == [{"id": "x"}, {"id": "y"}]
+    assert as_events(Change()).startswith(": ")
+
+
+# --- one reader for all ----------------------------------------------------------------------------------------------
+
+
+def view(number: int) -> View:
+    return View(f"cluster {number}", {"job": f"line {number}"})
+
+
+@pytest.mark.anyio
+async def test_everybody_gets_everything_and_then_what_changed() -> None:
+    seen = iter(range(10**6))
+    reads: list[int] = []
+
+    def read() -> View:
+        reads.append(next(seen))
+        return view(reads[-1] // 3)
+
+    closed = False
+    feed = Feed(read, lambda: closed, period_seconds=0.001)
+    first, second = feed.changes(), feed.changes()
+    assert (await anext(first)).jobs.keys() == {"job"}
+    assert (await anext(second)).cluster is not None
+    assert feed.n_subscribers == 2
+    later = [await anext(first) for _ in range(3)]
+    assert all(one.cluster != other.cluster for one, other in pairwise(later))
+    await first.aclose()
+    await second.aclose()
+    assert feed.n_subscribers == 0
+    count = len(reads)
+    await asyncio.sleep(0.02)
+    assert len(reads) <= count + 1, "nobody watches: nothing is read"
+
+
+@pytest.mark.anyio
+async def test_streams_end_with_the_service() -> None:
+    closed = False
+    feed = Feed(lambda: view(1), lambda: closed, period_seconds=0.001)
+    changes = feed.changes()
+    await anext(changes)
+    closed = True
+    remaining = [change async for change in changes]
+    assert all(change.is_empty for change in remaining)
+
+
+@pytest.mark.anyio
+async def test_a_silent_feed_still_breathes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "HEARTBEAT_SECONDS", 0.01)
+    feed = Feed(lambda: view(1), lambda: False, period_seconds=0.001)
+    changes = feed.changes()
+    await anext(changes)
+    assert (await anext(changes)).is_empty
+    await changes.aclose()
+
+
+@pytest.mark.anyio
+async def test_without_a_database_watchers_wait() -> None:
+    answers: list[Any] = [DatabaseNotAvailable("away"), DatabaseNotAvailable("away"), view(1)]
+
+    def read() -> View:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, View)
+        return answer
+
+    feed = Feed(read, lambda: False, period_seconds=0.001)
+    changes = feed.changes()
+    assert (await anext(changes)).cluster == "cluster 1"
+    await changes.aclose()
+
+
+@pytest.mark.anyio
+async def test_watchers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MAX_SUBSCRIBERS", 1)
+    feed = Feed(lambda: view(1), lambda: False, period_seconds=0.001)
+    changes = feed.changes()
+    await anext(changes)
+    with pytest.raises(TooManySubscribers):
+        await anext(feed.changes())
+    await changes.aclose()
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_a_view_has_active_and_ended_jobs_and_why_some_wait(world: World) -> None:
+    world.submit("first", workers={"min": 6, "max": 6}, servers={"max": 1})
+    world.round()
+    world.submit("second", workers={"min": 6, "max": 6})
+    world.round()
+    world.train(3)
+    found = read_view(world.repository, world.cluster, "optimus", "1")
+    cluster = json.loads(found.cluster)
+    assert (cluster["capacity"]["cpu"], cluster["used"]["cpu"], cluster["nodes"]) == (8.0, 7.0, 2)
+    assert cluster["waiting_by_reason"] == {"WaitingForResources": 1}
+    lines = {job_id: json.loads(line) for job_id, line in found.jobs.items()}
+    assert (lines["first"]["state"], lines["first"]["workers"]) == ("running", 6)
+    assert (lines["second"]["state"], lines["second"]["reason"]) == ("queued", "WaitingForResources")
+    world.live_until("the first has ended", lambda: world.state("first") is JobState.SUCCEEDED)
+    assert "first" in read_view(world.repository, world.cluster, "optimus", "1").jobs
+    world.cluster.available = False
+    assert json.loads(read_view(world.repository, world.cluster, "optimus", "1").cluster)["cluster_error"]
+
+
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def test_history_tells_who_had_how_much(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id, at=NOW + 100)
+    api.start(job_id, epoch=2, workers=4, servers=2, at=NOW + 200, cause="rescale", generation=2)
+    api.surroundings.clock.now = NOW + 300
+    found = api.get("/v1/cluster/history", params={"seconds": 400, "points": 5}).json()
+    assert (found["unit"], found["capacity"]) == ("cpu_cores", 8.0)
+    assert found["at"] == [NOW - 100, NOW, NOW + 100, NOW + 200, NOW + 300]
+    assert found["series"] == [{"id": job_id, "name": "digits", "held": [0.0, 0.0, 3.0, 6.0, 6.0]}]
+    assert found["training"] == [0, 0, 1, 1, 1]
+    assert found["waiting"] == [0, 1, 0, 0, 0]
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    assert api.get("/v1/cluster/history").status_code == 200
+
+
+@on_sqlite
+def test_a_span_out_of_bounds_is_refused(api: Api) -> None:
+    assert set(faults(api.get("/v1/cluster/history", params={"seconds": 1, "points": 10**6}))) == {"seconds", "points"}
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9)), max_size=4), max_size=15))
+def test_nothing_is_lost_between_series_and_others(sizes: list[list[tuple[float, int]]]) -> None:
+    jobs = [a_record(f"job-{number}", finished_at=None) for number in range(len(sizes))]
+    memberships = {
+        f"job-{number}": [
+            a_membership(f"job-{number}", epoch=epoch, at=at, workers=("w",) * n_workers, servers=())
+            for epoch, (at, n_workers) in enumerate(sorted(each), 1)
+        ]
+        for number, each in enumerate(sizes)
+    }
+    found = timeline(jobs, memberships, "cpu_cores", 0.0, 100.0, 7)
+    assert len(found.jobs) <= MAX_SERIES
+    for index, at in enumerate(found.at):
+        held = [[m for m in memberships[job.id] if m.at <= at] for job in jobs]
+        expected = sum(len(each[-1].workers) for each in held if each)
+        assert sum(series[index] for series in found.held) + found.others[index] == expected
+        assert found.training[index] + found.waiting[index] == len(jobs)

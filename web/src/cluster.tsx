@@ -1,0 +1,113 @@
+// The first page: who has what, who waits and why, at a glance.
+import { useState } from "preact/hooks";
+import type { ClusterLine, JobLine } from "./api";
+import { Jobs, groupOf } from "./jobs";
+import { OverTime } from "./overtime";
+import type { World } from "./state";
+import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords } from "./words";
+
+const LONGEST_BAR = 40;
+
+export function Cluster({ world, now }: { world: World; now: number }) {
+  const [colours, setColours] = useState(new Map<string, number>());
+  const { cluster, jobs } = world;
+  if (!cluster) return <p class="quiet empty">{world.connection === "lost" ? "The service cannot be reached. Trying again …" : "Loading …"}</p>;
+  const active = [...jobs.values()].filter((job) => !job.finished_at);
+  return (
+    <>
+      <h1 class="headline">{headline(cluster, active)}</h1>
+      <Trouble cluster={cluster} now={now} />
+      <Waiting cluster={cluster} active={active} />
+      <section aria-labelledby="now">
+        <h2 id="now" class="unseen">Now</h2>
+        <div class="tiles">
+          {gpuCount(cluster.capacity) > 0 && Object.entries(cluster.capacity.gpus).map(([kind, total]) => (
+            <Tile name={kind === "gpu" ? "GPUs" : `GPUs ${kind}`} used={cluster.used.gpus[kind] ?? 0} total={total} words={amount} />
+          ))}
+          <Tile name="CPU cores" used={cluster.used.cpu} total={cluster.capacity.cpu} words={amount} />
+          <Tile name="Memory" used={cluster.used.memory_bytes} total={cluster.capacity.memory_bytes} words={bytes} />
+          <div class="tile">
+            <span class="name">Nodes</span>
+            <span class="value">{count(cluster.nodes)}</span>
+            <span class="quiet">{cluster.cordoned ? `${cluster.cordoned} cordoned or lost` : "all may be used"}</span>
+          </div>
+          <div class="tile">
+            <span class="name">Ended</span>
+            <span class="value">{count(cluster.jobs.succeeded)}</span>
+            <span class="quiet">succeeded; {count(cluster.jobs.failed)} failed, {count(cluster.jobs.cancelled)} cancelled</span>
+          </div>
+        </div>
+        <Shares active={active} cluster={cluster} colours={colours} />
+      </section>
+      <OverTime onJobs={setColours} />
+      <Jobs jobs={jobs} now={now} colours={colours} />
+    </>
+  );
+}
+
+export function headline(cluster: ClusterLine, active: JobLine[]): string {
+  const training = active.filter((job) => groupOf(job) === "training").length;
+  const waiting = active.length - training;
+  const unit = gpuCount(cluster.capacity) > 0
+    ? `${gpuCount(cluster.used)} of ${counted(gpuCount(cluster.capacity), "GPU")}`
+    : `${amount(cluster.used.cpu)} of ${counted(cluster.capacity.cpu, "CPU core")}`;
+  if (!active.length) return "Nothing is running, and nobody waits.";
+  const trains = training === 0 ? "Nothing is training" : `${counted(training, "job")} ${training === 1 ? "trains" : "train"} on ${unit}`;
+  return `${trains}; ${waiting === 0 ? "nobody waits" : `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}`}.`;
+}
+
+function Trouble({ cluster, now }: { cluster: ClusterLine; now: number }) {
+  const late = cluster.last_round_at !== null && now - Date.parse(cluster.last_round_at) > 300_000;
+  const troubles = [
+    cluster.cluster_error && `The cluster cannot be asked: ${cluster.cluster_error}`,
+    cluster.last_round_error && `The last scheduling round had an error: ${cluster.last_round_error}`,
+    late && `The last scheduling round was ${ago(cluster.last_round_at, now)}: nothing is decided at the moment.`,
+  ].filter(Boolean);
+  if (!troubles.length) return null;
+  return <div class="trouble" role="alert">{troubles.map((each) => <p>{each}</p>)}</div>;
+}
+
+function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] }) {
+  const reasons = Object.entries(cluster.waiting_by_reason).sort(([, one], [, other]) => other - one);
+  if (!reasons.length) return null;
+  const oldest = active.filter((job) => groupOf(job) === "waiting").sort((one, other) => (one.created_at < other.created_at ? -1 : 1))[0];
+  return (
+    <p class="waits">
+      {reasons.map(([reason, number], index) => (
+        <span>{index > 0 && ", "}<strong>{number}</strong> {reasonWords(reason)}</span>
+      ))}
+      {oldest && <>. Longest: <a href={`#/jobs/${oldest.id}`}>{oldest.name}</a>. {oldest.message}</>}
+    </p>
+  );
+}
+
+function Tile({ name, used, total, words }: { name: string; used: number; total: number; words: (value: number) => string }) {
+  return (
+    <div class="tile">
+      <span class="name">{name}</span>
+      <span class="value">{words(used)}<span class="of"> of {words(total)}</span></span>
+      <meter min={0} max={Math.max(total, 1)} value={used} aria-label={`${name} in use`}>{percent(total ? used / total : 0)}</meter>
+    </div>
+  );
+}
+
+/** One bar for the whole cluster: a piece for each job that trains, what is free at the end. */
+function Shares({ active, cluster, colours }: { active: JobLine[]; cluster: ClusterLine; colours: Map<string, number> }) {
+  const holders = active.filter((job) => job.workers + job.servers > 0).sort((one, other) => other.workers + other.servers - one.workers - one.servers);
+  const shown = holders.slice(0, LONGEST_BAR);
+  const tasks = holders.reduce((sum, job) => sum + job.workers + job.servers, 0);
+  const share = cluster.capacity.cpu > 0 ? cluster.used.cpu / cluster.capacity.cpu : 1;
+  if (!tasks) return null;
+  return (
+    <ol class="shares" aria-label="Who has what">
+      {shown.map((job) => (
+        <li style={{ flexGrow: String(((job.workers + job.servers) / tasks) * share * 1000) }} class={`series-${colours.get(job.id) ?? 10}`}>
+          <a href={`#/jobs/${job.id}`} title={`${job.name}: ${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}>
+            <span class="label">{job.name}</span> <span class="unseen">{counted(job.workers, "worker")}, {counted(job.servers, "server")}</span>
+          </a>
+        </li>
+      ))}
+      {share < 1 && <li class="free" style={{ flexGrow: String((1 - share) * 1000) }}><span class="label">free</span></li>}
+    </ol>
+  );
+}

@@ -1,0 +1,277 @@
+// One job: how far it is, why it has what it has, its loss and what is predicted of it, what it had, what happened.
+import { useEffect, useMemo, useState } from "preact/hooks";
+import type uPlot from "uplot";
+import {
+  get, NeedsToken, Refused,
+  type AllocationPoint, type Explanation, type Job, type JobEvent, type Predictions,
+} from "./api";
+import { axes, Chart, colour, timeAxis } from "./charts";
+import { Badge, Progress } from "./jobs";
+import type { World } from "./state";
+import { ago, clock, count, duration, number, range, size, UNKNOWN } from "./words";
+
+interface Known {
+  job: Job; explanation: Explanation; predictions: Predictions; allocations: AllocationPoint[]; events: JobEvent[];
+}
+
+const LEAST_PAUSE_MS = 3000;
+
+async function load(id: string, signal: AbortSignal): Promise<Known> {
+  const base = `/v1/jobs/${encodeURIComponent(id)}`;
+  const [job, explanation, predictions, { allocations }, { events }] = await Promise.all([
+    get<Job>(base, signal),
+    get<Explanation>(`${base}/explanation`, signal),
+    get<Predictions>(`${base}/predictions?workers=1-4&servers=1-4`, signal),
+    get<{ allocations: AllocationPoint[] }>(`${base}/allocations`, signal),
+    get<{ events: JobEvent[] }>(`${base}/events?limit=50`, signal),
+  ]);
+  return { job, explanation, predictions, allocations, events };
+}
+
+export function JobPage({ id, world, now, needsToken }: { id: string; world: World; now: number; needsToken: () => void }) {
+  const [known, setKnown] = useState<Known | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const line = world.jobs.get(id);
+  const [tick, setTick] = useState(0);
+  useEffect(() => {
+    const stop = new AbortController();
+    load(id, stop.signal).then(
+      (found) => { setKnown(found); setProblem(null); },
+      (error: unknown) => {
+        if (stop.signal.aborted) return;
+        if (error instanceof NeedsToken) needsToken();
+        else setProblem(error instanceof Refused ? error.message : "The service cannot be reached. Trying again …");
+      },
+    ).finally(() => window.setTimeout(() => { if (!stop.signal.aborted) setTick((old) => old + 1); }, LEAST_PAUSE_MS));
+    return () => stop.abort();
+    // Asked again when the stream says that the job changed, at most every three seconds.
+  }, [id, tick > 0 && line ? `${tick}` : "", world.connection]);
+  if (!known || known.job.id !== id) return <p class="quiet empty">{problem ?? "Loading …"}</p>;
+  return <Story known={known} now={now} problem={problem} />;
+}
+
+function Story({ known, now, problem }: { known: Known; now: number; problem: string | null }) {
+  const { job, explanation, predictions, allocations, events } = known;
+  const waiting = !job.finished_at && job.wanted.workers === 0;
+  const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
+  return (
+    <article aria-labelledby="job">
+      <p class="crumbs"><a href="#/">Cluster</a> / {job.project}</p>
+      <div class="row">
+        <h1 id="job">{job.name}</h1>
+        <Badge job={badge} />
+      </div>
+      <p class="under">{job.id} · {job.spec.task} · {job.spec.mode} · {job.spec.architecture}</p>
+      {problem && <div class="trouble" role="alert"><p>{problem}</p></div>}
+      {job.failure && <div class="trouble"><p>{job.failure}</p></div>}
+      <div class="tiles">
+        <div class="tile">
+          <span class="name">Progress</span>
+          <span class="value"><Progress job={job} /></span>
+          <span class="quiet">step {count(job.step)}{predictions.total_steps && !job.finished_at ? ` of about ${count(predictions.total_steps.mean)}` : ""}</span>
+        </div>
+        <Ends job={job} explanation={explanation} waiting={waiting} now={now} />
+        <div class="tile">
+          <span class="name">Has</span>
+          <span class="value">{job.finished_at ? UNKNOWN : `${job.running.workers} w + ${job.running.servers} s`}</span>
+          <span class="quiet">{job.finished_at ? "it has ended" : size(job.running.workers, job.running.servers)}{job.running.gpu_type ? ` on ${job.running.gpu_type}` : ""}</span>
+        </div>
+        <div class="tile">
+          <span class="name">Loss</span>
+          <span class="value">{number(job.result?.final_loss ?? job.loss, 4)}</span>
+          <span class="quiet">{job.steps_per_second == null ? `epoch ${number(job.epoch)}` : `${number(job.steps_per_second)} steps/s, epoch ${number(job.epoch)}`}</span>
+        </div>
+      </div>
+      <section class="why" aria-labelledby="why">
+        <h2 id="why">{job.finished_at ? "What became of it" : waiting ? "Why it waits" : "Why it has that"}</h2>
+        {explanation.sentences.map((each) => <p>{each}</p>)}
+        {!job.finished_at && <p><strong>To get more: </strong>{explanation.what_would_change_it}</p>}
+        {explanation.reason && <p class="quiet">Reason code <code>{explanation.reason}</code></p>}
+      </section>
+      <Loss job={job} predictions={predictions} />
+      <Allocations allocations={allocations} job={job} now={now} />
+      <section aria-labelledby="events">
+        <h2 id="events">Events</h2>
+        <div class="table">
+          <table>
+            <thead><tr><th scope="col">when</th><th scope="col">what</th><th scope="col" class="wide">event</th></tr></thead>
+            <tbody>
+              {merged(events).map((event) => (
+                <tr key={event.id}>
+                  <td class="when"><time dateTime={event.at} title={event.at}>{ago(event.at, now)}</time></td>
+                  <td>{event.message}</td>
+                  <td class="wide quiet">{event.type}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </section>
+    </article>
+  );
+}
+
+/** Exits of many tasks at once are one line: the newest, and how many there were. */
+export function merged(events: JobEvent[]): JobEvent[] {
+  const lines: (JobEvent & { more: number })[] = [];
+  for (const event of events) {
+    const last = lines[lines.length - 1];
+    if (last && event.type === "TaskExited" && last.type === event.type && sameEnd(event, last)) last.more += 1;
+    else lines.push({ ...event, more: 0 });
+  }
+  return lines.map(({ more, ...event }) =>
+    more ? { ...event, message: `${event.message} So did ${more} other task${more === 1 ? "" : "s"}.` } : event,
+  );
+}
+
+function sameEnd(one: JobEvent, other: JobEvent): boolean {
+  const words = (event: JobEvent) => event.message.replace(/^\S+/, "");
+  return words(one) === words(other) && Math.abs(Date.parse(one.at) - Date.parse(other.at)) < 60_000;
+}
+
+function Ends({ job, explanation, waiting, now }: { job: Job; explanation: Explanation; waiting: boolean; now: number }) {
+  if (job.finished_at) {
+    return (
+      <div class="tile">
+        <span class="name">Took</span>
+        <span class="value">{duration(job.jct_seconds)}</span>
+        <span class="quiet">ended {ago(job.finished_at, now)}</span>
+      </div>
+    );
+  }
+  const { start_seconds: start, finish_seconds: finish, finish_at: at } = explanation.expected;
+  return (
+    <div class="tile">
+      <span class="name">{waiting ? "Starts in" : "Ends in"}</span>
+      <span class="value">{waiting ? (start?.mean === 0 ? "a moment" : duration(start?.mean)) : duration(finish?.mean)}</span>
+      <span class="quiet">{waiting ? (start ? "expected" : "nobody can tell yet") : at ? `at ${clock(at)}; ${range(finish)}` : "nobody can tell yet"}</span>
+    </div>
+  );
+}
+
+function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
+  const { losses, fitted, total_steps: total } = predictions;
+  const data = useMemo(() => aligned(losses, fitted), [predictions]);
+  if (!losses.length) return null;
+  const options = (): Omit<uPlot.Options, "width" | "height"> => ({
+    legend: { show: false },
+    cursor: { points: { show: false }, drag: { x: false, y: false } },
+    scales: { x: { time: false } },
+    axes: axes(),
+    bands: [{ series: [4, 3], fill: colour("band") }],
+    series: [
+      {},
+      { label: "measured", stroke: "transparent", points: { show: true, size: 4, fill: colour("dot"), stroke: colour("dot") } },
+      { label: "fitted", stroke: colour("accent"), width: 2, points: { show: false }, spanGaps: true },
+      { label: "low", stroke: "transparent", points: { show: false }, spanGaps: true },
+      { label: "high", stroke: "transparent", points: { show: false }, spanGaps: true },
+    ],
+    hooks: total && !job.finished_at ? { drawAxes: [(plot) => drawEnd(plot, total.low, total.mean, total.high)] } : {},
+  });
+  const last = losses[losses.length - 1];
+  return (
+    <section aria-labelledby="loss">
+      <h2 id="loss">Loss</h2>
+      <Chart
+        title="Loss by step"
+        summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at step ${count(total.mean)}.` : ""}`}
+        data={data} options={options} shape={`${job.finished_at}-${total?.mean}`}
+      >
+        <ul class="legend">
+          <li><span class="swatch dot" />measured</li>
+          <li><span class="swatch accent" />fitted, on to the predicted end</li>
+          <li><span class="swatch band" />80 % interval of the loss</li>
+          {total && !job.finished_at && <li><span class="swatch end" />80 % interval of the end</li>}
+        </ul>
+      </Chart>
+    </section>
+  );
+}
+
+/** Measured and fitted points on one axis of steps: step, measured, fitted, low, high. */
+export function aligned(losses: Predictions["losses"], fitted: Predictions["fitted"]): uPlot.AlignedData {
+  const rows = new Map<number, (number | null)[]>();
+  for (const { step, loss } of losses) rows.set(step, [loss, null, null, null]);
+  for (const { step, loss, low, high } of fitted) rows.set(step, [rows.get(step)?.[0] ?? null, loss, low, high]);
+  const steps = [...rows.keys()].sort((one, other) => one - other);
+  return [steps, ...[0, 1, 2, 3].map((part) => steps.map((step) => rows.get(step)?.[part] ?? null))] as uPlot.AlignedData;
+}
+
+function drawEnd(plot: uPlot, low: number | null, mean: number, high: number | null): void {
+  const { left: start, top, width, height } = plot.bbox;
+  const place = (step: number) => Math.min(Math.max(plot.valToPos(step, "x", true), start), start + width);
+  plot.ctx.save();
+  plot.ctx.fillStyle = colour("end-band");
+  const from = place(low ?? mean);
+  plot.ctx.fillRect(from, top, Math.max(place(high ?? mean) - from, 1), height);
+  plot.ctx.fillStyle = colour("end");
+  plot.ctx.fillRect(place(mean), top, Math.max(1, devicePixelRatio), height);
+  plot.ctx.restore();
+}
+
+const CAUSES: Record<string, string> = {
+  start: "start", rescale: "change of size", worker_lost: "a worker was lost", server_lost: "a server was lost",
+  coordinator_restart: "its coordinator came back", resume: "goes on", pause: "paused",
+};
+
+function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]; job: Job; now: number }) {
+  const end = Math.round((job.finished_at ? Date.parse(job.finished_at) : now) / 10_000) * 10;
+  const data = useMemo(() => steps(allocations, job, end), [allocations, end]);
+  if (!allocations.length) return null;
+  const options = (): Omit<uPlot.Options, "width" | "height"> => ({
+    legend: { show: false },
+    cursor: { show: false },
+    scales: { y: { range: (_plot, _low, high) => [0, Math.max(high + 1, 3)] } },
+    axes: axes({ x: timeAxis, y: { incrs: [1, 2, 5, 10, 20, 50, 100, 200], space: 22 } }),
+    series: [
+      {},
+      { stroke: colour("accent"), width: 2, points: { show: false } },
+      { stroke: colour("end"), width: 2, dash: [6, 3], points: { show: false } },
+    ],
+  });
+  return (
+    <section aria-labelledby="allocations">
+      <h2 id="allocations">What it had</h2>
+      <Chart title="Workers and servers" summary={`${allocations.length} memberships.`} data={data} options={options} shape="" height={160}>
+        <ul class="legend"><li><span class="swatch accent" />workers</li><li><span class="swatch end" />servers</li></ul>
+      </Chart>
+      <details>
+        <summary>As a table</summary>
+        <div class="table">
+          <table>
+            <thead><tr><th scope="col">when</th><th scope="col">had</th><th scope="col">because</th><th scope="col" class="figure">stood still</th><th scope="col" class="figure wide">from step</th></tr></thead>
+            <tbody>
+              {[...allocations].reverse().map((each) => (
+                <tr>
+                  <td>{ago(each.at, now)}</td>
+                  <td>{size(each.workers, each.servers)}</td>
+                  <td>{CAUSES[each.cause] ?? each.cause}{each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}</td>
+                  <td class="figure">{each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}</td>
+                  <td class="figure wide">{count(each.step)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </details>
+    </section>
+  );
+}
+
+/** A stair: each size from when it was formed until the next. */
+export function steps(allocations: AllocationPoint[], job: Pick<Job, "created_at">, end: number): uPlot.AlignedData {
+  const at: number[] = [Date.parse(job.created_at) / 1000];
+  const workers: number[] = [0];
+  const servers: number[] = [0];
+  for (const each of allocations) {
+    const moment = Date.parse(each.at) / 1000;
+    at.push(moment, moment + 0.001);
+    workers.push(workers[workers.length - 1] ?? 0, each.workers);
+    servers.push(servers[servers.length - 1] ?? 0, each.servers);
+  }
+  const last = at[at.length - 1] ?? end;
+  at.push(Math.max(end, last + 1));
+  workers.push(workers[workers.length - 1] ?? 0);
+  servers.push(servers[servers.length - 1] ?? 0);
+  return [at, workers, servers];
+}

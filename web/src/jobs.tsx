@@ -1,0 +1,162 @@
+// The list of jobs: filtered, sorted and paged here, so that thousands of them stay as light as fifty.
+import { useMemo, useState } from "preact/hooks";
+import type { JobLine } from "./api";
+import { count, counted, duration, left, percent, reasonWords, UNKNOWN } from "./words";
+
+export const PAGE_SIZE = 50;
+type Group = "all" | "waiting" | "training" | "ended";
+type Column = "name" | "state" | "size" | "progress" | "left" | "age";
+
+export function groupOf(job: JobLine): Group {
+  if (job.finished_at) return "ended";
+  return job.wanted_workers + job.workers > 0 ? "training" : "waiting";
+}
+
+const ORDER: Record<Group, number> = { waiting: 0, training: 1, ended: 2, all: 3 };
+
+function sortKey(job: JobLine, column: Column): string | number {
+  switch (column) {
+    case "name": return job.name;
+    case "state": return `${ORDER[groupOf(job)]}${job.state}`;
+    case "size": return -(job.workers + job.servers);
+    case "progress": return -(job.progress ?? -1);
+    case "left": return job.remaining_seconds?.mean ?? Number.MAX_VALUE;
+    case "age": return -Date.parse(job.created_at);
+  }
+}
+
+export function chosen(jobs: Iterable<JobLine>, group: Group, text: string, column: Column, falling: boolean): JobLine[] {
+  const wanted = text.trim().toLowerCase();
+  const found = [...jobs].filter(
+    (job) =>
+      (group === "all" || groupOf(job) === group) &&
+      (!wanted || job.name.includes(wanted) || job.id.includes(wanted) || job.project.includes(wanted)),
+  );
+  const keys = new Map(found.map((job) => [job.id, sortKey(job, column)]));
+  const sign = falling ? -1 : 1;
+  return found.sort((one, other) => {
+    const [a, b] = [keys.get(one.id) ?? 0, keys.get(other.id) ?? 0];
+    if (a !== b) return (a < b ? -1 : 1) * sign;
+    return one.created_at < other.created_at ? 1 : one.created_at > other.created_at ? -1 : one.id < other.id ? -1 : 1;
+  });
+}
+
+export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: number; colours: Map<string, number> }) {
+  const [group, setGroup] = useState<Group>("all");
+  const [text, setText] = useState("");
+  const [[column, falling], setOrder] = useState<[Column, boolean]>(["state", false]);
+  const [page, setPage] = useState(0);
+  const found = useMemo(() => chosen(jobs.values(), group, text, column, falling), [jobs, group, text, column, falling]);
+  const counts = useMemo(() => {
+    const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, ended: 0 };
+    for (const job of jobs.values()) counts[groupOf(job)] += 1;
+    return counts;
+  }, [jobs]);
+  const pages = Math.max(1, Math.ceil(found.length / PAGE_SIZE));
+  const shown = Math.min(page, pages - 1);
+  const order = (wanted: Column) => { setOrder([wanted, column === wanted && !falling]); setPage(0); };
+  const heading = (name: Column, words: string, className = "") => (
+    <th scope="col" class={className} aria-sort={column === name ? (falling ? "descending" : "ascending") : "none"}>
+      <button type="button" class="sort" onClick={() => order(name)}>
+        {words}<span aria-hidden="true">{column === name ? (falling ? " ↓" : " ↑") : ""}</span>
+      </button>
+    </th>
+  );
+  return (
+    <section aria-labelledby="jobs">
+      <div class="row">
+        <h2 id="jobs">Jobs</h2>
+        <div class="choice" role="group" aria-label="Which jobs">
+          {(["all", "waiting", "training", "ended"] as Group[]).map((each) => (
+            <button type="button" aria-pressed={group === each} onClick={() => { setGroup(each); setPage(0); }}>
+              {each} <span class="quiet">{counts[each]}</span>
+            </button>
+          ))}
+        </div>
+        <input
+          type="search" placeholder="name, id or project" aria-label="Find jobs by name, id or project" value={text}
+          onInput={(event) => { setText(event.currentTarget.value); setPage(0); }}
+        />
+      </div>
+      <div class="table">
+        <table class="jobs" aria-rowcount={found.length}>
+          <thead>
+            <tr>
+              {heading("name", "job")}
+              {heading("state", "state")}
+              {heading("size", "has", "wide")}
+              {heading("progress", "progress")}
+              {heading("left", "time left", "figure left")}
+              {heading("age", "age", "figure wide")}
+            </tr>
+          </thead>
+          <tbody>
+            {found.slice(shown * PAGE_SIZE, (shown + 1) * PAGE_SIZE).map((job) => (
+              <Row key={job.id} job={job} now={now} colour={colours.get(job.id)} />
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {found.length === 0 && (
+        <p class="quiet empty">
+          {jobs.size === 0 ? <>No jobs yet. Submit one: <code>optimus submit --task optimus_workers.zoo.digits:mlp</code></> : "No job is like that."}
+        </p>
+      )}
+      {pages > 1 && (
+        <nav class="pages" aria-label="Pages of the list">
+          <button type="button" disabled={shown === 0} onClick={() => setPage(shown - 1)}>previous</button>
+          <span>{shown * PAGE_SIZE + 1}–{Math.min((shown + 1) * PAGE_SIZE, found.length)} of {count(found.length)}</span>
+          <button type="button" disabled={shown === pages - 1} onClick={() => setPage(shown + 1)}>next</button>
+        </nav>
+      )}
+    </section>
+  );
+}
+
+function Row({ job, now, colour }: { job: JobLine; now: number; colour: number | undefined }) {
+  const group = groupOf(job);
+  const age = ((job.finished_at ? Date.parse(job.finished_at) : now) - Date.parse(job.created_at)) / 1000;
+  return (
+    <tr class={group}>
+      <th scope="row">
+        <span class={`swatch ${colour === undefined || group !== "training" ? "none" : `series-${colour}`}`} />
+        <a href={`#/jobs/${job.id}`}>{job.name}</a>
+        <span class="under">{job.project === "default" ? job.id : `${job.project} · ${job.id}`}</span>
+      </th>
+      <td>
+        <Badge job={job} />
+        {(group === "waiting" || job.state === "failed") && <span class="under cause" title={job.message ?? ""}>{job.reason && group === "waiting" ? reasonWords(job.reason) : job.message ?? "not looked at yet"}</span>}
+      </td>
+      <td class="wide"><Has job={job} /></td>
+      <td class="progress">{group === "ended" ? <span class="quiet">{`${count(job.step)} steps`}</span> : <Progress job={job} />}</td>
+      <td class="figure left">{group === "training" ? left(job.remaining_seconds) : group === "ended" ? `took ${duration(age)}` : job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN}</td>
+      <td class="figure wide">{duration((now - Date.parse(job.created_at)) / 1000)}</td>
+    </tr>
+  );
+}
+
+export function Badge({ job }: { job: Pick<JobLine, "state" | "wanted_workers" | "workers" | "finished_at"> }) {
+  const words = job.state === "queued" && job.wanted_workers > 0 ? "starting" : job.state === "queued" ? "waiting" : job.state;
+  return <span class={`badge ${words}`}>{words}</span>;
+}
+
+function Has({ job }: { job: JobLine }) {
+  if (job.finished_at) return <span class="quiet">{UNKNOWN}</span>;
+  const differs = job.wanted_workers !== job.workers || job.wanted_servers !== job.servers;
+  return (
+    <span title={`${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}>
+      {job.workers} w + {job.servers} s
+      {differs && <span class="quiet"> → {job.wanted_workers} w + {job.wanted_servers} s</span>}
+    </span>
+  );
+}
+
+export function Progress({ job }: { job: JobLine }) {
+  if (job.progress == null) return <span class="quiet">{job.step ? `step ${count(job.step)}` : UNKNOWN}</span>;
+  return (
+    <span class="meter">
+      <progress max={1} value={job.progress} aria-label={`progress of ${job.name}`} />
+      <span>{percent(job.progress)}</span>
+    </span>
+  );
+}

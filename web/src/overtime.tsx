@@ -1,0 +1,98 @@
+// The cluster over time: who had how much of it, as areas on each other under the line of what there is.
+import { useEffect, useMemo, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { get, type ClusterHistory } from "./api";
+import { axes, Chart, colour, seriesColour, stacked, timeAxis } from "./charts";
+import { amount, number } from "./words";
+
+const SPANS: [string, number][] = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400], ["7 d", 604800]];
+const REFRESH_MS = 10_000;
+const OTHERS = 10;
+const stairs = uPlot.paths.stepped?.({ align: 1 });
+
+export function OverTime({ onJobs }: { onJobs: (colours: Map<string, number>) => void }) {
+  const [seconds, setSeconds] = useState(3600);
+  const [history, setHistory] = useState<ClusterHistory | null>(null);
+  useEffect(() => {
+    const stop = new AbortController();
+    const load = () =>
+      get<ClusterHistory>(`/v1/cluster/history?seconds=${seconds}&points=160`, stop.signal).then(
+        (found) => {
+          setHistory(found);
+          onJobs(new Map(found.series.map((each, index) => [each.id, index])));
+        },
+        () => undefined, // the stream says when the service is away
+      );
+    void load();
+    const timer = window.setInterval(load, REFRESH_MS);
+    return () => { stop.abort(); window.clearInterval(timer); };
+  }, [seconds]);
+  return (
+    <section aria-labelledby="over-time">
+      <div class="row">
+        <h2 id="over-time">Over time</h2>
+        <div class="choice" role="group" aria-label="Time span">
+          {SPANS.map(([name, value]) => (
+            <button type="button" aria-pressed={seconds === value} onClick={() => setSeconds(value)}>{name}</button>
+          ))}
+        </div>
+      </div>
+      {history ? <Areas history={history} /> : <p class="quiet">Loading …</p>}
+    </section>
+  );
+}
+
+function Areas({ history }: { history: ClusterHistory }) {
+  const hasOthers = history.others.some((value) => value > 0);
+  const rows = [...(hasOthers ? [history.others] : []), ...[...history.series].reverse().map((each) => each.held)];
+  const names = [...(hasOthers ? ["others"] : []), ...[...history.series].reverse().map((each) => each.name)];
+  const indices = [...(hasOthers ? [OTHERS] : []), ...history.series.map((_, index) => index).reverse()];
+  const sums = useMemo(() => stacked(rows), [history]);
+  const capacity = history.at.map(() => history.capacity);
+  // Drawn from the top of the stack down, each over the one before.
+  const data = useMemo(() => [history.at, ...[...sums].reverse(), capacity] as uPlot.AlignedData, [history]);
+  const unit = history.unit === "gpus" ? "GPUs" : "CPU cores";
+  const now = history.at.length - 1;
+  const used = sums[sums.length - 1]?.[now] ?? 0;
+  const options = (): Omit<uPlot.Options, "width" | "height"> => ({
+    legend: { show: false },
+    cursor: { show: false },
+    scales: { y: { range: [0, Math.max(history.capacity * 1.05, 1)] } },
+    axes: axes({ x: timeAxis }),
+    series: [
+      {},
+      ...[...indices].reverse().map((index) => ({ fill: seriesColour(index), stroke: colour("surface"), width: 1, points: { show: false }, ...(stairs ? { paths: stairs } : {}) })),
+      { stroke: colour("muted"), width: 1.5, dash: [4, 4], points: { show: false } },
+    ],
+  });
+  return (
+    <Chart
+      title={`${unit} by job`}
+      summary={`Now ${amount(used)} of ${amount(history.capacity)} in use.`}
+      data={data} options={options} shape={indices.join()} height={200}
+    >
+      <ul class="legend">
+        {history.series.map((each, index) => (
+          <li><span class={`swatch series-${index}`} /><a href={`#/jobs/${each.id}`}>{each.name}</a></li>
+        ))}
+        {hasOthers && <li><span class={`swatch series-${OTHERS}`} />others</li>}
+        <li><span class="swatch line" />what there is</li>
+      </ul>
+      <details>
+        <summary>As a table</summary>
+        <table>
+          <thead><tr><th scope="col">job</th><th scope="col" class="figure">{unit} now</th><th scope="col" class="figure">mean</th></tr></thead>
+          <tbody>
+            {names.map((name, row) => (
+              <tr>
+                <th scope="row">{name}</th>
+                <td class="figure">{number(rows[row]?.[now])}</td>
+                <td class="figure">{number((rows[row] ?? []).reduce((sum, each) => sum + each, 0) / history.at.length)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </details>
+    </Chart>
+  );
+}

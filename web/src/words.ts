@@ -1,0 +1,82 @@
+// Figures as people read them. What is not known is a dash.
+import type { Interval, NodeResources } from "./api";
+
+export const UNKNOWN = "—";
+
+export function duration(seconds: number | null | undefined): string {
+  if (seconds == null || !Number.isFinite(seconds)) return UNKNOWN;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+/** 5 min (4–8 min) */
+export function left(interval: Interval | null | undefined): string {
+  if (!interval) return UNKNOWN;
+  const about = duration(interval.mean);
+  if (interval.low == null || interval.high == null) return about;
+  const [low, high] = [duration(interval.low), duration(interval.high)];
+  return low === high ? about : `${about} (${low} – ${high})`;
+}
+
+/** 4 – 8 min, with 80 % probability */
+export function range(interval: Interval | null | undefined): string {
+  if (!interval || interval.low == null || interval.high == null) return "how sure that is cannot be said";
+  return `${duration(interval.low)} – ${duration(interval.high)} with 80 % probability`;
+}
+
+export function number(value: number | null | undefined, digits = 3): string {
+  if (value == null || !Number.isFinite(value)) return UNKNOWN;
+  if (value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6)) return value.toExponential(digits - 1);
+  const decimals = value === 0 ? digits - 1 : Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(value))));
+  return value.toFixed(decimals);
+}
+
+/** A number of cores or GPUs: 12, 0.5 */
+export function amount(value: number): string {
+  return String(Math.round(value * 100) / 100);
+}
+
+export function count(value: number): string {
+  return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, " ");
+}
+
+/** 2 workers */
+export function counted(value: number, thing: string): string {
+  return `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
+}
+
+export function percent(fraction: number | null | undefined): string {
+  // Not finished is never shown as 100 %.
+  return fraction == null ? UNKNOWN : `${Math.floor(100 * Math.min(Math.max(fraction, 0), 1))} %`;
+}
+
+export function size(workers: number, servers: number): string {
+  return `${counted(workers, "worker")}, ${counted(servers, "server")}`;
+}
+
+export function bytes(value: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
+  return `${value >= 10 || unit === 0 ? value.toFixed(0) : value.toFixed(1)} ${units[unit]}`;
+}
+
+export function gpuCount(resources: NodeResources): number {
+  return Object.values(resources.gpus).reduce((sum, each) => sum + each, 0);
+}
+
+export function ago(moment: string | null, now: number): string {
+  return moment == null ? UNKNOWN : `${duration((now - Date.parse(moment)) / 1000)} ago`;
+}
+
+export function clock(moment: string | number): string {
+  return new Date(moment).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+}
+
+/** WaitingForResources → waiting for resources */
+export function reasonWords(code: string): string {
+  return code.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+}

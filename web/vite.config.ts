@@ -1,0 +1,14 @@
+import { defineConfig } from "vite";
+
+// The built files lie in the Python package, so that an installation needs no Node.js.
+export default defineConfig({
+  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  build: {
+    outDir: "../service/optimus_service/web/static",
+    emptyOutDir: true,
+    assetsInlineLimit: 0, // the page's security policy allows no inline content
+    modulePreload: { polyfill: false },
+    target: "es2022",
+  },
+  server: { proxy: { "/v1": "http://127.0.0.1:8080" } },
+});
