@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from optimus_cli.configuration import load_settings, service_is_missing
+from optimus_cli.specification import parse_assignments
 
 
 # Long, because typer wants a parameter per flag; it only says which flag sets which setting.
@@ -29,6 +30,16 @@ def serve(
     python: Annotated[Path | None, typer.Option(help="Interpreter that runs tasks.")] = None,
     drain_seconds: Annotated[float | None, typer.Option(help="Time that an unwanted task has to leave.")] = None,
     max_task_failures: Annotated[int | None, typer.Option(help="Crashes without progress that fail a job.")] = None,
+    price_per_core_hour: Annotated[float | None, typer.Option(help="Price of a CPU core for an hour.")] = None,
+    price_per_gpu_hour: Annotated[
+        list[str] | None, typer.Option(metavar="TYPE=PRICE", help="Price of a GPU for an hour; repeatable.")
+    ] = None,
+    learn_from_finished_jobs: Annotated[
+        bool | None,
+        typer.Option(
+            "--learn-from-finished-jobs/--learn-nothing", help="Whether earlier jobs of the same task are used."
+        ),
+    ] = None,
     stop_tasks: Annotated[
         bool | None, typer.Option("--stop-tasks/--leave-tasks", help="What becomes of tasks when it stops.")
     ] = None,
@@ -56,6 +67,9 @@ def serve(
             "local_python": python,
             "drain_seconds": drain_seconds,
             "max_task_failures": max_task_failures,
+            "price_per_core_hour": price_per_core_hour,
+            "price_per_gpu_hour": parse_assignments("--price-per-gpu-hour", price_per_gpu_hour or [], typed=True),
+            "learn_from_finished_jobs": learn_from_finished_jobs,
             "stop_tasks": stop_tasks,
             "log_format": log_format,
             "log_level": log_level,

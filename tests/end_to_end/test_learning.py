@@ -1,0 +1,50 @@
+"""A real service that learns: a metric ends a job, the next job of the task is judged by it, money is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.end_to_end.harness import Service, wait_until
+from tests.end_to_end.test_own_code import optimus
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+
+JOB = {
+    "task": "optimus_workers.zoo.digits:mlp",
+    "task_args": {"width": 128},
+    "workers": {"max": 2},
+    "servers": {"max": 1},
+    "convergence": {"target_metric": {"name": "test_accuracy", "at_least": 0.9}, "max_epochs": 60},
+}
+
+
+def test_the_second_job_of_a_task_is_judged_by_the_first(tmp_path: Path) -> None:
+    service = Service(tmp_path / "data", ["--slots", "4", "--round-seconds", "2", "--price-per-core-hour", "36"])
+    service.start()
+    try:
+        first = service.wait_for_end(service.submit({"name": "first", **JOB}))
+        assert first["epoch"] < 60, "the metric ended it"
+        assert first["result"]["metrics"]["test_accuracy"] >= 0.85
+        finished = service.get(f"/v1/jobs/{first['id']}/predictions")
+        values = [point["value"] for point in finished["metric"]["values"]]
+        assert values[-1] >= 0.9
+        seconds = finished["outcome"]["seconds"]
+        # Two tasks at least (a worker and a server) at a hundredth a second each, three at most.
+        assert 0.015 * seconds < finished["outcome"]["cost"] < 0.035 * seconds
+
+        second = service.submit({"name": "second", **JOB})
+        learned = wait_until("the first is used", lambda: judged(service, second)["finished_runs"] == 1)
+        assert learned
+        service.wait_for_end(second)
+        shown = optimus(service, "predict", first["id"])
+        assert shown.returncode == 0, shown.stderr
+        assert "What was predicted, and what came" in shown.stdout
+        assert "test_accuracy" in shown.stdout
+    finally:
+        service.stop()
+
+
+def judged(service: Service, job_id: str) -> dict[str, object]:
+    learned: dict[str, object] = service.get(f"/v1/jobs/{job_id}/predictions")["learned"]
+    return learned
