@@ -155,9 +155,10 @@ class Groups:
         """There may be less room by now."""
         self._largest.pop(need, None)
 
-    def by_cores(self, count: int) -> list[int]:
-        """The first `count` nodes by free cores, then by number."""
-        return self._ordered(self.rooms[0], count)
+    def by_cores(self, count: int, need: Vector | None = None) -> list[int]:
+        """The first `count` nodes by free cores, then by number; of those that hold `need`, if it is given."""
+        cores = self.rooms[0]
+        return self._ordered(cores if need is None else np.where(most(self.rooms, need, 1) > 0, cores, -1), count)
 
     def by_tasks(self, need: Vector, count: int) -> list[int]:
         """At most `count` nodes that hold a task, those that hold most of them first, then by number."""

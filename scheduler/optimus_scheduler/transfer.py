@@ -201,7 +201,9 @@ def spread_evenly(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
     """The paper's placement: the first k nodes by available CPU that host the job evenly, for the smallest k."""
     if _has_no_servers(extra, present):
         return _fill_emptiest(rooms, extra)
-    ordered = rooms.groups.by_cores(extra.workers + extra.servers)
+    # The paper's nodes are alike. Where only some have the GPUs that workers need, the others are none of the first k.
+    gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
+    ordered = rooms.groups.by_cores(extra.workers + extra.servers, gpus)
     for k in range(1, len(ordered) + 1):
         shares = [(_part(extra.workers, k, number), _part(extra.servers, k, number)) for number in range(k)]
         if all(

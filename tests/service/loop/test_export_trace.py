@@ -1,0 +1,138 @@
+"""The round trip: jobs run in the service, what happened becomes a trace, the simulator replays it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from httpx import ASGITransport, AsyncClient, Response
+from tests.service.loop.loop_world import World, loss_at, speed
+
+from optimus_scheduler.policies import policy_named
+from optimus_scheduler.types import JobState, Node, Quota, Resources
+from optimus_service.api.app import create_app
+from optimus_service.api.services import Services
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.hub import WakeUpHub
+from optimus_service.job_tokens import JobTokens
+from optimus_service.store.repository import Repository
+from optimus_simulator.options import Options
+from optimus_simulator.replay import Replay
+from optimus_simulator.trace import Trace
+from optimus_simulator.traces.own import read_own
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+GPUS = {"v100": 4}
+RING: dict[str, Any] = {"max": 4, "resources": {"cpu": 0.5, "gpus": 1}}
+
+
+@pytest.fixture
+def lived(repository: Repository, tmp_path: Path) -> World:
+    """A service in which three jobs have ended, one was cancelled and one still runs."""
+    world = World(
+        repository, tmp_path, FakeCluster([Node("a", Resources(8.0, 2**34, GPUS)), Node("b", Resources(8.0, 2**34))])
+    )
+    world.repository.put_project(Quota("vision", share=0.5), world.clock())
+    rule = {"convergence": {"max_steps": 600}}
+    world.submit("first", project="vision", workers=RING, gpu_types=["v100"], deadline_seconds=3600, **rule)
+    world.live_until("it runs", lambda: world.repository.get_job("first").step > 60)
+    for name in ("second", "third"):
+        world.submit(name)
+    names = ("first", "second", "third")
+    world.live_until("they end", lambda: all(_has_ended(world, name) for name in names))
+    world.submit("fourth", convergence={"max_steps": 10**9})
+    world.live_until("it runs", lambda: world.repository.get_job("fourth").step > 20)
+    return world
+
+
+def _has_ended(world: World, name: str) -> bool:
+    job = world.repository.get_job(name)
+    if job.state is JobState.RUNNING and job.step >= 600 and name == "first":
+        world._finish(job, world.coordinators[name])  # the limit that coordinators keep by themselves
+    return world.repository.get_job(name).state is JobState.SUCCEEDED
+
+
+def exported(world: World, **params: str) -> list[dict[str, Any]]:
+    """The lines of the API's answer."""
+    services = Services(
+        settings=world.settings,
+        repository=world.repository,
+        cluster=world.cluster,
+        hub=WakeUpHub(world.repository.generations),
+        job_tokens=JobTokens(b"secret"),
+        version="0",
+        clock=world.clock,
+    )
+    transport = ASGITransport(create_app(services))
+
+    async def ask() -> Response:
+        async with AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.get("/v1/trace", params=params)
+
+    with start_blocking_portal() as portal:
+        answer = portal.call(ask)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def replayed(lines: list[dict[str, Any]], folder: Path, policy: str) -> tuple[Trace, dict[str, float]]:
+    """The trace as read back, and each job's completion time under the policy."""
+    path = folder / "lived.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines if "end" not in line), encoding="utf-8")
+    trace = read_own(path)
+    options = Options(speed_noise=0.0, restart_seconds=0.5, round_seconds=5.0)
+    outcome = Replay(trace, policy_named(policy), options).run()
+    return trace, {job.id: job.finished_at - job.submitted_at for job in outcome.jobs}
+
+
+def test_what_happened_is_told_and_replayed(lived: World, tmp_path: Path) -> None:
+    lines = exported(lived)
+    assert lines[-1] == {"end": {"jobs": 3, "active": 1, "unmeasured": 0}}
+    trace, times = replayed(lines, tmp_path, "drf")
+    assert set(times) == {"first", "second", "third"}
+
+    # The cluster and its rules.
+    assert sum(node.capacity.cpu for node in trace.nodes) == 16.0
+    assert trace.capacity.gpus == GPUS
+    assert trace.quotas == (Quota("vision", share=0.5),)
+
+    for job in trace.jobs:
+        record = lived.repository.get_job(job.id)
+        # Arrivals, requests and ends.
+        began = lived.repository.get_job("first").created_at
+        assert job.submitted_at == pytest.approx(record.created_at - began)
+        assert job.truth.begin().steps_left() == record.step
+        assert (job.spec.family, job.spec.project) == ("m:f", record.project)
+        # Measured speeds are those that the jobs had.
+        for membership in lived.repository.memberships(job.id):
+            size = len(membership.workers), len(membership.servers)
+            if any(sample.workers == size[0] for sample in lived.repository.newest_samples(job.id, 1)):
+                told = job.truth.steps_per_second((size,))
+                assert told == pytest.approx(speed(*size), rel=0.15)
+        # So are losses.
+        training = job.truth.begin()
+        training.advance(20.0, ((1, 1),))
+        assert training.loss() == pytest.approx(loss_at(training.step), rel=0.1)
+
+    first = trace.jobs[0]
+    assert first.spec.gpu_types == ("v100",)
+    assert first.spec.deadline_at == pytest.approx(3600.0)
+    assert first.type_speeds == {"v100": 1.0}
+
+
+def test_the_same_policy_does_what_it_did(lived: World, tmp_path: Path) -> None:
+    """As near as a simulation of the service comes: its jobs learn, wait and stop as the live ones did."""
+    _, times = replayed(exported(lived), tmp_path, "optimus")
+    for job_id, seconds in times.items():
+        record = lived.repository.get_job(job_id)
+        assert record.finished_at is not None
+        assert seconds == pytest.approx(record.finished_at - record.created_at, rel=0.35)
+
+
+def test_a_part_of_what_happened(lived: World) -> None:
+    assert exported(lived, project="vision")[-1]["end"]["jobs"] == 1
+    assert exported(lived, since="2001-01-01T00:00:00Z")[-1] == {"end": {"jobs": 0, "active": 0, "unmeasured": 0}}
+    assert exported(lived, until="1970-01-01T00:00:01Z")[-1]["end"]["jobs"] == 0
