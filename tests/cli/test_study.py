@@ -164,6 +164,75 @@ def test_the_example_in_the_repository_can_be_studied() -> None:
     assert study["time_to_target"]
 
 
+# --- measured speeds -------------------------------------------------------------------------------------------------
+
+
+def _speed(workers: int, servers: int) -> float:
+    return 1.0 / (0.08 / workers + 0.01 + 0.02 * max(workers / servers, 1.0) + 0.001 * (workers + servers))
+
+
+def _speeds(path: Path, gpus: list[str] | None = None) -> Path:
+    sizes = [(w, p) for w in (1, 2, 4, 8) for p in (1, 2, 4)]
+    rows = [[w, p, _speed(w, p), gpu] for gpu in gpus or [""] for w, p in sizes]
+    return _write(path, rows, ["workers", "servers", "steps_per_second", "gpu"])
+
+
+def test_times_follow_measured_speeds(logs: Path, tmp_path: Path) -> None:
+    speeds = _speeds(tmp_path / "speeds.csv", ["V100"])
+    study = json.loads(_run(logs, "--json", "--speeds", speeds, "--examples", 12_800).stdout)
+    curves = {(curve["gpu"], curve["servers"]): curve for curve in study["time_to_target"]}
+    assert curves["V100", 4]["speeds"] == "measured"
+    assert curves["K80", 4]["speeds"] == "arithmetic"
+    assert any("No measured speeds on K80" in remark for remark in study["remarks"])
+    (check,) = study["measured_speeds"]
+    assert (check["gpu"], check["sizes"]) == ("V100", 12)
+    assert check["held_out_error"] < 0.1
+    epochs = next(each["after_epoch"]["mean"] for each in study["forecasts"] if each["gpu"] == "V100")
+    eight = curves["V100", 4]["points"][7]
+    assert eight["workers"] == 8
+    assert eight["seconds"]["mean"] == pytest.approx(epochs * 100 / _speed(8, 4), rel=0.05)
+
+
+def test_speeds_measured_elsewhere_say_how_it_scales(logs: Path, tmp_path: Path) -> None:
+    study = json.loads(_run(logs, "--json", "--speeds", _speeds(tmp_path / "speeds.csv")).stdout)
+    for gpu in ("K80", "V100"):
+        points = next(c["points"] for c in study["time_to_target"] if (c["gpu"], c["servers"]) == (gpu, 2))
+        ratio = points[0]["seconds"]["mean"] / points[3]["seconds"]["mean"]
+        assert ratio == pytest.approx(_speed(4, 2) / _speed(1, 2), rel=0.05)
+
+
+def test_the_report_says_what_times_rest_on(logs: Path, tmp_path: Path) -> None:
+    report = tmp_path / "study.md"
+    assert _run(logs, "--speeds", _speeds(tmp_path / "speeds.csv"), "-o", report).exit_code == 0
+    assert "held-out error %" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "complaint"),
+    [
+        (["workers", "steps_per_second"], [1, 2.0], "no column 'servers'"),
+        (["workers", "servers", "speed"], [1, 1, "fast"], "speeds.csv:2:speed: expected a number above 0"),
+        (["w", "p", "speed"], [1.5, 1, 2.0], "speeds.csv:2:w: expected a whole number"),
+        (["workers", "servers", "speed"], None, "no rows"),
+    ],
+)
+def test_wrong_speeds_are_named(
+    logs: Path, tmp_path: Path, header: list[str], row: list[Any] | None, complaint: str
+) -> None:
+    result = _run(logs, "--speeds", _write(tmp_path / "speeds.csv", [row] if row else [], header))
+    assert result.exit_code != 0
+    assert complaint in " ".join(result.output.split())
+
+
+def test_of_several_models_one_is_chosen(logs: Path, tmp_path: Path) -> None:
+    rows = [[name, w, 1, _speed(w, 1)] for name in ("a", "b") for w in (1, 2, 4)]
+    speeds = _write(tmp_path / "speeds.csv", rows, ["model", "workers", "ps", "steps_per_second"])
+    assert "choose one with --speeds-model" in " ".join(_run(logs, "--speeds", speeds).output.split())
+    assert "has a, b" in " ".join(_run(logs, "--speeds", speeds, "--speeds-model", "c").output.split())
+    study = json.loads(_run(logs, "--json", "--speeds", speeds, "--speeds-model", "b").stdout)
+    assert study["measured_speeds"][0]["sizes"] == 3
+
+
 def test_on_the_measured_logs_the_better_prior_is_better(tmp_path: Path) -> None:
     folder = os.environ.get("OPTIMUS_DATA")
     if not folder:

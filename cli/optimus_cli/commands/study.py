@@ -39,6 +39,15 @@ def study(
     price: Annotated[
         list[str] | None, typer.Option(metavar="GPU=USD", help="Price of one GPU hour; `server=USD` for a server's.")
     ] = None,
+    speeds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SPEEDS.csv",
+            help="Measured speeds of the new network: workers, servers, steps_per_second and, if you like, gpu. "
+            "Times are then by these instead of by arithmetic.",
+        ),
+    ] = None,
+    speeds_model: Annotated[str | None, typer.Option(help="Which one, if SPEEDS.csv has a column model.")] = None,
     max_workers: Annotated[int, typer.Option(min=1, max=1024, help="Largest number of workers.")] = 16,
     as_json: AsJson = False,
 ) -> None:
@@ -50,6 +59,7 @@ def study(
     from optimus_cli.study.findings import Options, as_json_document, run_study
     from optimus_cli.study.prices import parse_prices
     from optimus_cli.study.reading import parse_columns, read_runs
+    from optimus_cli.study.speeds_reading import read_speeds
 
     runs = read_runs(logs, parse_columns(column or []))
     options = Options(
@@ -62,6 +72,7 @@ def study(
         bytes_per_second=gigabits * GIGABIT_BYTES,
         prices=parse_prices(price or [], {run.gpu for run in runs}),
         max_workers=max_workers,
+        speeds=read_speeds(speeds, speeds_model) if speeds is not None else {},
     )
     findings = run_study(runs, options)
     if not as_json or report != DEFAULT_REPORT:

@@ -159,15 +159,25 @@ def _times(findings: Findings) -> Section:
         )
     header = ("GPU", "servers", "1 worker, min", "USD", "fastest: workers", "min", "USD")
     gigabits = findings.options.bytes_per_second * 8 / 1e9
+    by_arithmetic = (
+        f"the measured step of one GPU, its batch of {findings.options.batch_size} shared among the workers, and the "
+        f"exchange with the parameter servers over {gigabits:g} Gbit/s by arithmetic. Intervals come from the epochs."
+    )
+    by_measurement = (
+        "as the resource-speed model says that was fitted to the measured speeds. Intervals come from the epochs and "
+        "from that model."
+    )
+    is_measured = any(curve.is_measured for curve in findings.times)
     parts: list[Part] = [
-        f"Predicted epochs (after the first {findings.options.first_epochs}) times the time of a step: the measured "
-        f"step of one GPU, its batch of {findings.options.batch_size} shared among the workers, and the exchange with "
-        f"the parameter servers over {gigabits:g} Gbit/s by arithmetic. Intervals come from the epochs. Prices: "
+        f"Predicted epochs (after the first {findings.options.first_epochs}) times the time of a step: "
+        f"{by_measurement if is_measured else by_arithmetic} Prices: "
         + ", ".join(f"{gpu} {price:g}" for gpu, price in findings.options.prices.gpu_hour.items())
         + f" USD per GPU hour, {findings.options.prices.server_hour:g} per server hour.",
         Table(header, rows),
         Picture("times", "Time and cost to the target against workers", pictures.png(pictures.times(findings))),
     ]
+    if findings.speed_checks:
+        parts += _measured_speeds(findings)
     cheapest = cheapest_in_a_day(findings.times)
     if cheapest is not None:
         size = cheapest.allocation
@@ -176,6 +186,20 @@ def _times(findings: Findings) -> Section:
             f"{_interval(cheapest.seconds.times(1 / 60))} minutes, {_interval(cheapest.cost)} USD."
         )
     return Section("3. Time and cost against workers", parts)
+
+
+def _measured_speeds(findings: Findings) -> list[Part]:
+    """How well the speed model says what was measured."""
+    rows = []
+    for check in findings.speed_checks:
+        errors = [100 * error for error in check.errors]
+        held_out = f"{np.mean(errors):.1f} ({max(errors):.1f})" if errors else "-"
+        rows.append((check.gpu or "elsewhere", str(check.speeds.model.n_points), held_out))
+    return [
+        "Measured speeds, and how far off the model is at a size that it was not fitted to, in per cent: the mean "
+        "over all sizes, each left out once, and the largest.",
+        Table(("GPU", "sizes", "held-out error %"), rows),
+    ]
 
 
 def _scaling(findings: Findings) -> Section:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from optimus_models.study import (
     BetaFit,
     BetaRegression,
     ComputeCheck,
+    MeasuredSpeed,
+    MeasuredSpeeds,
     Run,
     ScalingPoint,
     Setting,
@@ -25,6 +27,7 @@ from optimus_models.study import (
     check_compute,
     first_epoch_at,
     fit_betas,
+    measured_time_to_target,
     network_of,
     scaling,
     time_to_target,
@@ -51,6 +54,8 @@ class Options:
     bytes_per_second: float
     prices: Prices
     max_workers: int
+    speeds: Mapping[str | None, Sequence[MeasuredSpeed]] = field(default_factory=dict)
+    """Measured speeds by GPU type; None: measured on something else, which says how the job scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,18 @@ class TimeCurve:
     gpu: str
     servers: int
     outlooks: tuple[Outlook, ...]
+    is_measured: bool = False
+    """By measured speeds instead of arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedCheck:
+    """How well the speed model says what was measured."""
+
+    gpu: str | None
+    speeds: MeasuredSpeeds
+    errors: list[float]
+    """Of each measured size, predicted from the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +121,7 @@ class Findings:
     times: list[TimeCurve]
     scalability: list[Scalability]
     checks: list[ComputeCheck]
+    speed_checks: list[SpeedCheck]
     remarks: list[str]
     """What could not be said, and why."""
 
@@ -117,6 +135,7 @@ def run_study(runs: Sequence[Run], options: Options) -> Findings:
     forecasts = _forecasts([run for run in runs if run.layers == held_out], fits, Template.of(earlier), target, options)
     remarks: list[str] = []
     setting = _setting(held_out, runs, options, remarks)
+    speed_checks = _speed_checks(options)
     return Findings(
         options,
         target,
@@ -124,11 +143,20 @@ def run_study(runs: Sequence[Run], options: Options) -> Findings:
         fits,
         [first_epoch_at(run, target) for run in earlier],
         forecasts,
-        [] if setting is None else _times(forecasts, target, setting, options, remarks),
+        [] if setting is None else _times(forecasts, target, setting, speed_checks, options, remarks),
         [] if setting is None else _scalability(forecasts, setting),
         check_compute(runs, batch_size=options.batch_size, examples=options.examples),
+        speed_checks,
         remarks,
     )
+
+
+def _speed_checks(options: Options) -> list[SpeedCheck]:
+    checks = []
+    for gpu, rows in sorted(options.speeds.items(), key=lambda item: item[0] or ""):
+        speeds = MeasuredSpeeds.fit(rows, options.batch_size)
+        checks.append(SpeedCheck(gpu, speeds, speeds.held_out_errors()))
+    return checks
 
 
 def _held_out(runs: Sequence[Run], options: Options) -> int:
@@ -177,8 +205,14 @@ def _alone_seconds(forecast: Forecast, setting: Setting) -> float | None:
 
 
 def _times(
-    forecasts: Sequence[Forecast], target: Target, setting: Setting, options: Options, remarks: list[str]
+    forecasts: Sequence[Forecast],
+    target: Target,
+    setting: Setting,
+    speed_checks: Sequence[SpeedCheck],
+    options: Options,
+    remarks: list[str],
 ) -> list[TimeCurve]:
+    by_type = {check.gpu: check.speeds for check in speed_checks}
     curves = []
     for forecast in forecasts:
         alone, epochs = _alone_seconds(forecast, setting), forecast.after.epoch_of(target.loss)
@@ -188,10 +222,18 @@ def _times(
         if not math.isfinite(epochs.high):
             remarks.append(f"No time on {forecast.run.gpu}: no earlier run ever reached the target.")
             continue
-        workers = range(1, options.max_workers + 1)
+        workers, gpu = range(1, options.max_workers + 1), forecast.run.gpu
+        elsewhere = by_type.get(None)
+        measured = by_type.get(gpu) or (elsewhere.at_level_of(alone) if elsewhere else None)
+        if by_type and measured is None:
+            remarks.append(f"No measured speeds on {gpu}: times there are by arithmetic.")
         for servers in SERVERS:
-            found = time_to_target(setting, epochs, alone, forecast.run.gpu, workers, servers)
-            curves.append(TimeCurve(forecast.run.gpu, servers, found))
+            if measured is None:
+                found = time_to_target(setting, epochs, alone, gpu, workers, servers)
+            else:
+                steps = epochs.times(setting.steps_per_epoch)
+                found = measured_time_to_target(measured, steps, gpu, workers, servers, setting.prices)
+            curves.append(TimeCurve(gpu, servers, found, measured is not None))
     return curves
 
 
@@ -228,9 +270,15 @@ def as_json_document(findings: Findings) -> dict[str, Any]:
         "held_out": findings.held_out,
         "forecasts": [_forecast_json(forecast, findings.target) for forecast in findings.forecasts],
         "time_to_target": [
-            {"gpu": curve.gpu, "servers": curve.servers, "points": [_outlook_json(o) for o in curve.outlooks]}
+            {
+                "gpu": curve.gpu,
+                "servers": curve.servers,
+                "speeds": "measured" if curve.is_measured else "arithmetic",
+                "points": [_outlook_json(o) for o in curve.outlooks],
+            }
             for curve in findings.times
         ],
+        "measured_speeds": [_speeds_json(check) for check in findings.speed_checks],
         "scaling": [
             {"gpu": s.gpu, "kind": s.kind, "servers": SCALING_SERVERS, "points": [p._asdict() for p in s.points]}
             for s in findings.scalability
@@ -267,6 +315,15 @@ def _forecast_json(forecast: Forecast, target: Target) -> dict[str, Any]:
         "before_curve_error": forecast.curve_error(forecast.before.losses(epochs)),
         "after_epoch": _estimate_json(forecast.after.epoch_of(target.loss)),
         "after_curve_error": forecast.curve_error(forecast.after.losses(epochs)),
+    }
+
+
+def _speeds_json(check: SpeedCheck) -> dict[str, Any]:
+    return {
+        "gpu": check.gpu,
+        "sizes": check.speeds.model.n_points,
+        "coefficients": dict(check.speeds.model.coefficients),
+        "held_out_error": float(np.mean(check.errors)) if check.errors else None,
     }
 
 

@@ -8,12 +8,15 @@ from optimus_models.study.betas import BetaFit, BetaRegression, fit_betas
 from optimus_models.study.compute import ComputeCheck, check_compute, network_of
 from optimus_models.study.runs import Run, Target, first_epoch_at
 from optimus_models.study.scaling import ScalingPoint, Setting, scaling, time_to_target
+from optimus_models.study.speeds import MeasuredSpeed, MeasuredSpeeds, measured_time_to_target
 from optimus_models.study.stretch import StretchedCurve, Template
 
 __all__ = [
     "BetaFit",
     "BetaRegression",
     "ComputeCheck",
+    "MeasuredSpeed",
+    "MeasuredSpeeds",
     "Run",
     "ScalingPoint",
     "Setting",
@@ -23,6 +26,7 @@ __all__ = [
     "check_compute",
     "first_epoch_at",
     "fit_betas",
+    "measured_time_to_target",
     "network_of",
     "scaling",
     "time_to_target",
