@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.constraints.sharing_out import share_out
+from optimus_scheduler.memory import Held
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Post, Request, fits_when_empty
+from optimus_scheduler.place import Placer, Post, Request
 from optimus_scheduler.policies.base import Contest, Grant, Policy
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Allocation, Directive, Node, Reason, Resources, Role, Snapshot, TaskPhase
-
-Held = Mapping[str, Mapping[Post, str]]
-"""Job id → the nodes of the tasks that it has and that may stay."""
+from optimus_scheduler.types import NOTHING, Allocation, Directive, Reason, Resources, Role, Snapshot
 
 
 def allocate(
-    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings
+    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, placer: Placer
 ) -> dict[str, Grant]:
     """A grant for every job.
 
@@ -27,14 +24,13 @@ def allocate(
     grants: dict[str, Grant] = {}
     contenders: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, held), Resources()
-    feasible = _Feasibility(snapshot.nodes, policy)
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
         elif outlook.forecast.converged and outlook.is_held:
             grants[outlook.id] = Grant(outlook.present, Reason.CONVERGED)
             leaving = leaving + outlook.demand(outlook.present)
-        elif not outlook.is_held and not feasible.of(outlook):
+        elif not outlook.is_held and not _is_feasible(outlook, snapshot, policy, placer):
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
@@ -42,24 +38,6 @@ def allocate(
     finishing = [outlook for outlook in outlooks if outlook.id in grants and not grants[outlook.id].allocation.is_empty]
     now, quotas = snapshot.now, snapshot.quotas
     return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
-
-
-def held_posts(snapshot: Snapshot) -> Held:
-    """Where each job has tasks that may stay: on nodes that exist, and on cordoned ones only while they live.
-
-    Workers of a job that changes its GPU type do not stay.
-    """
-    live = {task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED}
-    schedulable = {node.name: node.schedulable for node in snapshot.nodes}
-    return {
-        job.id: {
-            (placed.key.role, placed.key.rank): placed.node
-            for placed in job.wanted_tasks
-            if schedulable.get(placed.node, False) or (placed.node in schedulable and placed.key in live)
-            if placed.key.role is not Role.WORKER or not has_left_its_type(job)
-        }
-        for job in snapshot.jobs
-    }
 
 
 def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
@@ -73,6 +51,11 @@ def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
             if node in cordoned:
                 total = total + (job.spec.worker if role is Role.WORKER else job.spec.server).resources
     return total
+
+
+def _is_feasible(outlook: Outlook, snapshot: Snapshot, policy: Policy, placer: Placer) -> bool:
+    request = request_for(outlook, outlook.minimum, {}, policy)
+    return placer.hosts(request, snapshot.nodes, policy.spread)
 
 
 def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
@@ -93,25 +76,3 @@ def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, st
         minimum=outlook.minimum,
         held=held if stays else {},
     )
-
-
-class _Feasibility:
-    """Whether a job's minimum fits the empty cluster, remembered for jobs that ask for the same."""
-
-    def __init__(self, nodes: Sequence[Node], policy: Policy) -> None:
-        self._nodes, self._policy = nodes, policy
-        self._known: dict[object, bool] = {}
-
-    def of(self, outlook: Outlook) -> bool:
-        key = (outlook.minimum, *(_fingerprint(outlook.demand(one)) for one in _ONE_OF_EACH))
-        if key not in self._known:
-            request = request_for(outlook, outlook.minimum, {}, self._policy)
-            self._known[key] = fits_when_empty(request, self._nodes, self._policy.spread)
-        return self._known[key]
-
-
-_ONE_OF_EACH = (Allocation(1, 0), Allocation(0, 1))
-
-
-def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int], ...]]:
-    return resources.cpu, resources.memory_bytes, tuple(sorted(resources.gpus.items()))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from optimus_scheduler.allocate import Held, allocate, held_posts, request_for
+from optimus_scheduler.allocate import allocate, request_for
 from optimus_scheduler.constraints.dead_ends import without_dead_ends
 from optimus_scheduler.constraints.look_ahead import look_ahead
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.memory import Held, Memory
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placed, Placements, place
+from optimus_scheduler.place import Placed, Placements, Placer
 from optimus_scheduler.policies.base import Grant, Policy
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
@@ -34,9 +35,13 @@ def plan(
     settings: Settings | None = None,
     timer: Timer = _untimed,
     forecaster: Forecaster = forecast_all,
+    memory: Memory | None = None,
 ) -> Plan:
-    """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`."""
-    settings = settings or Settings()
+    """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`.
+
+    A shell that gives the same `memory` every time gets the same plan sooner.
+    """
+    settings, memory = settings or Settings(), memory or Memory()
 
     # 1. Forecast: what will each job do, on the GPU type that suits it?
     with timer("forecast"):
@@ -45,15 +50,15 @@ def plan(
 
     # 2. Allocate: how many workers and servers does each job get?
     with timer("allocate"):
-        held = held_posts(snapshot)
-        grants = allocate(outlooks, snapshot, held, policy, settings)
+        held = memory.held_posts.of(snapshot)
+        grants = allocate(outlooks, snapshot, held, policy, settings, memory.placer)
 
     # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
     with timer("place"):
-        placements = _place(outlooks, grants, held, snapshot, policy)
+        placements = _place(outlooks, grants, held, snapshot, policy, memory.placer)
         elsewhere = without_dead_ends(told, outlooks, placements)
     if elsewhere is not None:
-        return plan(elsewhere, policy, settings, timer, forecaster)
+        return plan(elsewhere, policy, settings, timer, forecaster, memory)
 
     # 4. Reconcile: what has to be started, stopped and told, given what is there?
     with timer("reconcile"):
@@ -66,7 +71,12 @@ def plan(
 
 
 def _place(
-    outlooks: Sequence[Outlook], grants: Mapping[str, Grant], held: Held, snapshot: Snapshot, policy: Policy
+    outlooks: Sequence[Outlook],
+    grants: Mapping[str, Grant],
+    held: Held,
+    snapshot: Snapshot,
+    policy: Policy,
+    placer: Placer,
 ) -> Placements:
     """Places for everybody who was granted something, in order of arrival or in that of the grants."""
     granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
@@ -75,7 +85,7 @@ def _place(
         position = {job_id: number for number, job_id in enumerate(grants)}
         granted.sort(key=lambda outlook: position[outlook.id])
     requests = [request_for(outlook, grants[outlook.id].allocation, held[outlook.id], policy) for outlook in granted]
-    return place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
+    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 
 def _want(outlook: Outlook, placements: Placements) -> Want:

@@ -168,20 +168,36 @@ class Groups:
     def most_suitable(self, needs: tuple[Vector, Vector], whole: Vector, count: int) -> list[int]:
         """Nodes that hold most of `whole` in proportion, then those that hold most tasks of either kind."""
         parts = [free / amount for free, amount in zip(self.rooms, whole, strict=True) if amount]
-        suitable = np.min(parts, axis=0) if parts else np.ones(len(self._groups))
-        found = self._ordered(np.where(suitable > 0, suitable, -1.0), count)
+        suitable: FloatArray = np.min(parts, axis=0) if parts else np.ones(len(self._groups))
+        found = self._roomiest_of(suitable, count)
         for need in needs:
-            found += self.by_tasks(need, count)
+            found += self._roomiest_of(most(self.rooms, need, count).astype(np.float64), count)
         return list(dict.fromkeys(found))
 
-    def _ordered(self, scores: NDArray[np.generic], count: int) -> list[int]:
+    def _roomiest_of(self, scores: FloatArray, count: int) -> list[int]:
+        """At most `count` nodes with scores above 0, the highest first; of equal scores the fullest."""
+        least = np.partition(scores, -count)[-count] if count < len(scores) else 0.0
+        rows = ((scores >= least) & (scores > 0)).nonzero()[0]
+        found: list[int] = []
+        for row in rows[np.lexsort((*self.rooms[:, rows], self._weight[rows], -scores[rows]))].tolist():
+            found += self.first(self._groups[row], count - len(found), ())
+            if len(found) == count:
+                break
+        return found
+
+    def _ordered(self, scores: IntArray, count: int) -> list[int]:
         """At most `count` nodes, the highest scores first, then by number; none of groups with negative scores."""
         found: list[int] = []
-        for score in np.unique(scores)[::-1]:
-            if score < 0 or len(found) >= count:
+        order = np.argsort(-scores, kind="stable")
+        ranked = scores[order]
+        ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]) + 1, len(ranked)).tolist()
+        begin = 0
+        for end in ends:
+            if not len(ranked) or ranked[begin] < 0 or len(found) >= count:
                 break
-            groups = [self._groups[row] for row in (scores == score).nonzero()[0].tolist()]
+            groups = [self._groups[row] for row in order[begin:end].tolist()]
             found += sorted(node for group in groups for node in self.first(group, count, ()))
+            begin = end
         return found[:count]
 
     def first(self, group: Group, count: int, taken: Collection[int]) -> list[int]:

@@ -8,46 +8,117 @@ own minima as far as that helps. What remains is `Unplaced`, with the reason.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from optimus_scheduler.requests import Placed, Placements, Post, Request, Unplaced, posts
+from optimus_scheduler.rooms import Rooms
 from optimus_scheduler.seats import Seating, Seats
+from optimus_scheduler.thresholds import Extra
 from optimus_scheduler.transfer import Spread
-from optimus_scheduler.types import NOTHING, Allocation, Node, Role
+from optimus_scheduler.types import NOTHING, Allocation, Node, Resources, Role
 
-__all__ = ["Placed", "Placements", "Post", "Request", "Unplaced", "fits_when_empty", "place", "posts"]
+__all__ = ["Placed", "Placements", "Placer", "Post", "Request", "Unplaced", "fits_when_empty", "place", "posts"]
 
 _NO_ROOM = Unplaced("no combination of nodes has room for its smallest size")
 
 
+class Placer:
+    """Places round after round: seats of jobs that have not changed since the round before are not looked at again.
+
+    Gives what `place` gives, sooner. Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: tuple[Node, ...] = ()
+        self._spread: Spread | None = None
+        self._seating: Seating | None = None
+        self._empty: Rooms | None = None
+        self._hosted: dict[object, bool] = {}
+
+    def place(
+        self, requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
+    ) -> Placements:
+        """See the function `place`."""
+        seating = self._on(nodes, spread)
+        present = {request.job_id for request in requests}
+        for job_id in [job_id for job_id in seating.jobs if job_id not in present]:
+            seating.dismiss(job_id)
+        changed = [request for request in requests if not seating.keeps(request)]
+        for request in changed:
+            if request.job_id in seating.jobs:
+                seating.dismiss(request.job_id)
+        if not seating.admit(changed):  # somebody has to give way, and everybody takes part in that
+            seating = self._seating = Seating(nodes, spread)
+            seating.admit_in_part(requests)
+        return _settle(seating, requests, smallest_first=smallest_first)
+
+    def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
+        """Whether the minimum could be placed if nobody else had any task."""
+        seating = self._on(nodes, spread)
+        key = (request.minimum, _fingerprint(request.worker), _fingerprint(request.server))
+        if key not in self._hosted:
+            self._hosted[key] = self._has_room(seating, request, spread)
+        return self._hosted[key]
+
+    def _has_room(self, seating: Seating, request: Request, spread: Spread) -> bool:
+        """What fits beside all others fits alone; only otherwise the empty cluster is asked."""
+        for rooms in (seating.rooms, self._empty_rooms):
+            needs = rooms.amounts.need(request.worker), rooms.amounts.need(request.server)
+            if spread(rooms, Extra(request.minimum.workers, request.minimum.servers, *needs), {}) is not None:
+                return True
+        return False
+
+    @property
+    def _empty_rooms(self) -> Rooms:
+        if self._empty is None:
+            self._empty = Rooms(self._nodes)
+        return self._empty
+
+    def _on(self, nodes: Sequence[Node], spread: Spread) -> Seating:
+        """The seats of the round before, if it had the same nodes."""
+        if nodes is not self._nodes and tuple(nodes) != self._nodes:
+            self._nodes, self._seating = tuple(nodes), None
+        if self._seating is None or self._spread is not spread:
+            self._spread = spread
+            self._seating, self._empty, self._hosted = Seating(self._nodes, spread), None, {}
+        return self._seating
+
+
 def place(
-    requests: Sequence[Request], nodes: Iterable[Node], spread: Spread, *, smallest_first: bool = True
+    requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
 ) -> Placements:
     """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` only if equal."""
-    seating = Seating(nodes, spread)
-    seating.admit(requests)
-    return settle_all(seating, requests, smallest_first=smallest_first)
+    return Placer().place(requests, nodes, spread, smallest_first=smallest_first)
 
 
-def fits_when_empty(request: Request, nodes: Iterable[Node], spread: Spread) -> bool:
+def fits_when_empty(request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
     """Whether the minimum could be placed if nobody else had any task."""
-    alone = Request(request.job_id, request.worker, request.server, request.minimum, request.minimum, {})
-    return isinstance(place([alone], nodes, spread)[request.job_id], Placed)
+    return Placer().hosts(request, nodes, spread)
 
 
-def settle_all(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> Placements:
+def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int], ...]]:
+    return resources.cpu, resources.memory_bytes, tuple(sorted(resources.gpus.items()))
+
+
+def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> Placements:
     """Find the seats that are missing, and say where everybody sits."""
     incomplete = [request for request in requests if not seating.jobs[request.job_id].are_complete]
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
     unplaced = [request for request in ordered if not _seat_shrinking(seating, seating.jobs[request.job_id])]
-    for request in unplaced:
-        _make_room(seating, seating.jobs[request.job_id])
+    if unplaced:
+        givers = _givers(seating)
+        for request in unplaced:
+            _make_room(seating, seating.jobs[request.job_id], givers)
     return {request.job_id: _outcome(seating, seating.jobs[request.job_id]) for request in requests}
 
 
-def _growth(request: Request) -> tuple[bool, int]:
-    """Jobs that have no task yet choose first (they ask for little), then those that grow; smallest growth first."""
-    return bool(request.held), request.allocation.workers + request.allocation.servers - len(request.held)
+def _growth(request: Request) -> tuple[bool, bool, int]:
+    """Jobs that have no task yet choose first (they ask for little), then those that grow.
+
+    Of these, jobs that need GPUs, as others can go elsewhere, too; the smallest growth first.
+    """
+    size = request.allocation
+    return bool(request.held), not request.worker.gpus, size.workers + size.servers - len(request.held)
 
 
 def _seat_shrinking(seating: Seating, seats: Seats) -> bool:
@@ -68,10 +139,12 @@ def _seat_shrinking(seating: Seating, seats: Seats) -> bool:
     return False
 
 
-def _make_room(seating: Seating, seats: Seats) -> bool:
+def _make_room(seating: Seating, seats: Seats, givers: Sequence[Seats]) -> bool:
     """Let others fall back to their minima, one after the other, until this job's minimum fits."""
     released: list[tuple[Seats, dict[Post, int]]] = []
-    for other in _givers(seating, seats):
+    for other in givers:
+        if other.surplus <= 0 or other is seats:
+            continue
         released.append((other, seating.release(other, other.request.minimum)))
         if seating.complete(seats, seats.request.minimum):
             break
@@ -80,10 +153,10 @@ def _make_room(seating: Seating, seats: Seats) -> bool:
     return bool(seats.taken)
 
 
-def _givers(seating: Seating, seats: Seats) -> list[Seats]:
+def _givers(seating: Seating) -> list[Seats]:
     """Jobs with seats beyond their minimum, the largest surplus first."""
-    others = [other for other in seating.jobs.values() if other.taken and other.surplus > 0 and other is not seats]
-    return sorted(others, key=lambda other: (-other.surplus, other.request.job_id))
+    others = [seats for seats in seating.jobs.values() if seats.surplus > 0]
+    return sorted(others, key=lambda seats: (-seats.surplus, seats.request.job_id))
 
 
 def _return(seating: Seating, seats: Seats, given: Mapping[Post, int]) -> None:
@@ -97,11 +170,7 @@ def _return(seating: Seating, seats: Seats, given: Mapping[Post, int]) -> None:
 def _outcome(seating: Seating, seats: Seats) -> Placed | Unplaced:
     if not seats.taken:
         return _NO_ROOM
-    names, size = seating.rooms.names, seats.request.allocation
-    if not seats.are_complete:
-        workers = sum([role is Role.WORKER for role, _ in seats.taken])
-        size = Allocation(workers, len(seats.taken) - workers, size.gpu_type)
-    return Placed(size, {post: names[node] for post, node in seats.taken.items()})
+    return seating.outcome(seats)
 
 
 def _smaller(request: Request) -> Iterator[Allocation]:

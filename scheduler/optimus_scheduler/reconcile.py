@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.place import Post, posts
@@ -154,7 +155,9 @@ class _JobSide:
         """
         nodes = self._want.nodes
         beside = nodes[(Role.SERVER, 0)] if (Role.SERVER, 0) in nodes else nodes[(Role.WORKER, 0)]
-        candidates = (beside, *sorted(nodes.values()), *sorted(self._open_nodes))
+        if beside in self._open_nodes:
+            return beside
+        candidates = (*sorted(nodes.values()), *sorted(self._open_nodes))
         return next((node for node in candidates if node in self._open_nodes), beside)
 
     def _fill(self, post: Post) -> PlacedTask:
@@ -169,10 +172,13 @@ class _JobSide:
 
     def _next_key(self, post: Post) -> TaskKey:
         """An incarnation that was never seen."""
-        role, rank = post
+        return TaskKey(self._job.id, *post, self._incarnations.get(post, -1) + 1)
+
+    @cached_property
+    def _incarnations(self) -> dict[Post, int]:
+        """The highest that was seen of each post."""
         known = [task.key for task in self._observed] + [placed.key for placed in self._job.wanted_tasks]
-        used = [key.incarnation for key in known if (key.role, key.rank) == (role, rank)]
-        return TaskKey(self._job.id, role, rank, max(used, default=-1) + 1)
+        return {(key.role, key.rank): key.incarnation for key in sorted(known)}
 
     def _is_done(self, task: Task) -> bool:
         """Whether an exited task has nothing left to do: it was let go by a job that is finishing."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optimus_scheduler.amounts import Vector, plus, together
-from optimus_scheduler.requests import Post, Request, posts
+from optimus_scheduler.requests import Placed, Post, Request, posts
 from optimus_scheduler.rooms import Rooms
 from optimus_scheduler.thresholds import Added, Extra
 from optimus_scheduler.transfer import Present, Spread
@@ -22,11 +22,21 @@ class Seats:
     server: Vector
     taken: dict[Post, int]
     """Node number of each seat."""
+    outcome: Placed | None = None
+    """What was answered last; None since the seats have changed."""
 
     @property
     def are_complete(self) -> bool:
         """Whether there is one for everything that was asked for."""
         return len(self.taken) == self.request.allocation.workers + self.request.allocation.servers
+
+    @property
+    def allocation(self) -> Allocation:
+        """The size that these are."""
+        if self.are_complete:
+            return self.request.allocation
+        workers = sum([role is Role.WORKER for role, _ in self.taken])
+        return Allocation(workers, len(self.taken) - workers, self.request.allocation.gpu_type)
 
     @property
     def surplus(self) -> int:
@@ -38,11 +48,7 @@ class Seats:
 
     def by_node(self) -> Present:
         """Workers and servers on each node."""
-        counts: dict[int, tuple[int, int]] = {}
-        for (role, _), node in self.taken.items():
-            workers, servers = counts.get(node, (0, 0))
-            counts[node] = (workers + 1, servers) if role is Role.WORKER else (workers, servers + 1)
-        return counts
+        return by_node(self.taken)
 
 
 class Seating:
@@ -56,13 +62,32 @@ class Seating:
 
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
-    def admit(self, requests: Sequence[Request]) -> None:
-        """Give these jobs the seats that they hold; minima first, in case a node has become too small for all."""
+    def keeps(self, request: Request) -> bool:
+        """Whether the job has exactly the seats that it would get if it were admitted anew."""
+        seats = self.jobs.get(request.job_id)
+        if seats is None or not (
+            _same(seats.request.worker, request.worker) and _same(seats.request.server, request.server)
+        ):
+            return False
+        told = seats.outcome
+        if told is None or request.held is not told.nodes or request.allocation != told.allocation:
+            if self._held(request) != seats.taken:
+                return False
+            if len(request.held) == len(seats.taken):
+                seats.outcome = Placed(request.allocation, request.held)  # to be known at a glance the next time
+        seats.request = request
+        return True
+
+    def admit(self, requests: Sequence[Request]) -> bool:
+        """Give these jobs the seats that they hold; False where a node has become too small for all."""
+        return self._take_all([self._newcomer(request) for request in requests])
+
+    def admit_in_part(self, requests: Sequence[Request]) -> None:
+        """... as far as the nodes hold them, minima first."""
         newcomers = [self._newcomer(request) for request in requests]
-        if not self._take_all(newcomers):
-            for in_minimum in (True, False):
-                for seats in newcomers:
-                    self._take_held(seats, in_minimum)
+        for in_minimum in (True, False):
+            for seats in newcomers:
+                self._take_held(seats, in_minimum)
 
     def dismiss(self, job_id: str) -> None:
         """The job is gone, and what it had is free."""
@@ -77,6 +102,8 @@ class Seating:
 
     def _vector(self, resources: Resources) -> Vector:
         """Remembered by identity: jobs mostly bring the same few values again and again."""
+        if len(self._vectors) > 1000 + 4 * len(self.jobs):
+            self._vectors.clear()
         known = self._vectors.get(id(resources))
         if known is None or known[0] is not resources:
             known = self._vectors[id(resources)] = (resources, self.rooms.amounts.need(resources))
@@ -84,14 +111,9 @@ class Seating:
 
     def _take_all(self, newcomers: Sequence[Seats]) -> bool:
         """All held seats at once; False, and nothing changed, where a node does not hold all of them."""
-        index, wanted = self.rooms.index, dict[int, Vector]()
+        wanted: dict[int, Vector] = {}
         for seats in newcomers:
-            held = seats.request.held
-            seats.taken = {
-                post: index[node]
-                for post, node in held.items()
-                if node in index and is_within(post, seats.request.allocation)
-            }
+            seats.taken = self._held(seats.request)
             for node, counts in seats.by_node().items():
                 need = together(seats.worker, counts[0], seats.server, counts[1])
                 wanted[node] = plus(wanted[node], need) if node in wanted else need
@@ -103,6 +125,10 @@ class Seating:
             seats.taken = {}
         return False
 
+    def _held(self, request: Request) -> dict[Post, int]:
+        index, size = self.rooms.index, request.allocation
+        return {post: index[node] for post, node in request.held.items() if is_within(post, size) and node in index}
+
     def _take_held(self, seats: Seats, in_minimum: bool) -> None:
         request = seats.request
         for post, node in request.held.items():
@@ -113,6 +139,13 @@ class Seating:
 
     # --- seats ---------------------------------------------------------------------------------------------------
 
+    def outcome(self, seats: Seats) -> Placed:
+        """Where the job sits."""
+        if seats.outcome is None or seats.outcome.allocation != seats.allocation:
+            names = self.rooms.names
+            seats.outcome = Placed(seats.allocation, {post: names[node] for post, node in seats.taken.items()})
+        return seats.outcome
+
     def take(self, seats: Seats, post: Post, node: int) -> bool:
         """One seat, if the node has the room."""
         need = seats.need(post)
@@ -120,14 +153,17 @@ class Seating:
             return False
         self.rooms.take(need, node)
         seats.taken[post] = node
+        seats.outcome = None
         return True
 
     def release(self, seats: Seats, keep: Allocation) -> dict[Post, int]:
         """Give up the seats beyond `keep`; what was given up."""
         released = {post: node for post, node in seats.taken.items() if not is_within(post, keep)}
-        for post, node in released.items():
-            self.rooms.give_back(seats.need(post), node)
-            del seats.taken[post]
+        if released:
+            seats.outcome = None
+            seats.taken = {post: node for post, node in seats.taken.items() if post not in released}
+            for node, (workers, servers) in by_node(released).items():
+                self.rooms.give_back(together(seats.worker, workers, seats.server, servers), node)
         return released
 
     def complete(self, seats: Seats, allocation: Allocation) -> bool:
@@ -157,6 +193,20 @@ class Seating:
         for node, (workers, servers) in added.items():
             self.rooms.take(together(seats.worker, workers, seats.server, servers), node)
         seats.taken.update(zip(missing, nodes, strict=True))
+        seats.outcome = None
+
+
+def by_node(seats: Mapping[Post, int]) -> Present:
+    """Workers and servers on each node."""
+    counts: dict[int, tuple[int, int]] = {}
+    for (role, _), node in seats.items():
+        workers, servers = counts.get(node, (0, 0))
+        counts[node] = (workers + 1, servers) if role is Role.WORKER else (workers, servers + 1)
+    return counts
+
+
+def _same(left: Resources, right: Resources) -> bool:
+    return left is right or left == right
 
 
 def is_within(post: Post, allocation: Allocation) -> bool:

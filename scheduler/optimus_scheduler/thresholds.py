@@ -53,13 +53,16 @@ class Extra:
         return together(self.worker, self.workers, self.server, self.servers)
 
 
-def spread_over(spaces: Sequence[Space], extra: Extra) -> Added | None:
-    """The cheapest spread over these nodes, those that come first preferred; None when they do not hold everything."""
+def spread_over(spaces: Sequence[Space], extra: Extra, at_least: int = 0) -> Added | None:
+    """The cheapest spread over these nodes, those that come first preferred; None when they do not hold everything.
+
+    `at_least`: a cost, times p, that no spread is below.
+    """
     w, p = extra.workers + sum(s.workers for s in spaces), extra.servers + sum(s.servers for s in spaces)
     best = _Attempt(spaces, extra, 0, 0).run()
     if best is None:
         return None
-    low, high = 0, best.cost(w, p) - 1
+    low, high = at_least, best.cost(w, p) - 1
     while low <= high:
         limit = (low + high) // 2
         attempt = _Attempt(spaces, extra, max(w - limit, 0), max(p - limit, 0)).run()

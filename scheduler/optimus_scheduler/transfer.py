@@ -173,15 +173,25 @@ def _fill_closely(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
 def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
     """The cheapest spread over the nodes that the job uses and those with most room for it, at first only a few."""
     tasks = extra.workers + extra.servers
+    servers = extra.servers + sum([counts[1] for counts in present.values()])
+    least = 0 if present else _least_cost(rooms, extra)
     for count in dict.fromkeys((min(tasks, _FEW), tasks)):
         nodes = rooms.groups.most_suitable(extra.needs, extra.need, count)
         spaces = [
             Space(node, rooms.open_room(node), *present.get(node, (0, 0))) for node in dict.fromkeys((*present, *nodes))
         ]
-        added = spread_over(spaces, extra)
+        added = spread_over(spaces, extra, least)
         if added is not None:
-            return _cheaper(spaces, added, cheapest_of_all(spaces, extra))
+            is_best = round(_cost_with(spaces, added) * servers) <= least
+            return added if is_best else _cheaper(spaces, added, cheapest_of_all(spaces, extra))
     return None
+
+
+def _least_cost(rooms: Rooms, extra: Extra) -> int:
+    """What the best pattern would cost if there were enough of the largest nodes, times p."""
+    room = rooms.groups.largest_room(extra.worker)
+    pattern = best_pattern(extra, room) if room else None
+    return pattern.cost if pattern else 0
 
 
 def _cheaper(spaces: Sequence[Space], found: Added, exact: Added | None) -> Added:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from optimus_scheduler.constraints.gpu_types import accepted_types, has_left_its_type
+from optimus_scheduler.constraints.gpu_types import accepted_types, has_left_its_type, one_of_each
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placed, Placements
-from optimus_scheduler.types import Directive, Job, Resources, Snapshot
+from optimus_scheduler.types import Directive, Job, Node, Resources, Snapshot
 
 
 def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> Snapshot | None:
@@ -26,19 +26,20 @@ def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: P
         return None
     free = _free_gpus(told, typed, placements)
     jobs = {job.id: job for job in told.jobs}
-    instead = {one.id: _instead(one, jobs[one.id], told, free) for one in stuck.values()}
+    nodes = one_of_each(told.nodes)
+    instead = {one.id: _instead(one, jobs[one.id], nodes, free) for one in stuck.values()}
     fewer = {job_id: types for job_id, types in instead.items() if types}
     if not fewer:
         return None
     return replace(told, jobs=tuple(_accepting(job, fewer.get(job.id, ())) for job in told.jobs))
 
 
-def _instead(outlook: Outlook, job: Job, told: Snapshot, free: dict[str, int]) -> list[str]:
+def _instead(outlook: Outlook, job: Job, nodes: Sequence[Node], free: dict[str, int]) -> list[str]:
     """The types that are left for a stuck job; empty when it may as well wait."""
     if has_left_its_type(outlook.job):
         return [outlook.present.gpu_type or ""]  # better there than nowhere
     need = job.spec.worker.minimum * sum(job.spec.worker.resources.gpus.values())
-    types = accepted_types(job.spec, told.nodes)
+    types = accepted_types(job.spec, nodes)
     return [kind for kind in types if kind != outlook.gpu_type and free.get(kind, 0) >= need]
 
 

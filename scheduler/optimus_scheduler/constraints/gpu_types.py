@@ -38,6 +38,16 @@ def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
 
 
+def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """One node of each kind: thousands of them are alike, and only what they offer counts here."""
+    kinds: dict[object, Node] = {}
+    for node in nodes:
+        capacity = node.capacity
+        key = (node.schedulable, capacity.cpu, capacity.memory_bytes, tuple(capacity.gpus.items()))
+        kinds.setdefault(key, node)
+    return tuple(kinds.values())
+
+
 def _is_hosted(spec: JobSpec, gpu_type: str, nodes: Sequence[Node]) -> bool:
     worker = spec.on(gpu_type).worker.resources
     return any(worker.fits_in(node.capacity) for node in nodes if node.schedulable)
@@ -48,7 +58,7 @@ def on_chosen_types(jobs: Sequence[Job], nodes: Sequence[Node], now: float, sett
 
     Jobs that name one type, and CPU jobs, come back as they are. Independent of the order of `jobs`.
     """
-    choices = _choices(jobs, nodes)
+    choices = _choices(jobs, one_of_each(nodes))
     if all(len(types) <= 1 for types in choices.values()):
         return tuple(_settled(job, next(iter(choices.get(job.id, ())), None)) for job in jobs)
     speeds = relative_speeds(jobs, settings)

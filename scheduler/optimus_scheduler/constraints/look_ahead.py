@@ -12,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from optimus_scheduler.constraints.gpu_types import accepted_types, has_left_its_type, on_chosen_types, on_type
+from optimus_scheduler.constraints.gpu_types import (
+    accepted_types,
+    has_left_its_type,
+    on_chosen_types,
+    on_type,
+    one_of_each,
+)
 from optimus_scheduler.constraints.terms import terms_of
 from optimus_scheduler.constraints.type_speeds import RelativeSpeeds, relative_speeds
 from optimus_scheduler.outlook import Outlook
@@ -46,7 +52,8 @@ def _second_thoughts(
         if one.forecast.converged and one.is_held and has_left_its_type(one.job)
     }
     pressed = [one for one in outlooks if one.id not in better and _is_limited(one)]
-    choices = {one.id: accepted_types(told[one.id].spec, snapshot.nodes) for one in pressed}
+    nodes = one_of_each(snapshot.nodes) if pressed else ()
+    choices = {one.id: accepted_types(told[one.id].spec, nodes) for one in pressed}
     pressed = [one for one in pressed if len(choices[one.id]) > 1]
     if not pressed:
         return better

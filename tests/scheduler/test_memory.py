@@ -1,0 +1,115 @@
+"""A shell that remembers gets the plan that it would get anyway."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
+
+from optimus_scheduler import cycle
+from optimus_scheduler.memory import HeldPosts, Memory
+from optimus_scheduler.place import Placed, Placer, Request, place
+from optimus_scheduler.policies import policy_named
+from optimus_scheduler.transfer import spread_least_transfer
+from optimus_scheduler.types import Allocation, Job, Node, Resources, Snapshot
+
+OPTIMUS = policy_named("optimus")
+RACKS = {"topology.kubernetes.io/rack": "r"}
+
+
+def newcomer(name: str, most: int, cpu: float) -> Job:
+    spec = a_spec(maximum=(most, most), worker_cpu=cpu, server_cpu=1.0)
+    return a_job(name, spec=spec, measured=samples(law(), ALL_SIZES))
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrives"), st.integers(1, 6), st.sampled_from([0.5, 1.0, 2.0])),
+        st.tuples(st.just("ends"), st.integers(0, 9)),
+        st.tuples(st.just("cordons"), st.integers(0, 3)),
+        st.tuples(st.just("shrinks"), st.integers(0, 3)),
+        st.tuples(st.just("nothing")),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(changes)
+def test_every_round_is_what_it_would_be_without_memory(happened: list[tuple[object, ...]]) -> None:
+    memory = Memory()
+    snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
+    for number, change in enumerate(happened):
+        snapshot = replace(_after(snapshot, number, change), now=NOW + 60.0 * number)
+        remembered = cycle.plan(snapshot, OPTIMUS, memory=memory)
+        assert remembered == cycle.plan(snapshot, OPTIMUS)
+        snapshot = applied(snapshot, remembered.actions)
+
+
+def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snapshot:
+    match change:
+        case ("arrives", int(most), float(cpu)):
+            return replace(snapshot, jobs=(*snapshot.jobs, newcomer(f"job-{number}", most, cpu)))
+        case ("ends", int(index)) if snapshot.jobs:
+            gone = snapshot.jobs[index % len(snapshot.jobs)].id
+            jobs = tuple(job for job in snapshot.jobs if job.id != gone)
+            return replace(snapshot, jobs=jobs, tasks=tuple(t for t in snapshot.tasks if t.key.job_id != gone))
+        case ("cordons", int(index)):
+            return _with_node(snapshot, index, lambda node: replace(node, schedulable=not node.schedulable))
+        case ("shrinks", int(index)):
+            return _with_node(snapshot, index, lambda node: replace(node, capacity=Resources(2.0, 2**36)))
+    return snapshot
+
+
+def _with_node(snapshot: Snapshot, index: int, changed: object) -> Snapshot:
+    assert callable(changed)
+    nodes: list[Node] = list(snapshot.nodes)
+    nodes[index] = changed(nodes[index])
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+requests = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(1, 6), st.integers(0, 4), st.sampled_from([0.1, 1.0, 2.5])),
+    max_size=8,
+    unique_by=lambda drawn: drawn[0],
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds=st.lists(requests, min_size=2, max_size=4), racks=st.booleans())
+def test_a_placer_gives_what_place_gives(rounds: list[list[tuple[int, int, int, float]]], racks: bool) -> None:
+    """Jobs come, go and change their sizes and needs; what was placed is held in the next round."""
+    nodes = tuple(
+        Node(f"n{i}", Resources(float(cpu)), labels={"rack": str(i // 2)} if racks else {})
+        for i, cpu in enumerate((3, 5, 4, 6, 2))
+    )
+    placer, held = Placer(), {}
+    for drawn in rounds:
+        wanted = [
+            Request(
+                f"job-{number}",
+                Resources(cpu),
+                Resources(1.0 if servers else 0.0),
+                Allocation(workers, servers),
+                Allocation(1, min(servers, 1)),
+                held.get(f"job-{number}", {}),
+            )
+            for number, workers, servers, cpu in drawn
+        ]
+        remembered = placer.place(wanted, nodes, spread_least_transfer)
+        assert remembered == place(wanted, nodes, spread_least_transfer)
+        held = {job_id: placed.nodes for job_id, placed in remembered.items() if isinstance(placed, Placed)}
+
+
+def test_what_is_held_is_looked_at_again_only_if_it_changed() -> None:
+    job = a_job("a", has=(2, 1))
+    posts = HeldPosts()
+    first = posts.of(a_snapshot([job], a_cluster(4)))["a"]
+    assert posts.of(a_snapshot([replace(job, step=7)], a_cluster(4)))["a"] is first
+    assert posts.of(a_snapshot([a_job("a", has=(1, 1))], a_cluster(4)))["a"] == {
+        post: node for post, node in first.items() if post[1] == 0
+    }
+    assert posts.of(a_snapshot([a_job("a", has=(1, 1))], ()))["a"] == {}
