@@ -1,26 +1,84 @@
-"""What a job will do: its loss curve, when it converges, how fast it runs with what, what a change of size costs.
+"""What a job will do: its loss and metrics, when it converges, how fast it runs with what, what that costs.
 
 Estimators in the style `Model.fit(data) -> frozen fitted value` with `predict`, `predict_interval` and `confidence`.
-Pure: no I/O, no clock, no randomness. See README.md in the folder above.
+Pure: no I/O, no clock, no randomness. Everything a user needs is here; README.md in the folder above shows its use.
 """
 
+from optimus_models.allreduce_model import AllReduceModel
+from optimus_models.analytic import (
+    CPU_CORE,
+    DEVICES,
+    ColdStart,
+    Device,
+    Network,
+    NetworkCost,
+    Scheme,
+    count,
+)
+from optimus_models.analytic.description import cost_of_description, description_of, network_from_description
+from optimus_models.analytic.networks import NETWORKS
 from optimus_models.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
+from optimus_models.cost import (
+    Allocation,
+    Estimate,
+    NothingFits,
+    Outlook,
+    Prices,
+    UnknownPrice,
+    cheapest_before,
+    fastest_under,
+    outlooks,
+    worth_considering,
+)
 from optimus_models.finished_runs import FinishedRun, Prior
+from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.history import LossHistory
+from optimus_models.loss_buckets import LossBuckets
 from optimus_models.loss_curve import LossCurve
 from optimus_models.metric_curve import MetricCurve
 from optimus_models.rescale import RescaleCost
+from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_model import SpeedModel
 
 __all__ = [
+    "CPU_CORE",
+    "DEVICES",
+    "NETWORKS",
+    "AllReduceModel",
+    "Allocation",
+    "ColdStart",
     "ConvergenceRule",
+    "Device",
+    "Estimate",
     "FinishedRun",
+    "GpuTypeModel",
+    "KindOfJob",
+    "LossBuckets",
     "LossCurve",
+    "LossHistory",
     "MetricCurve",
+    "Network",
+    "NetworkCost",
+    "NothingFits",
+    "Outlook",
     "Prediction",
+    "Prices",
     "Prior",
     "RescaleCost",
     "Rule",
+    "ScalingCurve",
+    "Scheme",
     "SpeedModel",
+    "TypeSpeed",
+    "UnknownPrice",
+    "cheapest_before",
     "convergence_step",
+    "cost_of_description",
+    "count",
+    "description_of",
+    "fastest_under",
     "has_converged",
+    "network_from_description",
+    "outlooks",
+    "worth_considering",
 ]
