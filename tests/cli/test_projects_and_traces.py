@@ -1,0 +1,148 @@
+"""`optimus project` and `optimus export-trace`, and what `submit` says of types and deadlines."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli import builders
+from tests.cli.conftest import Answer, Optimus, ScriptedService, problem
+
+from optimus_cli.commands.export_trace import moment
+from optimus_cli.errors import BadInput
+
+VISION: dict[str, Any] = {
+    "name": "vision",
+    "quota": {"share": 0.25, "cpu": None, "memory_bytes": None, "gpus": {"a100": 8}, "may_borrow": False},
+    "guaranteed": {"cpu": 16.0, "memory_bytes": 2**36, "gpus": {"a100": 8}},
+    "used": {"cpu": 4.0, "memory_bytes": 2**32, "gpus": {"a100": 2}},
+    "borrowed": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
+    "jobs": {"running": 2, "queued": 1},
+    "updated_at": "2026-11-21T20:00:00Z",
+}
+PATH = "/v1/projects/vision"
+
+
+@pytest.fixture
+def service(scripted: ScriptedService, optimus: Optimus, monkeypatch: pytest.MonkeyPatch) -> ScriptedService:
+    del optimus  # comes first: it clears the environment
+    monkeypatch.setenv("OPTIMUS_URL", scripted.url)
+    scripted.on("GET", "/v1/projects", {"projects": [VISION]})
+    scripted.on("GET", PATH, VISION)
+    scripted.on("PUT", PATH, VISION)
+    scripted.on("DELETE", PATH, Answer(204, b""))
+    return scripted
+
+
+# --- project ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "vision"]], ids=" ".join)
+def test_projects_for_people_and_programs(service: ScriptedService, optimus: Optimus, arguments: list[str]) -> None:
+    for_people = optimus("project", *arguments)
+    assert for_people.exit_code == 0, for_people.output
+    for words in ("vision", "25 % of everything, 8 a100; may not borrow", "16 cores", "2 a100"):
+        assert words in for_people.stdout
+    found = json.loads(optimus("project", *arguments, "--json").stdout)
+    assert found in (VISION, {"projects": [VISION]})
+
+
+def test_no_project_has_a_quota(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("GET", "/v1/projects", {"projects": []})
+    assert "No project has a quota" in optimus("project", "list").stdout
+
+
+def test_flags_become_a_quota(service: ScriptedService, optimus: Optimus) -> None:
+    flags = ["--share", "0.25", "--gpus", "a100=8", "--gpus", "t4=2", "--memory", "64Gi", "--no-borrow"]
+    done = optimus("project", "set", "vision", *flags)
+    assert done.exit_code == 0, done.output
+    expected = {"share": 0.25, "memory_bytes": "64Gi", "gpus": {"a100": 8, "t4": 2}, "may_borrow": False}
+    assert service.requests[-1].body == expected
+
+
+def test_a_quota_is_taken_away(service: ScriptedService, optimus: Optimus) -> None:
+    done = optimus("project", "delete", "vision")
+    assert (done.exit_code, done.stdout) == (0, "vision has no quota any more\n")
+    service.on("DELETE", PATH, problem(404, "project 'vision' has no quota"))
+    missing = optimus("project", "delete", "vision")
+    assert (missing.exit_code, missing.stderr) == (1, "Error: project 'vision' has no quota\n")
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--gpus", "a100"], ["--gpus", "a100=many"], ["--gpus", "a100=-1"], ["--share", "2"]], ids=" ".join
+)
+def test_quotas_that_make_no_sense(service: ScriptedService, optimus: Optimus, flags: list[str]) -> None:
+    assert optimus("project", "set", "vision", *flags).exit_code == 2
+    assert not [request for request in service.requests if request.method == "PUT"]
+
+
+# --- submit ----------------------------------------------------------------------------------------------------------
+
+
+def test_types_and_deadlines_are_flags(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    flags = ["--gpu-types", "a100, v100", "--deadline", "2030-01-01T00:00:00Z", "--deadline-seconds", "60"]
+    assert optimus("submit", "--task", "a:b", *flags).exit_code == 0
+    body = service.requests[-1].body
+    assert body["gpu_types"] == ["a100", "v100"]
+    assert (body["deadline"], body["deadline_seconds"]) == ("2030-01-01T00:00:00Z", 60.0)
+
+
+# --- export-trace ----------------------------------------------------------------------------------------------------
+
+LINES = [{"nodes": [{"cpu": 4}]}, {"id": "a"}, {"id": "b"}]
+END = {"end": {"jobs": 2, "active": 1, "unmeasured": 0}}
+
+
+def told(*lines: Any) -> Answer:
+    return Answer(200, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def test_a_trace_is_written_without_its_end(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
+    service.on("GET", "/v1/trace", told(*LINES, END))
+    file = tmp_path / "month.jsonl"
+    done = optimus("export-trace", str(file), "--since", "2026-11-01", "--project", "vision")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"wrote 2 jobs to {file}; left out: 1 not ended yet\n"
+    assert [json.loads(line) for line in file.read_text().splitlines()] == LINES
+    assert service.requests[-1].query == {"since": "2026-11-01T00:00:00+00:00", "project": "vision"}
+
+
+def test_a_trace_can_be_piped(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("GET", "/v1/trace", told(*LINES, END))
+    done = optimus("export-trace", "-")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == LINES
+
+
+def test_half_a_trace_is_an_error(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
+    service.on("GET", "/v1/trace", told(*LINES))
+    done = optimus("export-trace", str(tmp_path / "t.jsonl"))
+    assert done.exit_code == 1
+    assert "not complete" in done.stderr
+
+
+def test_refusals_are_said(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
+    service.on("GET", "/v1/trace", problem(503, "the database cannot be reached right now"))
+    done = optimus("export-trace", str(tmp_path / "t.jsonl"))
+    assert (done.exit_code, done.stderr) == (1, "Error: the database cannot be reached right now\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2d", datetime(2026, 11, 19, 12, tzinfo=UTC)),
+        ("12h", datetime(2026, 11, 21, 0, tzinfo=UTC)),
+        ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
+        ("2026-11-01T08:00:00+01:00", datetime(2026, 11, 1, 7, tzinfo=UTC)),
+    ],
+)
+def test_moments(text: str, expected: datetime) -> None:
+    assert moment(text, datetime(2026, 11, 21, 12, tzinfo=UTC)) == expected
+
+
+def test_a_moment_that_is_none() -> None:
+    with pytest.raises(BadInput, match="expected something like 30d"):
+        moment("last week", datetime(2026, 11, 21, tzinfo=UTC))
