@@ -22,11 +22,11 @@ _BLOCK = 32
 """Histories fitted in one go: the arrays of a block stay in the processor's cache."""
 _SURE_POINTS = 8.0
 """Points after which the mere number of points no longer holds confidence down by more than half."""
-_SPREADS_UP, _NOISES_UP = 2.4, 0.2
+_SPREADS_UP, _NOISES_UP = 1.6, 0.2
 """Upper bound of the 80 % interval: so many spreads of the averaged curves and so much of the residual above."""
-_SPREADS_DOWN = 1.9
+_SPREADS_DOWN = 0.8
 """Lower bound: so many spreads below, and ..."""
-_DROP_SHARE, _DROP_HORIZON = 0.58, 0.4
+_DROP_SHARE, _DROP_HORIZON = 0.58, 0.6
 """... this share of the present loss per unit of log(step / last step), up to that many units: one run in ten falls
 further because somebody lowers its learning rate, which no history can tell. Both measured; see docs/models.md."""
 _EXPERTS_DOWN, _EXPERTS_NOISES_DOWN, _EXPERTS_UP = 1.3, 0.5, 1.0
