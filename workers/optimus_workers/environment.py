@@ -28,6 +28,10 @@ class TaskEnvironment:
     """The submitted `JobSpecBody` as plain JSON values."""
     cpu_limit: float | None = None
     """Cores that this task may use; None: no limit."""
+    network_bytes_per_second: float | None = None
+    """What this task may send per second; None: no limit."""
+    transport: str = "auto"
+    """How workers reach servers: auto, unix or tcp."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
@@ -44,7 +48,9 @@ class TaskEnvironment:
             coordinator_address=_address(environ, "OPTIMUS_COORDINATOR_ADDRESS"),
             job_directory=Path(_required(environ, "OPTIMUS_JOB_DIRECTORY")),
             spec=_json_object(environ, "OPTIMUS_JOB_SPEC"),
-            cpu_limit=_cores(environ, "OPTIMUS_CPU_LIMIT"),
+            cpu_limit=_above_zero(environ, "OPTIMUS_CPU_LIMIT", "number of cores"),
+            network_bytes_per_second=_above_zero(environ, "OPTIMUS_NETWORK_LIMIT", "number of bytes per second"),
+            transport=_transport(environ, "OPTIMUS_TRANSPORT"),
         )
 
 
@@ -81,14 +87,21 @@ def _json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
     return value
 
 
-def _cores(environ: Mapping[str, str], name: str) -> float | None:
+def _above_zero(environ: Mapping[str, str], name: str, what: str) -> float | None:
     text = environ.get(name, "")
     if not text:
         return None
     try:
-        cores = float(text)
+        number = float(text)
     except ValueError as error:
-        raise EnvironmentProblem(f"{name} must be a number of cores, not {text!r}") from error
-    if not (math.isfinite(cores) and cores > 0):
+        raise EnvironmentProblem(f"{name} must be a {what}, not {text!r}") from error
+    if not (math.isfinite(number) and number > 0):
         raise EnvironmentProblem(f"{name} must be above 0, not {text!r}")
-    return cores
+    return number
+
+
+def _transport(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "") or "auto"
+    if text not in ("auto", "unix", "tcp"):
+        raise EnvironmentProblem(f"{name} must be auto, unix or tcp, not {text!r}")
+    return text

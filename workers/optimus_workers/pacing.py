@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,7 +22,8 @@ class CpuPacer:
 
     Call `pace` after each piece of compute, best once per step: it sleeps until the bucket is no longer in debt. Time
     spent idle (waiting for the network) fills the bucket too, but never above `limit * PERIOD_SECONDS`. All threads of
-    the process count; `pace` itself is for one thread. Without a limit it does nothing.
+    the process count, and any of them may call `pace`: the one that calls sleeps, the others go on. Without a limit it
+    does nothing.
     """
 
     def __init__(
@@ -41,13 +43,15 @@ class CpuPacer:
         self._balance = 0.0  # CPU seconds that may be used now; below 0: used too early
         self._seen_at = clock()
         self._seen_cpu = cpu_clock()
+        self._booking = threading.Lock()
 
     def pace(self) -> float:
         """Sleep just long enough to be under the limit; the seconds that it asked to sleep."""
         if self._limit is None:
             return 0.0
-        self._settle(self._limit)
-        pause = min(-self._balance / self._limit, MAX_PAUSE_SECONDS)
+        with self._booking:
+            self._settle(self._limit)
+            pause = min(-self._balance / self._limit, MAX_PAUSE_SECONDS)
         if pause < MIN_PAUSE_SECONDS:
             return 0.0
         self._sleep(pause)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -17,15 +16,17 @@ from tests.workers.protocol.conftest import TOKEN as JOB_TOKEN
 from tests.workers.protocol.conftest import Job
 
 from optimus_workers.pacing import CpuPacer
-from optimus_workers.server.connection import DataConnection
 from optimus_workers.server.fetching import collect
+from optimus_workers.server.listener import DataListener
+from optimus_workers.server.make import make_shard
 from optimus_workers.server.service import ShardService
-from optimus_workers.server.shard import RangeState, make_shard
+from optimus_workers.server.state import RangeState
 from optimus_workers.wire import control
 from optimus_workers.wire.control import CoordinatorGone, CoordinatorLost, dial
 from optimus_workers.wire.data import connect, receive_frame
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import FrameType, Header
+from optimus_workers.wire.memory import CAN_SHARE, shareable_floats
 from optimus_workers.wire.messages import (
     Address,
     Assume,
@@ -39,61 +40,48 @@ from optimus_workers.wire.messages import (
     TaskRole,
     UpdateRule,
 )
-from optimus_workers.worker.session import Session
+from optimus_workers.wire.sockets import Transport
+from optimus_workers.worker.session import DataOptions, Session
 
 TOKEN = "secret"
 PROFILE = TaskProfile(600_000, 600_000, 600_032, 10, 1, 1, UpdateRule("sgd", 0.9, False, 0.0, (0.9, 0.99), 1e-8))
 
 
-class ServerThread:
-    """A server's data plane on a thread, holding version 5 of [0, 600_032) in epoch 3."""
+class RunningServer:
+    """A server's data plane, holding version 5 of [0, 600_032) in epoch 3."""
 
     def __init__(self) -> None:
         self.service = ShardService(CpuPacer(None))
         self.service.epoch = 3
-        values = torch.arange(PROFILE.total_floats).float()
-        self.state = RangeState(5, 0, PROFILE.total_floats, [values, -values])
+        self.state = RangeState.zeros(5, 0, PROFILE.total_floats, 2)
+        self.state.sections[0].copy_(torch.arange(PROFILE.total_floats).float())
+        self.state.sections[1].copy_(-self.state.sections[0])
         assume = Assume(3, 5, 0, PROFILE.total_floats, PROFILE, 1, False, ())
         self.service.candidate = make_shard(assume, self.state)
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._run)
-        self.ready = threading.Event()
-        self.address: Address = ("", 0)
-        self.thread.start()
-        assert self.ready.wait(10)
-
-    def _run(self) -> None:
-        async def serve() -> None:
-            self.stop = asyncio.Event()
-            server = await self.loop.create_server(lambda: DataConnection(TOKEN, self.service), "127.0.0.1", 0)
-            self.address = server.sockets[0].getsockname()[:2]
-            self.ready.set()
-            await self.stop.wait()
-            server.close()
-            self.service.halt(99)
-            await asyncio.sleep(0)  # let aborted connections say goodbye
-
-        self.loop.run_until_complete(serve())
-        self.loop.close()
+        self.failures: list[BaseException] = []
+        self.listener = DataListener("127.0.0.1", TOKEN, self.service, self.failures.append)
+        self.listener.start()
+        self.address: Address = self.listener.address
 
     def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.stop.set)
-        self.thread.join(10)
+        self.listener.close()
+        self.service.halt(99)
+        assert not self.failures
 
 
 @pytest.fixture
-def server() -> Iterator[ServerThread]:
-    running = ServerThread()
+def server() -> Iterator[RunningServer]:
+    running = RunningServer()
     yield running
     running.close()
 
 
-def test_a_wrong_token_is_refused(server: ServerThread) -> None:
+def test_a_wrong_token_is_refused(server: RunningServer) -> None:
     with pytest.raises((ConnectionOver, ConnectionError)):
         connect(server.address, "guess", 3, 0)
 
 
-def test_another_epoch_is_refused(server: ServerThread) -> None:
+def test_another_epoch_is_refused(server: RunningServer) -> None:
     with pytest.raises((ConnectionOver, ConnectionError)):
         connect(server.address, TOKEN, 2, 0)
 
@@ -109,14 +97,14 @@ def test_another_epoch_is_refused(server: ServerThread) -> None:
         b"GET / HTTP/1.1\r\n" + bytes(64),
     ],
 )
-def test_a_frame_that_must_not_come_ends_the_connection(server: ServerThread, frame: bytes) -> None:
+def test_a_frame_that_must_not_come_ends_the_connection(server: RunningServer, frame: bytes) -> None:
     with closing(connect(server.address, TOKEN, 3, 0)) as connection:
         connection.sendall(frame)
         with pytest.raises((ConnectionOver, ConnectionError)):
             receive_frame(connection, FrameType.PARAMETERS)
 
 
-def test_frames_before_the_handshake_end_the_connection(server: ServerThread) -> None:
+def test_frames_before_the_handshake_end_the_connection(server: RunningServer) -> None:
     with closing(socket.create_connection(server.address, timeout=10)) as connection:
         receive_frame(connection, FrameType.CHALLENGE)
         connection.sendall(Header(FrameType.PULL, epoch=3).encode())
@@ -124,18 +112,23 @@ def test_frames_before_the_handshake_end_the_connection(server: ServerThread) ->
             receive_frame(connection, FrameType.WELCOME)
 
 
-def test_a_worker_pulls_pushes_and_gets_the_result(server: ServerThread) -> None:
-    everything = ServerRange(server.address, 0, PROFILE.total_floats)
-    session = Session(Join(3, 5, 0, 1, 0, 1, (everything,), False, False), PROFILE.parameter_floats)
+@pytest.mark.parametrize("transport", Transport)
+def test_a_worker_pulls_pushes_and_gets_the_result(server: RunningServer, transport: Transport) -> None:
+    everything = ServerRange(server.address, 0, PROFILE.total_floats, server.listener.local)
+    join = Join(3, 5, 0, 1, 0, 1, (everything,), False, False)
+    session = Session(join, PROFILE.parameter_floats, DataOptions(transport))
     values = torch.zeros(PROFILE.total_floats)
-    session.open(TOKEN, values)
+    memory = shareable_floats(PROFILE.total_floats)
+    session.open(TOKEN, values, memory)
     session.fetch(values)
     assert session.version == 5
     assert torch.equal(values, torch.arange(PROFILE.total_floats).float())
     before = values.clone()
-    exchanged = session.push_and_pull(5, 0.5, torch.ones(PROFILE.total_floats))
+    memory.floats.fill_(1.0)
+    exchanged = session.push_and_pull(5, 0.5, memory.floats)
     assert exchanged.version == 6
-    assert exchanged.sent_bytes > 4 * PROFILE.total_floats
+    is_shared = transport is Transport.AUTO and CAN_SHARE
+    assert (exchanged.sent_bytes < 100) if is_shared else (exchanged.sent_bytes > 4 * PROFILE.total_floats)
     assert exchanged.received_bytes > 4 * PROFILE.total_floats
     momentum = -before * 0.9 + 1
     torch.testing.assert_close(
@@ -147,7 +140,7 @@ def test_a_worker_pulls_pushes_and_gets_the_result(server: ServerThread) -> None
     session.close()
 
 
-def test_a_range_is_collected_from_a_server_and_from_own_memory(server: ServerThread, tmp_path: Path) -> None:
+def test_a_range_is_collected_from_a_server_and_from_own_memory(server: RunningServer, tmp_path: Path) -> None:
     own = RangeState(5, 600_000, 600_032, [torch.full((32,), 7.0), torch.full((32,), 8.0)])
     sources = (
         Source(0, 600_000, 5, task="other", address=server.address),
@@ -162,7 +155,7 @@ def test_a_range_is_collected_from_a_server_and_from_own_memory(server: ServerTh
     assert set(state.sections[1][500_000:].tolist()) == {8.0}
 
 
-def test_a_version_that_is_gone_is_an_error_not_a_wrong_range(server: ServerThread, tmp_path: Path) -> None:
+def test_a_version_that_is_gone_is_an_error_not_a_wrong_range(server: RunningServer, tmp_path: Path) -> None:
     missing = Source(0, 16, 4, task="other", address=server.address)
     with pytest.raises(WireError, match="MISSING"):
         collect(Assume(3, 4, 0, 16, PROFILE, 1, False, (missing,)), "me", [], TOKEN, tmp_path)

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from optimus_workers.ranges import server_ranges
-from optimus_workers.server.shard import AsyncShard, RangeState, Shard, make_shard
+from optimus_workers.server.async_shard import AsyncShard
+from optimus_workers.server.make import make_shard
+from optimus_workers.server.shard import Shard
+from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
-from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FrameType, Header
 from optimus_workers.wire.messages import Assume, TaskProfile, UpdateRule
@@ -44,7 +46,7 @@ def push(shard: Shard, rank: int, step: int, vector: torch.Tensor, rate: float =
             FrameType.PUSH, epoch=1, source=rank, step=step, offset=first, length=4 * (end - first),
             version=step, learning_rate=rate,
         )  # fmt: skip
-        shard.destination(header)[:] = as_bytes(vector[first:end])
+        shard.place(header).copy_(vector[first:end])
         ready += list(shard.push_received(header))
     return ready
 
@@ -76,7 +78,7 @@ def test_any_cut_gives_the_optimizers_result_bit_for_bit(name: str, n_servers: i
         expected.grad = (pushes[0] + pushes[1])[:N_PARAMETERS]
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
-    whole = torch.cat([shard.parameters((shard.first, shard.end)) for shard in shards])
+    whole = torch.cat([shard.locate((shard.first, shard.end))[0] for shard in shards])
     assert torch.equal(whole[:N_PARAMETERS], expected.detach())
     assert torch.equal(whole[N_PARAMETERS:], (pushes[0] + pushes[1])[N_PARAMETERS:]), "buffers are set, not updated"
 
@@ -93,7 +95,7 @@ def test_the_version_before_stays_whole_until_the_next_step_is_pushed() -> None:
     assert old.sections[0][0] == pytest.approx(-0.1)
     first, end = shard.chunks[0]
     header = Header(FrameType.PUSH, epoch=1, step=2, offset=first, length=4 * (end - first), learning_rate=0.1)
-    shard.destination(header)
+    shard.place(header)
     list(shard.push_received(header))
     assert versions(shard) == [2], "version 1 is being overwritten"
 
@@ -112,7 +114,7 @@ def test_async_pushes_are_applied_one_by_one_as_they_complete() -> None:
     ("change", "complaint"),
     [
         ({"offset": 16}, "no chunk"),
-        ({"length": 64}, "no chunk"),
+        ({"length": 64}, "64 bytes of FLOAT32 for 1600 floats"),
         ({"source": 1}, "no worker 1"),
         ({"step": 1}, "push of step 1"),
         ({"type": FrameType.INITIAL}, "there already"),
@@ -122,7 +124,7 @@ def test_a_push_that_does_not_belong_here_has_no_place(change: dict[str, Any], c
     shard = make(rule_of("sgd"), 0, 1600)
     fields: dict[str, Any] = {"type": FrameType.PUSH, "epoch": 1, "length": 6400} | change
     with pytest.raises(WireError, match=complaint):
-        shard.destination(Header(**fields))
+        shard.place(Header(**fields))
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -130,10 +132,10 @@ def test_a_push_that_comes_twice_has_no_place(is_async: bool) -> None:
     shard = make(rule_of("sgd"), 0, N_FLOATS, n_workers=2, is_async=is_async)
     first, end = shard.chunks[0]
     header = Header(FrameType.PUSH, epoch=1, offset=first, length=4 * (end - first))
-    shard.destination(header)
+    shard.place(header)
     list(shard.push_received(header))
     with pytest.raises(WireError):
-        shard.destination(header)
+        shard.place(header)
 
 
 def test_nothing_is_held_before_the_initial_parameters_are_there() -> None:
@@ -141,10 +143,10 @@ def test_nothing_is_held_before_the_initial_parameters_are_there() -> None:
     shard = make_shard(Assume(1, 0, 0, 1600, profile, 1, False, ()), None)
     assert list(shard.holdings()) == []
     header = Header(FrameType.INITIAL, epoch=1, length=6400)
-    shard.destination(header)[:] = as_bytes(torch.arange(1600).float())
+    shard.place(header).copy_(torch.arange(1600).float())
     assert shard.initial_received(header)
     assert [(held.version, held.first, held.end) for held in shard.holdings()] == [(0, 0, 1600)]
-    assert torch.equal(shard.parameters((0, 1600)), torch.arange(1600).float())
+    assert torch.equal(shard.locate((0, 1600))[0], torch.arange(1600).float())
 
 
 def versions(shard: Shard) -> list[int]:

@@ -12,6 +12,7 @@ from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import (
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
+    Codec,
     FrameType,
     Header,
     check_crc,
@@ -20,16 +21,26 @@ from optimus_workers.wire.frames import (
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
+CODECS = st.sampled_from(sorted(set(Codec) - {Codec.NONE}))
 
 
 @given(
     epoch=U32, source=U32, step=U64, offset=U64, version=U64, section=st.integers(0, 255), crc=U32,
-    n_floats=st.integers(1, MAX_PAYLOAD_BYTES // 4), rate=st.floats(allow_nan=False),
+    n_floats=st.integers(1, MAX_PAYLOAD_BYTES // 4), codec=CODECS, rate=st.floats(allow_nan=False),
 )  # fmt: skip
 def test_a_header_is_read_back(
-    epoch: int, source: int, step: int, offset: int, version: int, section: int, crc: int, n_floats: int, rate: float
+    epoch: int,
+    source: int,
+    step: int,
+    offset: int,
+    version: int,
+    section: int,
+    crc: int,
+    n_floats: int,
+    codec: Codec,
+    rate: float,
 ) -> None:
-    header = Header(FrameType.PUSH, epoch, source, step, offset, 4 * n_floats, version, section, rate, crc)
+    header = Header(FrameType.PUSH, epoch, source, step, offset, 4 * n_floats, version, section, rate, crc, codec)
     encoded = header.encode()
     assert len(encoded) == HEADER_BYTES
     assert decode_header(encoded) == header
@@ -49,8 +60,8 @@ def test_a_changed_byte_never_announces_an_illegal_size(position: int, value: in
         header = decode_header(data)
     except WireError:
         return
-    assert header.length <= MAX_PAYLOAD_BYTES
-    assert header.length % 4 == 0 or header.type not in (FrameType.PUSH, FrameType.PIECE)
+    assert header.payload_bytes <= MAX_PAYLOAD_BYTES
+    assert header.length % 4 == 0 or header.codec is not Codec.FLOAT32
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ halts() ─▶ every server says what it holds ─▶ cover() ─▶ assumes() �
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 from optimus_workers.coordinator.instructions import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
 from optimus_workers.ranges import Range, server_ranges, worker_slots
-from optimus_workers.wire.messages import Assume, Halt, Holding, Join, Release, ServerRange, TaskProfile
+from optimus_workers.wire.messages import Assume, Halt, Holding, Join, Release, ServerRange, Source, TaskProfile
 
 
 class Attempt:
@@ -52,13 +53,14 @@ class Attempt:
     def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover | None:
         """The newest state that the servers still there have together (see `newest_cover`)."""
         held = {name: holdings for name, holdings in self._held.items() if name in tasks}
-        return newest_cover(
+        cover = newest_cover(
             held,
             {name: tasks[name].address for name in held},
             self._profile.total_floats,
             oldest_epoch=oldest_epoch,
             same_version=not self._is_async,
         )
+        return cover and Cover(cover.version, tuple(_with_local_name(source, tasks) for source in cover.sources))
 
     def assumes(self, cover: Cover) -> list[Send]:
         """Each server gets its range from the sources that have it. No sources at all: worker 0 brings it."""
@@ -72,13 +74,15 @@ class Attempt:
 
     def _assume(self, cover: Cover, first: int, end: int) -> Assume:
         n_workers, sources = len(self.members.workers), cover.part(first, end)
-        return Assume(self.epoch, cover.version, first, end, self._profile, n_workers, self._is_async, sources)
+        return Assume(
+            self.epoch, cover.version, first, end, self._profile, n_workers, self._is_async, sources, len(self.ranges)
+        )
 
     def joins(self, tasks: Mapping[str, ConnectedTask]) -> list[Send]:
         """The servers may forget what was before, the workers come and get the parameters."""
         self.awaiting = set(self.members.workers)
         servers = tuple(
-            ServerRange(tasks[name].address, first, end)
+            ServerRange(tasks[name].address, first, end, tasks[name].hello.local)
             for name, (first, end) in zip(self.members.servers, self.ranges, strict=True)
         )
         releases = [Send(name, Release(self.epoch)) for name in self.members.servers]
@@ -98,3 +102,8 @@ class Attempt:
             is_async=self._is_async,
             brings_parameters=rank == 0 and self._brings_parameters,
         )
+
+
+def _with_local_name(source: Source, tasks: Mapping[str, ConnectedTask]) -> Source:
+    task = tasks.get(source.task) if source.task else None
+    return dataclasses.replace(source, local=task.hello.local if task else None)

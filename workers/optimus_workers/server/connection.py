@@ -1,132 +1,205 @@
-"""One data connection of a server: handshake, then frames, received straight into the memory that they are for."""
+"""One data connection of a server: handshake, then frames, received straight into the memory that they are for.
+
+Two threads: this one receives (and sums and updates what it completed), the other sends. Both block, so that a chunk
+costs one call, and a slow receiver holds up nobody but itself.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Protocol, cast
+import socket
+import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from optimus_workers.wire import secret
-from optimus_workers.wire.data import data_context
+from optimus_workers.wire.compression import decode
+from optimus_workers.wire.data import (
+    NO_RANK,
+    as_bytes,
+    close_descriptors,
+    data_context,
+    receive_frame,
+    receive_header,
+    receive_into,
+    receive_share,
+    send_buffers,
+    send_share,
+)
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_header
+from optimus_workers.wire.frames import Codec, FrameType, Header
+from optimus_workers.wire.sockets import tune
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 """How long a stranger may keep a connection."""
+FRAMES_PER_CALL = 8
+"""Frames handed to the kernel in one call, if so many are waiting."""
 
 
 class Service(Protocol):
-    """What a connection needs of its server."""
+    """What a connection needs of its server. Everything is called on the connection's receiving thread."""
 
     def admits(self, header: Header) -> bool:
         """Whether a caller of this epoch and rank is expected now."""
 
     def opened(self, connection: DataConnection) -> None:
-        """The handshake is done."""
+        """The handshake is done. Raises `WireError` when the epoch is over meanwhile."""
 
-    def destination(self, connection: DataConnection, header: Header) -> memoryview:
-        """Where a tensor frame's payload goes. Raises `WireError` for one that must not come now."""
+    def shared(self, connection: DataConnection, descriptors: list[int]) -> list[int]:
+        """A worker on this machine offers its memory; descriptors of the server's in return. Raises `WireError`."""
 
-    def received(self, connection: DataConnection, header: Header, payload: memoryview) -> None:
-        """A whole frame is there. Raises `WireError` for one that must not come."""
+    def bytes_per_second(self) -> float | None:
+        """How fast one connection may send."""
+
+    def place(self, connection: DataConnection, header: Header) -> Tensor:
+        """Where a frame's numbers go; may wait. Raises `WireError` for one that must not come now."""
+
+    def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
+        """A whole frame is there (its numbers in their place). Raises `WireError` for one that must not come."""
 
     def closed(self, connection: DataConnection) -> None:
         """The connection is over."""
 
 
-class DataConnection(asyncio.BufferedProtocol):
-    """A caller's connection. `epoch` and `source` are what the caller proved to be, once `is_open`."""
+class DataConnection:
+    """A caller's connection. `epoch` and `source` are what the caller proved to be."""
 
-    def __init__(self, token: str, service: Service) -> None:
+    def __init__(self, connection: socket.socket, token: str, service: Service) -> None:
+        self._socket = connection
         self._token = token
         self._service = service
-        self._nonce = secret.new_nonce()
-        self._header: Header | None = None
-        self._target = memoryview(bytearray(HEADER_BYTES))
-        self._n_received = 0
-        self.is_open = False
+        self._outgoing: SimpleQueue[tuple[Header, memoryview | bytes] | None] = SimpleQueue()
+        self._compressed = memoryview(b"")
         self.epoch = 0
         self.source = 0
+        self.maps_parameters = False
+        """The worker at the other end reads parameters from the server's memory."""
 
     def send(self, header: Header, payload: memoryview | bytes = b"") -> None:
-        self._transport.writelines([header.encode(), payload])
+        """Queue a frame; its payload must stay as it is until it has been sent."""
+        self._outgoing.put((header, payload))
 
     def abort(self) -> None:
-        self._transport.abort()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
-    # --- called by asyncio -------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._give_up)
-        self.send(Header(FrameType.CHALLENGE, length=len(self._nonce)), self._nonce)
-
-    def _give_up(self) -> None:
-        if not self.is_open:
-            self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
-        self._service.closed(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
-        return self._target[self._n_received :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._n_received += nbytes
-        if self._n_received < len(self._target):
-            return
+    def run(self) -> None:
+        """Serve the caller until one end hangs up."""
         try:
-            self._complete()
+            self._socket.settimeout(HANDSHAKE_SECONDS)
+            self._shake_hands()
+            sender = threading.Thread(target=self._send, name="data-sender", daemon=True)
+            sender.start()
+            while True:
+                self._receive()
         except WireError as error:
-            log.warning("closing a data connection (epoch %d, source %d): %s", self.epoch, self.source, error)
+            log.info("a data connection is over (epoch %d, source %d): %s", self.epoch, self.source, error)
+        except OSError as error:
+            log.info("a data connection broke (epoch %d, source %d): %s", self.epoch, self.source, error)
+        finally:
+            self._outgoing.put(None)
+            self._service.closed(self)
             self.abort()
+            self._socket.close()
 
-    def _complete(self) -> None:
-        """The header or the payload that was being received is whole."""
-        if self._header is None:
-            header = decode_header(self._target)
-            if header.length:
-                self._expect(header, self._place(header))
-                return
-            self._handle(header, memoryview(b""))
-        else:
-            self._handle(self._header, self._target)
-        self._expect(None, memoryview(bytearray(HEADER_BYTES)))
+    # --- handshake ---------------------------------------------------------------------------------------------------
 
-    def _expect(self, header: Header | None, target: memoryview) -> None:
-        self._header, self._target, self._n_received = header, target, 0
+    def _shake_hands(self) -> None:
+        tune(self._socket)
+        nonce = secret.new_nonce()
+        send_buffers(self._socket, [Header(FrameType.CHALLENGE, length=len(nonce)).encode(), nonce])
+        hello, payload = receive_frame(self._socket, FrameType.HELLO)
+        proof, theirs = payload[: secret.PROOF_BYTES], payload[secret.PROOF_BYTES :]
+        context = data_context(hello.epoch, hello.source)
+        if not secret.same(proof, secret.caller_proof(self._token, nonce, theirs, context)):
+            raise WireError("the caller does not know the job token")
+        if not self._service.admits(hello):
+            raise WireError("not a caller of the present membership epoch")
+        self.epoch, self.source = hello.epoch, hello.source
+        answer = secret.listener_proof(self._token, nonce, theirs, context)
+        welcome = Header(FrameType.WELCOME, epoch=hello.epoch, length=len(answer))
+        send_buffers(self._socket, [welcome.encode(), answer])
+        self._service.opened(self)
+        tune(self._socket, self._service.bytes_per_second())
+        if self._socket.family == socket.AF_UNIX and self.source != NO_RANK:
+            self._share()
+        self._socket.settimeout(None)
 
-    def _place(self, header: Header) -> memoryview:
-        if not self.is_open and header.type is not FrameType.HELLO:
-            raise WireError(f"{header.type.name} before the handshake")
-        if self.is_open and header.type is not FrameType.FETCH:
+    def _share(self) -> None:
+        header, descriptors = receive_share(self._socket)
+        try:
             self._check_origin(header)
-            return self._service.destination(self, header)
-        return memoryview(bytearray(header.length))
+            ours = self._service.shared(self, descriptors) if header.section else []
+        finally:
+            close_descriptors(descriptors)
+        self.maps_parameters = bool(ours)
+        send_share(self._socket, self.epoch, 0, ours)
 
-    def _handle(self, header: Header, payload: memoryview) -> None:
-        if not self.is_open:
-            self._open(header, payload)
-            return
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        header = receive_header(self._socket)
         self._check_origin(header)
+        payload = b""
+        if header.type in (FrameType.INITIAL, FrameType.PUSH):
+            self._receive_numbers(header)
+        elif header.payload_bytes:
+            payload = self._receive_small(header)
         self._service.received(self, header, payload)
+
+    def _receive_small(self, header: Header) -> bytes:
+        if header.type is not FrameType.FETCH:
+            raise WireError(f"a server takes no {header.type.name}")
+        data = bytearray(header.length)
+        receive_into(self._socket, memoryview(data))
+        return bytes(data)
+
+    def _receive_numbers(self, header: Header) -> None:
+        if header.codec is Codec.SHARED:
+            return
+        place = self._service.place(self, header)
+        if header.codec is Codec.FLOAT32:
+            receive_into(self._socket, as_bytes(place))
+            return
+        payload = self._scratch(header.length)
+        receive_into(self._socket, payload)
+        decode(header.codec, payload, place)
+
+    def _scratch(self, n_bytes: int) -> memoryview:
+        """Memory for one compressed chunk; `place` has checked its size."""
+        if len(self._compressed) < n_bytes:
+            self._compressed = as_bytes(torch.empty(n_bytes, dtype=torch.uint8))
+        return self._compressed[:n_bytes]
 
     def _check_origin(self, header: Header) -> None:
         if header.epoch != self.epoch or (header.source != self.source and header.type is not FrameType.FETCH):
             raise WireError(f"a {header.type.name} of epoch {header.epoch}, source {header.source}")
 
-    def _open(self, header: Header, payload: memoryview) -> None:
-        if header.type is not FrameType.HELLO:
-            raise WireError(f"{header.type.name} before the handshake")
-        proof, theirs = bytes(payload[: secret.PROOF_BYTES]), bytes(payload[secret.PROOF_BYTES :])
-        context = data_context(header.epoch, header.source)
-        if not secret.same(proof, secret.caller_proof(self._token, self._nonce, theirs, context)):
-            raise WireError("the caller does not know the job token")
-        if not self._service.admits(header):
-            raise WireError("not a caller of the present membership epoch")
-        self.is_open, self.epoch, self.source = True, header.epoch, header.source
-        answer = secret.listener_proof(self._token, self._nonce, theirs, context)
-        self.send(Header(FrameType.WELCOME, epoch=header.epoch, length=len(answer)), answer)
-        self._service.opened(self)
+    # --- the sending thread ------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        try:
+            while frames := self._next_frames():
+                send_buffers(self._socket, [part for header, data in frames for part in (header.encode(), data)])
+        except OSError:
+            self.abort()  # the receiving thread notices, and says so
+
+    def _next_frames(self) -> list[tuple[Header, memoryview | bytes]]:
+        """Wait for frames to send; none: the connection is over."""
+        frames: list[tuple[Header, memoryview | bytes]] = []
+        frame = self._outgoing.get()
+        with suppress(Empty):
+            while frame is not None:
+                frames.append(frame)
+                if len(frames) == FRAMES_PER_CALL:
+                    break
+                frame = self._outgoing.get_nowait()
+        if frame is None and frames:
+            self._outgoing.put(None)
+        return frames

@@ -11,9 +11,9 @@ from torch import Tensor
 from optimus_workers.checkpoint.manifest import checkpoint_directory
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.ranges import chunks
-from optimus_workers.server.shard import RangeState
+from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
-from optimus_workers.wire.data import NO_RANK, as_bytes, connect, receive_frame
+from optimus_workers.wire.data import NO_RANK, as_bytes, connect, receive_header, receive_into
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FrameType, Header, check_crc
 from optimus_workers.wire.messages import Address, Assume, Source
@@ -68,15 +68,16 @@ def _fetch(source: Source, first: int, end: int, assume: Assume, token: str, tar
     if address is None:
         raise WireError("a source has neither file nor address")
     pieces = chunks(first, end, assume.profile.parameter_floats)
-    with connect(address, token, assume.epoch, NO_RANK) as connection:
+    with connect(address, token, assume.epoch, NO_RANK, local=source.local) as connection:
         connection.settimeout(FETCH_SECONDS)
         request = Header(FrameType.FETCH, epoch=assume.epoch, version=source.version, length=FETCH_RANGE.size)
         connection.sendall(request.encode() + FETCH_RANGE.pack(first, end))
         for section, place in enumerate(target):
             for chunk_first, chunk_end in pieces:
-                header, payload = receive_frame(connection, FrameType.PIECE)
+                header = receive_header(connection)
                 view = as_bytes(place[chunk_first - first : chunk_end - first])
-                if (header.section, header.offset, header.length) != (section, chunk_first, len(view)):
-                    raise WireError("another piece than the one that was due")
-                check_crc(header, payload)
-                view[:] = payload
+                due = (FrameType.PIECE, section, chunk_first, len(view))
+                if (header.type, header.section, header.offset, header.length) != due:
+                    raise WireError(f"a {header.type.name} instead of the piece that was due")
+                receive_into(connection, view)
+                check_crc(header, view)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +18,10 @@ from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, TERMINATED
 from optimus_workers.pacing import CpuPacer
-from optimus_workers.server.connection import DataConnection
 from optimus_workers.server.fetching import collect, find_state
+from optimus_workers.server.listener import DataListener
+from optimus_workers.server.make import make_shard
 from optimus_workers.server.service import ShardService
-from optimus_workers.server.shard import make_shard
 from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import (
@@ -41,6 +40,7 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
     TaskRole,
 )
+from optimus_workers.wire.sockets import share_of_rate
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ class _Server:
         self._service = ShardService(CpuPacer(environment.cpu_limit))
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[Delivered] = asyncio.Queue()
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Server | None = None
+        self._listener: DataListener | None = None
         self._control: Control | None = None
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
         self._stop_dialling = threading.Event()
@@ -106,7 +105,6 @@ class _Server:
             except CoordinatorGone as error:
                 log.error("%s", error)  # noqa: TRY400 - its text says all
                 return COORDINATOR_GONE
-            await self._accept()
             if self._terminated:
                 self._control.send(Leave())
             while not isinstance(message := await self._inbox.get(), CoordinatorLost):
@@ -132,21 +130,28 @@ class _Server:
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, message)
 
     def _hello(self, host: str) -> Hello:
+        environment = self._environment
         if self._listener is None:
-            self._listener = socket.create_server((host, 0), backlog=1024)
-        address = self._listener.getsockname()
+            self._listener = DataListener(host, environment.job_token, self._service, self._data_plane_failed)
+            self._listener.start()
         return Hello(
-            self._environment.task_name, TaskRole.SERVER, self._environment.rank, "", "", (address[0], address[1])
+            environment.task_name,
+            TaskRole.SERVER,
+            environment.rank,
+            "",
+            "",
+            self._listener.address,
+            local=self._listener.local,
         )
 
-    async def _accept(self) -> None:
-        """Accept data connections, from the first hello on."""
-        if self._accepting is None:
-            assert self._listener is not None, "the first hello opened it"
-            token, service = self._environment.job_token, self._service
-            self._accepting = await self._loop.create_server(
-                lambda: DataConnection(token, service), sock=self._listener
-            )
+    def _data_plane_failed(self, error: BaseException) -> None:
+        """On a connection's thread: a broken invariant ends the process; its replacement starts from what is safe."""
+        with suppress(RuntimeError):  # the loop may be closed already
+            self._loop.call_soon_threadsafe(self._crash, error)
+
+    def _crash(self, error: BaseException) -> None:
+        if not self._exit_code.done():
+            self._exit_code.set_exception(error)
 
     def _obey(self, message: Delivered) -> None:
         match message:
@@ -186,6 +191,9 @@ class _Server:
             return
         if assume.epoch == self._service.epoch:  # otherwise another attempt has begun meanwhile
             self._service.candidate = make_shard(assume, state)
+            self._service.connection_rate = share_of_rate(
+                environment.network_bytes_per_second, assume.n_workers, assume.n_servers
+            )
             self._send(Assumed(assume.epoch))
 
     def _save(self, save: Save) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
+
+from torch import Tensor
 
 from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import Range, chunks
+from optimus_workers.server.async_shard import AsyncShard
 from optimus_workers.server.connection import DataConnection
 from optimus_workers.server.fetching import FETCH_RANGE, find_state
-from optimus_workers.server.shard import AsyncShard, RangeState, Shard
+from optimus_workers.server.shard import Shard
+from optimus_workers.server.state import RangeState
 from optimus_workers.wire.data import NO_RANK, as_bytes
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.frames import FrameType, Header
+from optimus_workers.wire.frames import Codec, FrameType, Header
+from optimus_workers.wire.memory import attach_floats
 from optimus_workers.wire.messages import Holding
 
 
 class ShardService:
     """The shard that is being served, the one that is about to be, and who is connected.
 
-    `epoch` is the fence: frames and callers of another membership epoch are refused.
+    `epoch` is the fence: frames and callers of another membership epoch are refused. `_lock` guards everything but the
+    shards, which guard themselves.
     """
 
     def __init__(self, pacer: CpuPacer) -> None:
@@ -26,56 +33,78 @@ class ShardService:
         self.shard: Shard | None = None
         self.candidate: Shard | None = None
         """Of an epoch that is being formed. `shard` stays as it is until every server has its candidate."""
+        self.connection_rate: float | None = None
+        self._lock = threading.RLock()
         self._connections: set[DataConnection] = set()
         self._workers: dict[int, DataConnection] = {}
         self._waiting_pulls: list[DataConnection] = []
         self._pacer = pacer
 
     def halt(self, epoch: int) -> tuple[Holding, ...]:
-        """Stop serving older epochs; what is held."""
-        self.epoch = epoch
-        for connection in list(self._connections):
+        """Stop serving older epochs; what is held. It stays as it is from then on."""
+        with self._lock:
+            self.epoch = epoch
+            connections = list(self._connections)
+            self._connections.clear()
+            self._workers.clear()
+            self._waiting_pulls.clear()
+            shards = [shard for shard in (self.shard, self.candidate) if shard is not None]
+        for connection in connections:
             connection.abort()
-        self._connections.clear()
-        self._workers.clear()
-        self._waiting_pulls.clear()
-        shards = [shard for shard in (self.shard, self.candidate) if shard is not None]
+        for shard in shards:
+            shard.stop()
         return tuple(holding for shard in shards for holding in shard.holdings())
 
     def release(self, epoch: int) -> None:
         """Serve the candidate of this epoch; what was before is no longer needed."""
-        if self.candidate is not None and self.candidate.epoch == epoch:
-            self.shard, self.candidate = self.candidate, None
+        with self._lock:
+            if self.candidate is not None and self.candidate.epoch == epoch:
+                self.shard, self.candidate = self.candidate, None
 
     def states(self) -> list[RangeState]:
-        return [state for shard in (self.candidate, self.shard) if shard is not None for state in shard.states()]
+        with self._lock:
+            shards = (self.candidate, self.shard)
+        return [state for shard in shards if shard is not None for state in shard.states()]
 
     # --- connection.Service ------------------------------------------------------------------------------------------
 
     def admits(self, header: Header) -> bool:
         return header.epoch == self.epoch
 
+    def bytes_per_second(self) -> float | None:
+        return self.connection_rate
+
     def opened(self, connection: DataConnection) -> None:
-        self._connections.add(connection)
-        if connection.source == NO_RANK:
-            return
-        # A worker knows of this epoch only once every server has its candidate: as good as the coordinator's word,
-        # which may still be on its way.
-        self.release(connection.epoch)
-        self._workers[connection.source] = connection
+        with self._lock:
+            if connection.epoch != self.epoch:
+                raise WireError("the membership epoch is over")
+            self._connections.add(connection)
+            if connection.source == NO_RANK:
+                return
+            # A worker knows of this epoch only once every server has its candidate: as good as the coordinator's
+            # word, which may still be on its way.
+            self.release(connection.epoch)
+            self._workers[connection.source] = connection
+
+    def shared(self, connection: DataConnection, descriptors: list[int]) -> list[int]:
+        shard = self._served(connection)
+        if descriptors:
+            shard.attach(connection.source, attach_floats(descriptors[0], shard.total_floats))
+        memories = [state.memory for state in shard.memories if state.memory is not None]
+        ours = [memory.descriptor for memory in memories if memory.descriptor is not None]
+        return ours if len(ours) == len(shard.memories) else []
 
     def closed(self, connection: DataConnection) -> None:
-        self._connections.discard(connection)
-        self._waiting_pulls = [waiting for waiting in self._waiting_pulls if waiting is not connection]
-        if self._workers.get(connection.source) is connection:
-            del self._workers[connection.source]
+        with self._lock:
+            self._connections.discard(connection)
+            self._waiting_pulls = [waiting for waiting in self._waiting_pulls if waiting is not connection]
+            if self._workers.get(connection.source) is connection:
+                del self._workers[connection.source]
 
-    def destination(self, connection: DataConnection, header: Header) -> memoryview:
-        if header.type not in (FrameType.INITIAL, FrameType.PUSH):
-            raise WireError(f"a server takes no {header.type.name}")
-        return self._served(connection).destination(header)
+    def place(self, connection: DataConnection, header: Header) -> Tensor:
+        return self._served(connection).place(header)
 
-    def received(self, connection: DataConnection, header: Header, payload: memoryview) -> None:
+    def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         match header.type:
             case FrameType.PUSH:
                 self._push_received(connection, header)
@@ -90,42 +119,66 @@ class ShardService:
                 raise WireError(f"a server takes no {header.type.name}")
 
     def _served(self, connection: DataConnection) -> Shard:
-        if self.shard is None or self.shard.epoch != connection.epoch:
+        shard = self.shard
+        if shard is None or shard.epoch != connection.epoch:
             raise WireError("this server serves another membership epoch")
-        return self.shard
+        return shard
 
     def _push_received(self, connection: DataConnection, header: Header) -> None:
         shard = self._served(connection)
         is_async = isinstance(shard, AsyncShard)
         updated = False
-        for chunk in shard.push_received(header):
+        for part in shard.push_received(header):
             updated = True
             version = shard.version if is_async else header.step + 1
-            for receiver in [connection] if is_async else list(self._workers.values()):
-                self._send_parameters(receiver, shard, chunk, version)
+            for receiver in [connection] if is_async else self._all_workers():
+                self._send_parameters(receiver, shard, part, version)
         if updated:
             self._pacer.pace()
 
+    def _all_workers(self) -> list[DataConnection]:
+        with self._lock:
+            return list(self._workers.values())
+
     def _pull_received(self, connection: DataConnection) -> None:
-        self._waiting_pulls.append(connection)
+        with self._lock:
+            self._waiting_pulls.append(connection)
         if self._served(connection).is_ready:
             self._answer_waiting_pulls()
 
     def _answer_waiting_pulls(self) -> None:
-        waiting, self._waiting_pulls = self._waiting_pulls, []
+        with self._lock:
+            waiting, self._waiting_pulls = self._waiting_pulls, []
         for connection in waiting:
             shard = self._served(connection)
-            for chunk in shard.chunks:
-                self._send_parameters(connection, shard, chunk, shard.version)
+            with shard.reading():
+                self._send_parameters(connection, shard, (shard.first, shard.end), shard.version)
 
-    def _send_parameters(self, receiver: DataConnection, shard: Shard, chunk: Range, version: int) -> None:
-        payload: memoryview | bytes = as_bytes(shard.parameters(chunk))
-        if isinstance(shard, AsyncShard):
-            payload = bytes(payload)  # the next push is applied in place, maybe before this has left
-        header = Header(FrameType.PARAMETERS, epoch=shard.epoch, offset=chunk[0], length=len(payload), version=version)
-        receiver.send(header, payload)
+    def _send_parameters(self, receiver: DataConnection, shard: Shard, part: Range, version: int) -> None:
+        if receiver.maps_parameters:
+            floats, memory = shard.locate(part)
+            receiver.send(
+                Header(
+                    FrameType.PARAMETERS,
+                    epoch=shard.epoch,
+                    offset=part[0],
+                    length=floats.nbytes,
+                    version=version,
+                    section=memory,
+                    codec=Codec.SHARED,
+                )
+            )
+            return
+        for chunk in shard.chunks_of(part):
+            payload: memoryview | bytes = as_bytes(shard.locate(chunk)[0])
+            if isinstance(shard, AsyncShard):
+                payload = bytes(payload)  # the next push is applied in place, maybe before this has left
+            receiver.send(
+                Header(FrameType.PARAMETERS, epoch=shard.epoch, offset=chunk[0], length=len(payload), version=version),
+                payload,
+            )
 
-    def _fetch_received(self, connection: DataConnection, header: Header, payload: memoryview) -> None:
+    def _fetch_received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         first, end = FETCH_RANGE.unpack(payload)
         try:
             state = find_state(self.states(), header.version, first, end)

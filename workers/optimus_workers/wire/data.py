@@ -1,8 +1,10 @@
-"""The calling end of a data connection (blocking), and views of tensors as bytes."""
+"""The calling end of a data connection (blocking), the exchange of memory, and views of tensors as bytes."""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -10,10 +12,12 @@ from optimus_workers.wire import secret
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_header
 from optimus_workers.wire.messages import Address
+from optimus_workers.wire.sockets import Transport, dial, tune
 
-CONNECT_SECONDS = 10.0
 NO_RANK = 0xFFFF_FFFF
 """The source of a connection by which a server fetches from another one."""
+MAX_SHARED = 2
+"""Descriptors in one SHARE: a worker's push, or the two versions of a server's parameters."""
 
 
 def data_context(epoch: int, source: int) -> str:
@@ -21,11 +25,20 @@ def data_context(epoch: int, source: int) -> str:
     return f"data {epoch} {source}"
 
 
-def connect(address: Address, token: str, epoch: int, source: int) -> socket.socket:
+def connect(
+    address: Address,
+    token: str,
+    epoch: int,
+    source: int,
+    *,
+    local: str | None = None,
+    transport: Transport = Transport.AUTO,
+    bytes_per_second: float | None = None,
+) -> socket.socket:
     """An open connection to a server after the handshake. Raises `OSError` or `WireError`."""
-    connection = socket.create_connection(address, timeout=CONNECT_SECONDS)
+    connection = dial(address, local, transport)
     try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(connection, bytes_per_second)
         _, theirs = receive_frame(connection, FrameType.CHALLENGE)
         ours, context = secret.new_nonce(), data_context(epoch, source)
         proof = secret.caller_proof(token, theirs, ours, context)
@@ -40,12 +53,51 @@ def connect(address: Address, token: str, epoch: int, source: int) -> socket.soc
     return connection
 
 
+def send_share(
+    connection: socket.socket, epoch: int, source: int, descriptors: Sequence[int], *, maps: bool = True
+) -> None:
+    """Give the other end of a Unix socket memory of this process (maybe none). Raises `OSError`.
+
+    `maps`: what is offered in return will be mapped.
+    """
+    header = Header(FrameType.SHARE, epoch=epoch, source=source, section=int(maps)).encode()
+    if descriptors:
+        socket.send_fds(connection, [header], list(descriptors))
+    else:
+        connection.sendall(header)
+
+
+def receive_share(connection: socket.socket) -> tuple[Header, list[int]]:
+    """The other end's SHARE; the caller closes the descriptors. Raises `WireError`."""
+    data, descriptors, _, _ = socket.recv_fds(connection, HEADER_BYTES, MAX_SHARED)
+    try:
+        if not data:
+            raise ConnectionOver("the other end hung up")
+        header = decode_header(data + bytes(_receive(connection, HEADER_BYTES - len(data))))
+        if header.type is not FrameType.SHARE:
+            raise WireError(f"expected SHARE, not {header.type.name}")
+    except BaseException:
+        close_descriptors(descriptors)
+        raise
+    return header, descriptors
+
+
+def close_descriptors(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def receive_frame(connection: socket.socket, expected: FrameType) -> tuple[Header, bytes]:
     """The next frame. Raises `WireError` when it is of another type, `ConnectionOver` at the end."""
-    header = decode_header(_receive(connection, HEADER_BYTES))
+    header = receive_header(connection)
     if header.type is not expected:
         raise WireError(f"expected {expected.name}, not {header.type.name}")
-    return header, bytes(_receive(connection, header.length))
+    return header, bytes(_receive(connection, header.payload_bytes))
+
+
+def receive_header(connection: socket.socket) -> Header:
+    """The next frame's header. Raises `WireError`, `ConnectionOver` at the end."""
+    return decode_header(_receive(connection, HEADER_BYTES))
 
 
 def _receive(connection: socket.socket, n_bytes: int) -> bytearray:
@@ -56,11 +108,30 @@ def _receive(connection: socket.socket, n_bytes: int) -> bytearray:
 
 def receive_into(connection: socket.socket, view: memoryview) -> None:
     """Fill the whole view. Raises `ConnectionOver` at the end."""
+    # Without a timeout, the system waits for all of it: one call instead of one for each piece that arrives.
+    flags = socket.MSG_WAITALL if connection.gettimeout() is None else 0
     while view:
-        n_bytes = connection.recv_into(view)
+        n_bytes = connection.recv_into(view, 0, flags)
         if not n_bytes:
             raise ConnectionOver("the other end hung up")
         view = view[n_bytes:]
+
+
+def send_buffers(connection: socket.socket, buffers: list[memoryview | bytes]) -> None:
+    """Send all of them, in as few calls as there are without copying them together. Raises `OSError`."""
+    pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    while pending:
+        n_bytes = connection.sendmsg(pending)
+        pending = unsent(pending, n_bytes)
+
+
+def unsent(buffers: list[memoryview], n_bytes: int) -> list[memoryview]:
+    """What is left of the buffers after the first `n_bytes`."""
+    for index, buffer in enumerate(buffers):
+        if n_bytes < len(buffer):
+            return [buffer[n_bytes:], *buffers[index + 1 :]]
+        n_bytes -= len(buffer)
+    return []
 
 
 def as_bytes(tensor: Tensor) -> memoryview:

@@ -4,8 +4,9 @@
  ┌────┬────┬────┬────┬────┬──────┬──────┬─────┬───────┬───────┬────────┬──────────────┬────┬────┐
  │OPTW│type│code│sect│ 0  │epoch │source│step │offset │length │version │learning rate │crc │ 0  │
  └────┴────┴────┴────┴────┴──────┴──────┴─────┴───────┴───────┴────────┴──────────────┴────┴────┘
-Little endian. `length` bytes of payload follow: raw float32 for tensors. `crc` is the payload's CRC-32, or 0 where it
-was not computed (TCP has its own check; resharding, which is rare and must not go wrong, has both).
+Little endian. `length` bytes of payload follow, unless the codec says that they lie in shared memory. `crc` is the
+payload's CRC-32, or 0 where it was not computed (TCP has its own check; resharding, which is rare and must not go
+wrong, has both).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ HEADER_BYTES = HEADER.size
 FLOAT_BYTES = 4
 CHUNK_FLOATS = 262_144
 """1 MiB: large enough that headers cost nothing, small enough that receiving, summing and sending overlap."""
-MAX_PAYLOAD_BYTES = CHUNK_FLOATS * FLOAT_BYTES
+MAX_PAYLOAD_BYTES = 2 * CHUNK_FLOATS * FLOAT_BYTES
+"""A chunk of numbered values (top-k that keeps all) takes twice a plain one."""
+MAX_SHARED_BYTES = 2**44
 assert HEADER_BYTES == 64
 
 
@@ -50,6 +53,8 @@ class FrameType(IntEnum):
     """Server → server: a chunk of one section of the fetched range."""
     MISSING = 10
     """Server → server: that version is not here (any more)."""
+    SHARE = 11
+    """Both ways, once, after the handshake on a Unix socket: descriptors of memory travel beside it (maybe none)."""
 
 
 class Codec(IntEnum):
@@ -57,9 +62,22 @@ class Codec(IntEnum):
 
     NONE = 0
     FLOAT32 = 1
+    SHARED = 2
+    """They are not: `length` bytes from `offset` on are ready in memory that both ends have mapped."""
+    FLOAT16 = 3
+    BFLOAT16 = 4
+    INT8 = 5
+    """One float32 scale for each 4096 values, then one signed byte for each value."""
+    TOP_K = 6
+    """k places in the chunk as int32, then k float32 values; all others are 0."""
 
 
-_TENSOR_TYPES = frozenset({FrameType.INITIAL, FrameType.PUSH, FrameType.PARAMETERS, FrameType.PIECE})
+_TENSOR_CODECS = {
+    FrameType.INITIAL: frozenset({Codec.FLOAT32}),
+    FrameType.PUSH: frozenset(Codec) - {Codec.NONE},
+    FrameType.PARAMETERS: frozenset({Codec.FLOAT32, Codec.SHARED}),
+    FrameType.PIECE: frozenset({Codec.FLOAT32}),
+}
 _PAYLOAD_BYTES = {
     FrameType.CHALLENGE: 32,
     FrameType.HELLO: 64,
@@ -67,6 +85,7 @@ _PAYLOAD_BYTES = {
     FrameType.PULL: 0,
     FrameType.FETCH: 16,
     FrameType.MISSING: 0,
+    FrameType.SHARE: 0,
 }
 
 
@@ -86,16 +105,20 @@ class Header:
     version: int = 0
     """Of the parameters that are sent, asked for, or were used to compute a push: updates since the beginning."""
     section: int = 0
-    """Of a piece: 0 parameters, 1 and up the optimizer's state."""
+    """Of a piece: 0 parameters, 1 and up the optimizer's state. Of shared parameters: in which of the server's two
+    memories they lie."""
     learning_rate: float = 0.0
     crc: int = 0
+    codec: Codec = Codec.FLOAT32
+    """Of frames with numbers; others have none."""
 
     @property
-    def n_floats(self) -> int:
-        return self.length // FLOAT_BYTES
+    def payload_bytes(self) -> int:
+        """What follows the header."""
+        return 0 if self.codec is Codec.SHARED else self.length
 
     def encode(self) -> bytes:
-        codec = Codec.FLOAT32 if self.type in _TENSOR_TYPES else Codec.NONE
+        codec = self.codec if self.type in _TENSOR_CODECS else Codec.NONE
         return HEADER.pack(
             MAGIC, self.type, codec, self.section, 0, self.epoch, self.source, self.step, self.offset, self.length,
             self.version, self.learning_rate, self.crc, 0,
@@ -106,26 +129,30 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
     """The header in exactly 64 bytes. Raises `WireError`; a header that is returned announces a legal size."""
     if len(data) != HEADER_BYTES:
         raise WireError(f"a header has {HEADER_BYTES} bytes, not {len(data)}")
-    magic, kind, codec, section, zero, epoch, source, step, offset, length, version, rate, crc, reserved = (
-        HEADER.unpack(data)
+    magic, kind, code, section, zero, epoch, source, step, offset, length, version, rate, crc, reserved = HEADER.unpack(
+        data
     )
     if magic != MAGIC or zero or reserved:
         raise WireError("not a header of this protocol")
     try:
-        frame_type = FrameType(kind)
+        frame_type, codec = FrameType(kind), Codec(code)
     except ValueError as error:
-        raise WireError(f"unknown frame type {kind}") from error
+        raise WireError(f"unknown frame type {kind} or codec {code}") from error
     _check_payload(frame_type, codec, length)
-    return Header(frame_type, epoch, source, step, offset, length, version, section, rate, crc)
+    codec = codec or Codec.FLOAT32  # as in headers that are made here; they carry no numbers
+    return Header(frame_type, epoch, source, step, offset, length, version, section, rate, crc, codec)
 
 
-def _check_payload(frame_type: FrameType, codec: int, length: int) -> None:
-    if frame_type in _TENSOR_TYPES:
-        legal = codec == Codec.FLOAT32 and 0 < length <= MAX_PAYLOAD_BYTES and length % FLOAT_BYTES == 0
+def _check_payload(frame_type: FrameType, codec: Codec, length: int) -> None:
+    if frame_type in _TENSOR_CODECS:
+        limit = MAX_SHARED_BYTES if codec is Codec.SHARED else MAX_PAYLOAD_BYTES
+        legal = codec in _TENSOR_CODECS[frame_type] and 0 < length <= limit
+        if codec in (Codec.FLOAT32, Codec.SHARED):
+            legal = legal and length % FLOAT_BYTES == 0
     else:
-        legal = codec == Codec.NONE and length == _PAYLOAD_BYTES[frame_type]
+        legal = codec is Codec.NONE and length == _PAYLOAD_BYTES[frame_type]
     if not legal:
-        raise WireError(f"{frame_type.name} with codec {codec} and {length} bytes of payload")
+        raise WireError(f"{frame_type.name} with codec {codec.name} and {length} bytes of payload")
 
 
 def check_crc(header: Header, payload: bytes | bytearray | memoryview) -> None:

@@ -79,6 +79,8 @@ class Source:
     task: str | None = None
     address: Address | None = None
     file: str | None = None
+    local: str | None = None
+    """The server's name for tasks on its own machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class ServerRange:
     address: Address
     first: int
     end: int
+    local: str | None = None
+    """Its name for tasks on its own machine."""
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------
@@ -115,6 +119,8 @@ class Hello:
     """Workers; None only when loading failed and a `Failed` follows."""
     version: int = 0
     """Workers: the newest version that they had in full."""
+    local: str | None = None
+    """Servers: their name for tasks on their own machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,7 @@ class Assume:
     n_workers: int
     is_async: bool
     sources: tuple[Source, ...]
+    n_servers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from optimus_workers.ranges import aligned
+from optimus_workers.wire.memory import private_floats, shareable_floats
 
 
 class FlatModel:
@@ -27,8 +28,9 @@ class FlatModel:
         self.parameter_floats = aligned(self.n_parameters)
         n_buffer_floats = sum(model.get_buffer(name).numel() for name in self._buffers)
         self.total_floats = self.parameter_floats + aligned(n_buffer_floats)
-        self.values = torch.zeros(self.total_floats)
-        self.push = torch.zeros(self.total_floats)
+        self.values = private_floats(self.total_floats)
+        self.push_memory = shareable_floats(self.total_floats)
+        self.push = self.push_memory.floats
         self._bind(parameters)
         self.read_buffers()
 

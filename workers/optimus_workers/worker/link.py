@@ -1,123 +1,196 @@
-"""A worker's connection to one server, without blocking: what is still to be sent, what is still to come."""
+"""A worker's connection to one server: one thread sends, another receives, and both block.
+
+A chunk then costs one call each way and the system does the waiting; with events instead, each piece of a chunk that
+arrives costs several calls, which on a fast network take more of the processor than the bytes do.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections import deque
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 from torch import Tensor
 
 from optimus_workers.ranges import Range, chunks
-from optimus_workers.wire.data import as_bytes
-from optimus_workers.wire.errors import ConnectionOver, WireError
-from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_header
+from optimus_workers.wire.data import (
+    as_bytes,
+    close_descriptors,
+    receive_header,
+    receive_into,
+    receive_share,
+    send_buffers,
+    send_share,
+)
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.frames import FLOAT_BYTES, HEADER_BYTES, Codec, FrameType, Header
+from optimus_workers.wire.memory import FloatMemory, attach_floats
 from optimus_workers.wire.messages import ServerRange
+from optimus_workers.worker.compressor import Compressor
 
-BUFFERS_PER_CALL = 16
-"""Buffers handed to the kernel in one call: header and payload leave together, small messages in one packet."""
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What is sent: the header of each frame but for its place, and the whole vector (None: a header is all)."""
+
+    header: Header
+    vector: Tensor | None = None
 
 
 class Link:
-    """One exchange at a time: `push` or `pull`, then `write` and `read` until `is_complete`."""
+    """One exchange at a time: `begin`, then it goes on by itself until `is_complete`.
+
+    `changed` is called, on one of the threads, when an exchange is complete or has failed.
+    """
 
     def __init__(
         self,
         connection: socket.socket,
         server: ServerRange,
-        epoch: int,
-        rank: int,
+        header: Header,
         values: Tensor,
         parameter_floats: int,
+        changed: Callable[[], None],
+        compressor: Compressor | None = None,
     ) -> None:
-        """Parameters that arrive are written into `values` (the whole flat vector)."""
+        """`header`: epoch and rank of all frames. Parameters that arrive are written into `values` (the whole flat
+        vector)."""
         self.connection = connection
+        self.first, self.end = server.first, server.end
         self.chunks = chunks(server.first, server.end, parameter_floats)
-        self._epoch, self._rank = epoch, rank
+        self._ends = dict(self.chunks)
+        self._header = header
         self._values = values
-        self._outgoing: deque[memoryview] = deque()
-        self._due: dict[int, Range] = {}
-        self._header_bytes = memoryview(bytearray(HEADER_BYTES))
-        self._header: Header | None = None
-        self._target = self._header_bytes
-        self._n_received = 0
+        self._parameter_floats = parameter_floats
+        self._changed = changed
+        self._compressor = compressor
+        self._outgoing: SimpleQueue[Outgoing | None] = SimpleQueue()
+        self._n_unsent = 0
+        self._due: set[int] = set()
+        self._parameters: list[Tensor] = []  # the server's memory
+        self._shares_push = False
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(loop,), name="data-link", daemon=True)
+            for loop in (self._send, self._receive)
+        ]
+        self.error: BaseException | None = None
+        """What ended the connection."""
         self.version = 0
         """Of the parameters that came last."""
         self.n_sent = 0
         self.n_received = 0
-
-    @property
-    def is_sending(self) -> bool:
-        return bool(self._outgoing)
+        self.sent_at = 0.0
+        self.first_byte_at = 0.0
 
     @property
     def is_complete(self) -> bool:
-        return not (self._outgoing or self._due)
+        return not (self._n_unsent or self._due)
 
-    def push(self, kind: FrameType, step: int, version: int, learning_rate: float, vector: Tensor) -> None:
-        """Queue this server's range of `vector`."""
-        for first, end in self.chunks:
-            payload = as_bytes(vector[first:end])
-            header = Header(
-                kind, epoch=self._epoch, source=self._rank, step=step, offset=first, length=len(payload),
-                version=version, learning_rate=learning_rate,
-            )  # fmt: skip
-            self._outgoing.append(memoryview(header.encode()))
-            self._outgoing.append(payload)
+    def share(self, push: FloatMemory | None, *, maps_parameters: bool) -> None:
+        """Exchange memory with a server on this machine, once, before `start`.
 
-    def pull(self) -> None:
-        """Queue the question for the server's parameters."""
-        self._outgoing.append(memoryview(Header(FrameType.PULL, epoch=self._epoch, source=self._rank).encode()))
+        `push`: where this worker's pushes lie (None: they go through the socket). Without `maps_parameters` the
+        server sends parameters instead of leaving them in its memory. Raises `OSError` or `WireError`.
+        """
+        ours = [] if push is None or push.descriptor is None else [push.descriptor]
+        send_share(self.connection, self._header.epoch, self._header.source, ours, maps=maps_parameters)
+        _, theirs = receive_share(self.connection)
+        try:
+            self._parameters = [attach_floats(descriptor, self.end - self.first) for descriptor in theirs]
+        finally:
+            close_descriptors(theirs)
+        self._shares_push = bool(ours)
 
-    def expect(self) -> None:
-        """All of the server's parameters are to come."""
-        self._due = {chunk[0]: chunk for chunk in self.chunks}
+    def start(self) -> None:
+        self.connection.settimeout(None)
+        for thread in self._threads:
+            thread.start()
 
-    def write(self) -> None:
-        """Send as much as the network takes now. Raises `OSError`."""
-        while self._outgoing:
-            buffers = [self._outgoing[index] for index in range(min(BUFFERS_PER_CALL, len(self._outgoing)))]
-            try:
-                n_bytes = self.connection.sendmsg(buffers)
-            except BlockingIOError:
-                return
-            self.n_sent += n_bytes
-            self._drop(n_bytes)
+    def close(self) -> None:
+        """Hang up, after `abort`."""
+        self._outgoing.put(None)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        self.connection.close()
 
-    def _drop(self, n_bytes: int) -> None:
-        while n_bytes:
-            buffer = self._outgoing.popleft()
-            if n_bytes < len(buffer):
-                self._outgoing.appendleft(buffer[n_bytes:])
-                return
-            n_bytes -= len(buffer)
+    def begin(self, *frames: Outgoing) -> None:
+        """Send this server's range of each vector, and expect all of its parameters."""
+        self.first_byte_at = 0.0
+        self._due = {first for first, _ in self.chunks}
+        self._n_unsent = len(frames)
+        for frame in frames:
+            self._outgoing.put(frame)
 
-    def read(self) -> None:
-        """Take in what is there. Raises `OSError`, or `WireError` for what must not come."""
-        while self._due:
-            try:
-                n_bytes = self.connection.recv_into(self._target[self._n_received :])
-            except BlockingIOError:
-                return
-            if not n_bytes:
-                raise ConnectionOver("a server hung up")
-            self._n_received += n_bytes
-            self.n_received += n_bytes
-            if self._n_received == len(self._target):
-                self._complete()
+    def _guarded(self, loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the exchange
+            self.error = self.error or error
+        self._changed()
 
-    def _complete(self) -> None:
-        self._n_received = 0
-        if self._header is None:
-            self._header = decode_header(self._header_bytes)
-            self._target = self._place(self._header)
-            return
-        self.version = self._header.version
-        del self._due[self._header.offset]
-        self._header, self._target = None, self._header_bytes
+    # --- sending -----------------------------------------------------------------------------------------------------
 
-    def _place(self, header: Header) -> memoryview:
-        chunk = self._due.get(header.offset)
-        expected = header.type is FrameType.PARAMETERS and header.epoch == self._epoch
-        if not expected or chunk is None or chunk[1] - chunk[0] != header.n_floats:
+    def _send(self) -> None:
+        while (frame := self._outgoing.get()) is not None:
+            self._send_frames(frame)
+            self._n_unsent -= 1
+            self.sent_at = time.perf_counter()
+            if self.is_complete:
+                self._changed()
+
+    def _send_frames(self, frame: Outgoing) -> None:
+        if frame.vector is None:
+            self._send_buffers(frame.header)
+        elif self._shares_push and frame.header.type is FrameType.PUSH:
+            length = FLOAT_BYTES * (self.end - self.first)
+            self._send_buffers(replace(frame.header, offset=self.first, length=length, codec=Codec.SHARED))
+        else:
+            for chunk in self.chunks:
+                self._send_chunk(frame.header, chunk, frame.vector[chunk[0] : chunk[1]])
+
+    def _send_chunk(self, header: Header, chunk: Range, part: Tensor) -> None:
+        codec = Codec.FLOAT32
+        if self._compressor is not None and header.type is FrameType.PUSH and chunk[0] < self._parameter_floats:
+            codec, part = self._compressor.encode(part, chunk[0])
+        payload = as_bytes(part)
+        self._send_buffers(replace(header, offset=chunk[0], length=len(payload), codec=codec), payload)
+
+    def _send_buffers(self, header: Header, payload: memoryview | bytes = b"") -> None:
+        send_buffers(self.connection, [header.encode(), payload])
+        self.n_sent += HEADER_BYTES + len(payload)
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        """Frame by frame. While nothing is due, a byte that arrives is the end of the connection or a mistake."""
+        while True:
+            header = receive_header(self.connection)
+            self.first_byte_at = self.first_byte_at or time.perf_counter()
+            covered = self._covered(header)
+            first, end = header.offset, max(self._ends[start] for start in covered)
+            if header.codec is Codec.SHARED:
+                source = self._parameters[header.section]
+                self._values[first:end].copy_(source[first - self.first : end - self.first])
+            else:
+                receive_into(self.connection, as_bytes(self._values[first:end]))
+            self.n_received += HEADER_BYTES + header.length
+            self.version = header.version
+            self._due -= covered
+            if self.is_complete:
+                self._changed()
+
+    def _covered(self, header: Header) -> set[int]:
+        """The chunks that a frame is about: one, or several in a row if they lie in shared memory."""
+        first, end = header.offset, header.offset + header.length // FLOAT_BYTES
+        is_shared = header.codec is Codec.SHARED
+        covered = {start for start in self._due if first <= start < end} if is_shared else self._due & {first}
+        legal = first in covered and max(self._ends[start] for start in covered) == end
+        if is_shared:
+            legal = legal and header.section < len(self._parameters)
+        if header.type is not FrameType.PARAMETERS or header.epoch != self._header.epoch or not legal:
             raise WireError(f"a {header.type.name} of epoch {header.epoch} at {header.offset} was not due")
-        return as_bytes(self._values[chunk[0] : chunk[1]])
+        return covered

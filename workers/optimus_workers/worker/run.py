@@ -44,12 +44,14 @@ from optimus_workers.wire.messages import (
     TaskRole,
     UpdateRule,
 )
+from optimus_workers.wire.sockets import Transport
+from optimus_workers.worker.compressor import make_compressor
 from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
 from optimus_workers.worker.describing import tell_network
 from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
 from optimus_workers.worker.flat import FlatModel
-from optimus_workers.worker.session import Exchanged, Session
+from optimus_workers.worker.session import DataOptions, Exchanged, Session
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ class _Worker:
         self._newest_version = 0
         self._evaluations = Evaluations(environment.spec)
         self._pacer = CpuPacer(environment.cpu_limit)
+        self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._telemetry = Telemetry(self._client.post_telemetry)
 
@@ -113,6 +116,7 @@ class _Worker:
         if self._environment.rank == EVALUATING_RANK:
             tell_network(self._task, self._flat, self._client)
         self._profile = _profile(self._task, self._flat)
+        self._compressor = make_compressor(self._environment.spec, self._flat.parameter_floats)
         while True:
             self._control = self._dial(self._profile)
             reason = self._serve()
@@ -227,14 +231,16 @@ class _Worker:
     def _join(self, join: Join) -> None:
         self._close_session()
         self._check_interrupted()
-        session = Session(join, self._flat.parameter_floats)
+        session = Session(join, self._flat.parameter_floats, self._options, self._compressor)
         self._session = session
         self._check_interrupted()
-        session.open(self._environment.job_token, self._flat.values)
+        session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
         if join.brings_parameters:
             self._restore_initial()
         session.fetch(self._flat.values)
         session.version = join.version
+        if self._compressor is not None:
+            self._compressor.joined(join.version)
         self._newest_version = max(self._newest_version, join.version)
         self._evaluations.begin(self._data_epoch(join.version))
         self._send(Joined(join.epoch))
@@ -254,6 +260,8 @@ class _Worker:
         learning_rate = _users(lambda: self._task.learning_rate(go.step))
         exchanged = session.push_and_pull(go.step, learning_rate, self._flat.push)
         self._newest_version = max(self._newest_version, exchanged.version)
+        if self._compressor is not None:
+            self._compressor.completed(exchanged.version)
         self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
         staleness = exchanged.version - 1 - used_version if session.join.is_async else None
         seconds = time.perf_counter() - started_at

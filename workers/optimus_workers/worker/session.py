@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
+import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from optimus_workers.wire.data import connect
 from optimus_workers.wire.errors import ConnectionOver
-from optimus_workers.wire.frames import FrameType
-from optimus_workers.wire.messages import Join
-from optimus_workers.worker.link import Link
+from optimus_workers.wire.frames import FrameType, Header
+from optimus_workers.wire.memory import FloatMemory
+from optimus_workers.wire.messages import Join, ServerRange
+from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
+from optimus_workers.worker.compressor import Compressor
+from optimus_workers.worker.link import Link, Outgoing
+
+CHECK_SECONDS = 2.0
+"""How often a worker that waits looks whether its servers can still be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """How a worker talks to its servers."""
+
+    transport: Transport = Transport.AUTO
+    bytes_per_second: float | None = None
+    """What this task may send per second over all connections; None: no limit."""
 
 
 @dataclass(slots=True)
@@ -37,27 +51,56 @@ class Exchanged:
 class Session:
     """Open until `abort`, which another thread may call at any time to end a transfer that will not end by itself."""
 
-    def __init__(self, join: Join, parameter_floats: int) -> None:
+    def __init__(
+        self,
+        join: Join,
+        parameter_floats: int,
+        options: DataOptions = DataOptions(),
+        compressor: Compressor | None = None,
+    ) -> None:
         self.join = join
+        self._options = options
+        self._compressor = compressor
         self.version = -1
         """Of the worker's parameters; -1: not whole."""
         self._parameter_floats = parameter_floats
         self._links: list[Link] = []
-        self._selector = selectors.DefaultSelector()
+        self._header = Header(FrameType.PUSH, epoch=join.epoch, source=join.rank)
+        self._changed = threading.Event()  # set by links
         self._aborted = False
 
-    def open(self, token: str, values: Tensor) -> None:
-        """Connect to all servers. Raises `OSError` or `WireError`."""
+    def open(self, token: str, values: Tensor, push: FloatMemory | None = None) -> None:
+        """Connect to all servers. `push`: the memory that pushes lie in. Raises `OSError` or `WireError`."""
         for server in self.join.servers:
             if server.first == server.end:
                 continue  # more servers than 16-float units
-            connection = connect(server.address, token, self.join.epoch, self.join.rank)
-            connection.setblocking(False)
-            link = Link(connection, server, self.join.epoch, self.join.rank, values, self._parameter_floats)
-            self._links.append(link)
-            self._selector.register(connection, selectors.EVENT_READ, link)
+            link = self._connect(server, token, values)
+            if link.connection.family == socket.AF_UNIX:
+                link.share(push if self._compressor is None and self._maps else None, maps_parameters=self._maps)
+            link.start()
             if self._aborted:
                 raise ConnectionOver("the session was aborted")
+
+    @property
+    def _maps(self) -> bool:
+        return self._options.transport is Transport.AUTO
+
+    def _connect(self, server: ServerRange, token: str, values: Tensor) -> Link:
+        join, options = self.join, self._options
+        connection = connect(
+            server.address,
+            token,
+            join.epoch,
+            join.rank,
+            local=server.local,
+            transport=options.transport,
+            bytes_per_second=share_of_rate(options.bytes_per_second, join.n_workers, len(join.servers)),
+        )
+        link = Link(
+            connection, server, self._header, values, self._parameter_floats, self._changed.set, self._compressor
+        )
+        self._links.append(link)
+        return link
 
     def abort(self) -> None:
         """End what is going on. Safe from other threads."""
@@ -67,81 +110,56 @@ class Session:
                 link.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up. Only when nothing is going on."""
-        self._aborted = True
-        self._selector.close()
+        """Hang up."""
+        self.abort()
         for link in self._links:
-            link.connection.close()
+            link.close()
         self._links.clear()
 
     def fetch(self, values: Tensor) -> Exchanged:
         """Get all parameters, having brought the initial ones if it is upon this worker to do so."""
-        for link in self._links:
-            if self.join.brings_parameters:
-                link.push(FrameType.INITIAL, 0, 0, 0.0, values)
-            link.pull()
-        return self._exchange()
+        pull = Outgoing(replace(self._header, type=FrameType.PULL))
+        initial = Outgoing(replace(self._header, type=FrameType.INITIAL), values)
+        return self._exchange(*([initial, pull] if self.join.brings_parameters else [pull]))
 
     def push_and_pull(self, step: int, learning_rate: float, push: Tensor) -> Exchanged:
         """Send what was computed with the present parameters and get the new ones."""
-        for link in self._links:
-            link.push(FrameType.PUSH, step, self.version, learning_rate, push)
-        return self._exchange()
+        header = replace(self._header, step=step, version=self.version, learning_rate=learning_rate)
+        return self._exchange(Outgoing(header, push))
 
-    def _exchange(self) -> Exchanged:
-        clock = _Clock(time.perf_counter)
+    def _exchange(self, *frames: Outgoing) -> Exchanged:
+        started_at = time.perf_counter()
         sent, received = self._counts()
         self.version = -1
         for link in self._links:
-            link.expect()
-            link.write()
-        clock.note(any(link.is_sending for link in self._links), has_received=False)
-        while busy := [link for link in self._links if not link.is_complete]:
-            self._wait_and_move(busy)
-            clock.note(any(link.is_sending for link in busy), has_received=self._counts()[1] > received)
-        exchanged = clock.exchanged()
+            link.begin(*frames)
+        self._wait()
+        ended_at = time.perf_counter()
+        sent_at = max((link.sent_at for link in self._links), default=started_at)
+        first_byte_at = max(sent_at, min((link.first_byte_at for link in self._links), default=ended_at))
         now_sent, now_received = self._counts()
-        exchanged.sent_bytes, exchanged.received_bytes = now_sent - sent, now_received - received
-        exchanged.version = min((link.version for link in self._links), default=0)
-        self.version = exchanged.version
-        return exchanged
+        self.version = min((link.version for link in self._links), default=0)
+        return Exchanged(
+            push_seconds=sent_at - started_at,
+            wait_seconds=first_byte_at - sent_at,
+            pull_seconds=ended_at - first_byte_at,
+            sent_bytes=now_sent - sent,
+            received_bytes=now_received - received,
+            version=self.version,
+        )
 
-    def _wait_and_move(self, busy: list[Link]) -> None:
-        for link in busy:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.is_sending else 0)
-            if self._selector.get_key(link.connection).events != events:
-                self._selector.modify(link.connection, events, link)
-        for key, events in self._selector.select():
-            link = key.data
-            if events & selectors.EVENT_WRITE:
-                link.write()
-            if events & selectors.EVENT_READ:
-                if link.is_complete:
-                    raise ConnectionOver("a server hung up")  # nothing else can make a finished one readable
-                link.read()
+    def _wait(self) -> None:
+        """Until all links are done. Raises what ended one of them."""
+        while True:
+            self._changed.clear()
+            for link in self._links:
+                if link.error is not None:
+                    raise link.error
+            busy = [link for link in self._links if not link.is_complete]
+            if not busy:
+                return
+            if not self._changed.wait(CHECK_SECONDS) and any(is_cut(link.connection) for link in busy):
+                raise ConnectionOver("a server does not answer")
 
     def _counts(self) -> tuple[int, int]:
         return sum(link.n_sent for link in self._links), sum(link.n_received for link in self._links)
-
-
-class _Clock:
-    """Notes when sending ended and receiving began."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started_at = clock()
-        self._sent_at: float | None = None
-        self._first_byte_at: float | None = None
-
-    def note(self, is_sending: bool, *, has_received: bool) -> None:
-        now = self._clock()
-        if not is_sending and self._sent_at is None:
-            self._sent_at = now
-        if has_received and self._first_byte_at is None:
-            self._first_byte_at = now
-
-    def exchanged(self) -> Exchanged:
-        ended_at = self._clock()
-        sent_at = self._started_at if self._sent_at is None else self._sent_at
-        first_byte_at = max(sent_at, ended_at if self._first_byte_at is None else self._first_byte_at)
-        return Exchanged(sent_at - self._started_at, first_byte_at - sent_at, ended_at - first_byte_at)

@@ -1,0 +1,91 @@
+"""Processes of one contender, which take steps together when they are told to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("fork")
+"""Forked: torch is imported once, not once per process."""
+PATIENCE_SECONDS = 120.0
+
+Body = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Some steps in a row."""
+
+    step_seconds: tuple[float, ...]
+    """Without the first."""
+    cpu_seconds: float
+    """Of all processes together, per step."""
+
+
+class Group:
+    """Use as a context; everything ends with it."""
+
+    def __init__(self, *, realtime: bool = False) -> None:
+        self._realtime = realtime
+        self._processes: list[BaseProcess] = []
+        self._servers: list[Connection] = []
+        self._steppers: list[Connection] = []
+        self.server_bytes = 0
+        """What the largest server had in memory after the last burst."""
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def serve(self, body: Body, *arguments: Any) -> Connection:
+        """Run `body(pipe, *arguments)` in a process that is asked after each burst what it used."""
+        self._servers.append(self._start(body, arguments))
+        return self._servers[-1]
+
+    def step(self, body: Body, *arguments: Any) -> None:
+        """Run `body(pipe, *arguments)` in a process that takes steps."""
+        self._steppers.append(self._start(body, arguments))
+
+    def _start(self, body: Body, arguments: tuple[Any, ...]) -> Connection:
+        ours, theirs = CONTEXT.Pipe()
+        process = CONTEXT.Process(target=_run, args=(body, theirs, self._realtime, arguments), daemon=True)
+        process.start()
+        self._processes.append(process)
+        return ours
+
+    def burst(self, n_steps: int) -> Burst:
+        """Have all members take steps."""
+        for pipe in self._servers + self._steppers:
+            pipe.send(n_steps)
+        results = [receive(pipe) for pipe in self._steppers]
+        for pipe in self._servers:
+            pipe.send("what did it take?")
+        servers = [receive(pipe) for pipe in self._servers]
+        self.server_bytes = max((n_bytes for n_bytes, _ in servers), default=0)
+        cpu_seconds = sum(cpu for _, cpu in results + servers)
+        # Those of a barrier take the same time; of the others, the slowest counts.
+        slowest = tuple(max(seconds) for seconds in zip(*(result[0] for result in results), strict=True))
+        return Burst(slowest[1:], cpu_seconds / n_steps)
+
+
+def receive(pipe: Connection) -> Any:
+    if not pipe.poll(PATIENCE_SECONDS):
+        raise TimeoutError("a process of the benchmark does not answer")
+    return pipe.recv()
+
+
+def _run(body: Body, pipe: Connection, realtime: bool, arguments: tuple[Any, ...]) -> None:
+    if realtime:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    body(pipe, *arguments)

@@ -1,0 +1,192 @@
+"""Sync training: all workers' pushes of a chunk are summed in the order of their ranks and applied as one update.
+
+Version t+1 is written into the other of two states while version t stays whole, and version t is overwritten only when
+all workers push step t+1, which each of them does after it has pulled version t+1 from all servers. So the versions of
+any two servers differ by one at most, and the smaller one is still there on both: a step that a death cut short is
+repeated from it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from optimus_workers.ranges import Range
+from optimus_workers.server.shard import STAGED_SHARES, Shard
+from optimus_workers.server.state import RangeState
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.frames import Codec, Header
+from optimus_workers.wire.messages import Assume
+
+BLOCK_FLOATS = 262_144
+"""Summed, copied and updated at a time: what these three read and write of 256 KiB stays in a core's cache."""
+RUN_CHUNKS = 4
+"""Chunks that a thread takes at a time when whole pushes are there: fewer messages."""
+MIN_WINDOW = 4
+"""Chunks of one worker that may wait for those of others, at least."""
+
+
+class SyncShard(Shard):
+    """Two versions, and the pushes of one step."""
+
+    def __init__(self, assume: Assume, state: RangeState | None) -> None:
+        super().__init__(assume, state)
+        self._other = RangeState.zeros(-1, self.first, self.end, len(self._current.sections))
+        self._states = [self._current, self._other]
+        self._other_is_whole = False
+        # A chunk may come once the one `window` before it is done: there is always room for what is due next.
+        shares = STAGED_SHARES * len(self._current.sections) / max(1, self.n_workers)
+        self._window = min(len(self.chunks), max(MIN_WINDOW, int(shares * len(self.chunks))))
+        self._staged: dict[tuple[int, int], Tensor] = {}  # (rank, index) → a pushed chunk
+        self._unused: list[Tensor] = []  # the last one used comes first: it is still in the processor's cache
+        self._scratch = threading.local()
+        self._learning_rate = 0.0
+        self._n_working = 0
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._missing = [set(range(self.n_workers)) for _ in self.chunks]
+        self._complete: deque[int] = deque()
+        self._done: set[int] = set()
+        self._first_undone = 0
+
+    @property
+    def memories(self) -> list[RangeState]:
+        return self._states
+
+    def stop(self) -> None:
+        super().stop()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._n_working)
+
+    def states(self) -> Iterator[RangeState]:
+        yield from super().states()
+        if self._other_is_whole:
+            yield self._other
+
+    def locate(self, part: Range) -> tuple[Tensor, int]:
+        """Of the version that is being made, where this part of it is done already."""
+        state = self._other if self._index[part[0]] in self._done else self._current
+        return state.part(*part)[0], int(state is self._states[1])
+
+    # --- pushes ------------------------------------------------------------------------------------------------------
+
+    def _staging(self, header: Header, index: int) -> Tensor:
+        with self._changed:
+            self._check_due(header, index)
+            self._changed.wait_for(lambda: self._stopped or index < self._first_undone + self._window)
+            self._check_running()
+            key = header.source, index
+            if key not in self._staged:
+                self._staged[key] = self._unused.pop() if self._unused else torch.empty(self._chunk_floats)
+            first, end = self.chunks[index]
+            return self._staged[key][: end - first]
+
+    def _check_due(self, header: Header, index: int) -> None:
+        if header.step != self.version or header.source not in self._missing[index]:
+            raise WireError(f"a push of step {header.step} by worker {header.source} at version {self.version}")
+
+    def push_received(self, header: Header) -> Iterator[Range]:
+        is_shared = header.codec is Codec.SHARED
+        with self._changed:
+            self._check_running()
+            indices = range(len(self.chunks)) if is_shared else [self._index[header.offset]]
+            if is_shared:
+                self._check_shared(header)
+            for index in indices:
+                self._check_due(header, index)
+                self._missing[index].discard(header.source)
+            if header.source == 0:
+                self._learning_rate = header.learning_rate
+            self._complete.extend(index for index in indices if not self._missing[index])
+            self._changed.notify_all()
+        yield from self._work()
+        if is_shared:
+            yield from self._help(header.step)
+
+    def _help(self, step: int) -> Iterator[Range]:
+        """Nothing more can come from this worker until the step is done: work on what others complete."""
+        while not self._stopped and self.version == step:
+            yield from self._work()
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self.version != step or bool(self._complete))
+
+    def _work(self) -> Iterator[Range]:
+        """Update chunks as long as there are complete ones."""
+        while run := self._take():
+            try:
+                for index in run:
+                    self._make_next(index)
+            finally:
+                with self._changed:
+                    self._n_working -= 1
+                    self._changed.notify_all()
+            self._finished(run)
+            yield self.chunks[run[0]][0], self.chunks[run[-1]][1]
+
+    def _take(self) -> list[int]:
+        """Consecutive complete chunks for one thread; none if there are none."""
+        run: list[int] = []
+        with self._changed:
+            limit = RUN_CHUNKS if self._shared else 1
+            while self._complete and not self._stopped and len(run) < limit:
+                if run and self._complete[0] != run[-1] + 1:
+                    break
+                run.append(self._complete.popleft())
+            if run:
+                self._n_working += 1
+                self._other_is_whole = False
+        return run
+
+    def _finished(self, run: list[int]) -> None:
+        with self._changed:
+            self._done.update(run)
+            staged = [self._staged.pop((rank, index), None) for index in run for rank in range(self.n_workers)]
+            self._unused.extend(chunk for chunk in staged if chunk is not None)
+            while self._first_undone in self._done:
+                self._first_undone += 1
+            if self._first_undone == len(self.chunks):
+                self._turn()
+            self._changed.notify_all()
+
+    def _turn(self) -> None:
+        """All chunks have their next version: it becomes the current one."""
+        self._other.version = self._current.version + 1
+        self._current, self._other = self._other, self._current
+        self._other_is_whole = True
+        self._begin_step()
+
+    # --- arithmetic --------------------------------------------------------------------------------------------------
+
+    def _make_next(self, index: int) -> None:
+        """Write the chunk's next version into the other state."""
+        start, end = self.chunks[index]
+        pushes = [self._pushed(rank, index) for rank in range(self.n_workers)]
+        for first in range(start, end, BLOCK_FLOATS):
+            last = min(first + BLOCK_FLOATS, end)
+            if start < self.parameter_floats:
+                for old, new in zip(self._current.part(first, last), self._other.part(first, last), strict=True):
+                    new.copy_(old)
+            blocks = [push[first - start : last - start] for push in pushes]
+            self._update((first, last), self._learning_rate, self._sum(blocks), self._other)
+
+    def _pushed(self, rank: int, index: int) -> Tensor:
+        first, end = self.chunks[index]
+        shared = self._shared.get(rank)
+        return self._staged[rank, index][: end - first] if shared is None else shared[first:end]
+
+    def _sum(self, blocks: list[Tensor]) -> Tensor:
+        """In the order of ranks, so that the result is always the same."""
+        if len(blocks) == 1:
+            return blocks[0]
+        if not hasattr(self._scratch, "floats"):
+            self._scratch.floats = torch.empty(BLOCK_FLOATS)
+        summed: Tensor = self._scratch.floats[: len(blocks[0])]
+        torch.add(blocks[0], blocks[1], out=summed)
+        for block in blocks[2:]:
+            summed.add_(block)
+        return summed

@@ -1,0 +1,83 @@
+"""Memory for flat vectors: float32, zeroed, and where the system allows it such that another process can map it too.
+
+Two tasks on one machine exchange file descriptors once (over their Unix socket) and from then on only say which part
+is ready. The memory is anonymous: it is gone with the last process that has it, kill -9 included. It is sealed against
+resizing, so that the other end can neither be crashed by a file that became shorter nor be made to map more than the
+size that it checked.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.frames import FLOAT_BYTES
+
+if sys.platform == "linux":
+    import fcntl
+
+    _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    CAN_SHARE = hasattr(os, "memfd_create")
+else:  # tasks then talk over TCP
+    CAN_SHARE = False
+
+HUGE_PAGE_BYTES = 2**21
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class FloatMemory:
+    """A float32 vector; `descriptor` opens it to others (None: it cannot be shared)."""
+
+    floats: Tensor
+    descriptor: int | None = None
+
+
+def shareable_floats(n_floats: int) -> FloatMemory:
+    """Zeros that may be shared. The descriptor is closed with the returned object, the mapping with the tensor."""
+    if not CAN_SHARE or n_floats == 0:
+        return FloatMemory(private_floats(n_floats))
+    descriptor = os.memfd_create("optimus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, n_floats * FLOAT_BYTES)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        memory = FloatMemory(_mapped(descriptor, n_floats), descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(memory, os.close, descriptor)
+    return memory
+
+
+def attach_floats(descriptor: int, n_floats: int) -> Tensor:
+    """Map what another process shares. Raises `WireError` when it is not exactly `n_floats` long, or could shrink."""
+    if not CAN_SHARE:
+        raise WireError("this system cannot share memory")
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        n_bytes = os.fstat(descriptor).st_size
+    except OSError as error:
+        raise WireError(f"not shared memory: {error}") from error
+    if not seals & fcntl.F_SEAL_SHRINK or n_bytes != n_floats * FLOAT_BYTES:
+        raise WireError(f"shared memory of {n_bytes} bytes for {n_floats} floats, or not sealed")
+    return _mapped(descriptor, n_floats) if n_floats else torch.zeros(0)
+
+
+def private_floats(n_floats: int) -> Tensor:
+    """Zeros of this process alone, on huge pages if there are enough of them: large vectors are touched as a whole."""
+    n_bytes = n_floats * FLOAT_BYTES
+    if n_bytes < HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(n_floats)
+    memory = mmap.mmap(-1, n_bytes)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.float32)
+
+
+def _mapped(descriptor: int, n_floats: int) -> Tensor:
+    return torch.frombuffer(mmap.mmap(descriptor, n_floats * FLOAT_BYTES), dtype=torch.float32)
