@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -43,11 +44,15 @@ from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.loop.observe import Histories, Observer
 from optimus_service.loop.round import Planner, Round
 from optimus_service.metrics import Metrics
+from optimus_service.preview import Preview
 from optimus_service.settings import Settings
 from optimus_service.stopping import stop_all_tasks
 from optimus_service.store.engine import create_engine_from_url, current_revision, head_revision, parse_url, upgrade
 from optimus_service.store.errors import StoreError
 from optimus_service.store.repository import Repository
+
+if TYPE_CHECKING:
+    from optimus_service.training_jobs.controller import TrainingJobController
 
 _BACKLOG = 2048
 """Connections that may wait to be accepted: all workers of a large cluster may come back at once."""
@@ -81,9 +86,13 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     url = _url(settings.host, listener.getsockname()[1])
     parts = assemble(settings, settings.service_url or url)
 
+    door = make_second_door(settings, parts.services)
+
     def started() -> None:
         directory.write_address(url, parts.services.version)
         parts.loop.start()
+        if door is not None:
+            door.start()
         _log.info("listening", url=url, docs=f"{url}/docs", data_directory=str(settings.data_directory))
 
     # uvicorn raises the signals that stopped it again when it is done; by then there is nothing left to do.
@@ -92,6 +101,8 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     try:
         _Server(parts.services, started).run(sockets=[listener])
     finally:
+        if door is not None:
+            door.close()
         parts.loop.stop(_ROUND_GRACE_SECONDS)
         if settings.stop_tasks:
             stop_all_tasks(parts.services.cluster)
@@ -144,6 +155,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
         trigger_round=loop.trigger,
         loop_health=loop.health,
         leads=lambda: loop.leads,
+        preview=make_preview(settings, repository, cluster, clock),
         clock=clock,
     )
     return Parts(services, loop)
@@ -163,6 +175,14 @@ def make_rounds(
     observer = Observer(repository, histories, settings.scheduling, lessons)
     exits = ExitNotices(repository, cluster, histories, settings.max_task_failures)
     return Round(repository, cluster, exits, observer, planner, applier, clock, settings.keep_seconds)
+
+
+def make_preview(settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float]) -> Preview:
+    """What says what a job would get. It has histories and a planner of its own: requests must not delay rounds."""
+    lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
+    observer = Observer(repository, Histories(repository), settings.scheduling, lessons)
+    planner = make_planner(policy_named(settings.policy), settings)
+    return Preview(cluster, observer, planner, settings.scheduling, clock)
 
 
 def make_planner(policy: Policy, settings: Settings) -> Planner:
@@ -196,6 +216,16 @@ def make_cluster(settings: Settings) -> Cluster:
         gpus=settings.local_gpus,
     )
     return LocalCluster(options)
+
+
+def make_second_door(settings: Settings, services: Services) -> TrainingJobController | None:
+    """What takes jobs from objects of the cluster, if the settings ask for that."""
+    if settings.cluster != "kubernetes" or not settings.kubernetes.training_jobs:
+        return None
+    from optimus_service.clusters.kubernetes.gateway import Gateway
+    from optimus_service.training_jobs.controller import TrainingJobController
+
+    return TrainingJobController(Gateway.connect(settings.kubernetes), settings.kubernetes, services)
 
 
 def _jobs_directory(settings: Settings) -> Path:

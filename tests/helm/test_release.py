@@ -69,9 +69,25 @@ def release(empty: KubernetesHarness) -> Iterator[Release]:
     empty.admin.create(empty.path("secrets"), secret)
     values = {**REQUIRED, "fullnameOverride": "optimus", "tasks": {"nodeSelector": {"optimus-test": "helm"}}}
     with Config(kubeconfig_path=empty.kubeconfig, namespace=empty.namespace) as config:
+        remove_definition(empty)
         summary = config.install(CHART, "demo", values, namespace=empty.namespace, timeout=60)
         yield Release(empty, config, values, summary)
         config.uninstall("demo", ignore_not_found=True)
+        remove_definition(empty)
+
+
+def remove_definition(harness: KubernetesHarness) -> None:
+    """It belongs to the whole cluster, and to the release that installed it."""
+    path = f"{PATHS['CustomResourceDefinition']}/trainingjobs.optimus.dev"
+
+    def is_gone() -> bool:
+        try:
+            harness.admin.delete(path)
+        except ApiRefused as error:
+            return error.is_missing
+        return False
+
+    wait_for("there is no definition", is_gone)
 
 
 def for_this_server(found: Json, harness: KubernetesHarness) -> Json:
@@ -98,7 +114,7 @@ def test_every_object_passes_a_dry_run(empty: KubernetesHarness) -> None:
         assert found["kind"] == sent["kind"]
         assert set(sent.get("spec", {})) <= set(found.get("spec", {})), sent["metadata"]["name"]
         checked += 1
-    assert checked >= 15
+    assert checked >= 16
 
 
 def test_install_upgrade_rollback_uninstall(release: Release) -> None:
@@ -122,6 +138,7 @@ def test_install_upgrade_rollback_uninstall(release: Release) -> None:
         and not each["metadata"].get("deletionTimestamp")
     ]
     assert left == ["PersistentVolumeClaim optimus-jobs"]  # checkpoints stay
+    assert harness.admin.get(f"{PATHS['CustomResourceDefinition']}/trainingjobs.optimus.dev")  # and so do jobs' objects
 
 
 # --- what the service may do -----------------------------------------------------------------------------------------

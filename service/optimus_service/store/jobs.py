@@ -18,6 +18,8 @@ from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, Page
 from optimus_service.store.tables import JobRow
 
+_KEYS_AT_ONCE = 500
+"""SQLite allows so many parameters in one statement, and more."""
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 
 
@@ -67,6 +69,29 @@ def find_submission(session: Session, idempotency_key: str, request_hash: str) -
     if row is not None and row.request_hash != request_hash:
         raise IdempotencyConflict(idempotency_key, row.id)
     return None if row is None else record(row)
+
+
+def by_submission(session: Session, prefix: str, keys: Collection[str]) -> dict[str, JobRecord]:
+    """See `Repository.jobs_by_submission`."""
+    has_prefix = JobRow.idempotency_key.startswith(prefix, autoescape=True)
+    rows = session.scalars(select(JobRow).where(has_prefix, JobRow.state.in_(ACTIVE_STATES))).all()
+    found = {row.idempotency_key: record(row) for row in rows}
+    missing = sorted(set(keys) - set(found))
+    for first in range(0, len(missing), _KEYS_AT_ONCE):
+        chunk = missing[first : first + _KEYS_AT_ONCE]
+        ended = session.scalars(select(JobRow).where(JobRow.idempotency_key.in_(chunk))).all()
+        found |= {row.idempotency_key: record(row) for row in ended}
+    return {key: job for key, job in found.items() if key is not None}
+
+
+def set_spec(session: Session, job_id: str, spec: Document, now: float) -> JobRecord:
+    """See `Repository.set_spec`."""
+    row = locked(session, job_id)
+    if row.spec != spec:
+        row.spec = spec
+        history.add_event(session, job_id, "JobChanged", "Its owner changed what it may have.", {}, now)
+        session.flush()
+    return record(row)
 
 
 def get(session: Session, job_id: str) -> JobRecord:

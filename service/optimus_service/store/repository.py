@@ -157,6 +157,20 @@ class Repository:
         with self._read() as session:
             return jobs.find_submission(session, idempotency_key, request_hash)
 
+    def jobs_by_submission(self, prefix: str, keys: Collection[str]) -> dict[str, JobRecord]:
+        """Active jobs whose idempotency key begins with `prefix`, and all jobs of `keys`, by that key."""
+        with self._read() as session:
+            return jobs.by_submission(session, prefix, keys)
+
+    def set_spec(self, job_id: str, spec: Document, now: float) -> JobRecord:
+        """Replace what an active job's owner asked for: the next round decides by it.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        with self._write() as session:
+            return jobs.set_spec(session, job_id, spec, now)
+
     def get_job(self, job_id: str) -> JobRecord:
         """One job, in any state.
 

@@ -19,9 +19,9 @@ import httpx
 import pytest
 from tests.service.clusters.kubernetes.real_nodes import BRIDGE, NodesMissing, RealCluster
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 400.0
 TOKEN = "token-of-the-end-to-end-test"
 NAMESPACE = "optimus"
 TASK = "optimus_workers.zoo.digits:mlp"

@@ -1,0 +1,143 @@
+"""Keeps objects and jobs in step. Level-triggered: each pass compares all objects with all jobs.
+
+::
+
+    object without a job        ──▶ submit it (idempotent by the object's uid)
+    object changed              ──▶ the job's limits, priority, convergence rule
+    object deleted              ──▶ cancel its job
+    job moved on                ──▶ the object's status
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import structlog
+from pydantic import ValidationError
+
+from optimus_scheduler.lifecycle import CancelRequested, InvalidTransition
+from optimus_service.api.problems import Problem
+from optimus_service.api.services import Services
+from optimus_service.api.submission import submit
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
+from optimus_service.clusters.kubernetes.mirror import Mirror
+from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.clusters.kubernetes.watcher import Watcher
+from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.training_jobs.definition import GROUP, PLURAL, VERSION
+from optimus_service.training_jobs.translate import (
+    KEY_PREFIX,
+    TrainingJob,
+    body_of,
+    changed_spec,
+    differs,
+    refused_status,
+    status_of,
+    training_job,
+)
+
+_PERIOD_SECONDS = 2.0
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainingJobController:
+    """A thread that works while this process leads."""
+
+    def __init__(self, gateway: Gateway, settings: KubernetesSettings, services: Services) -> None:
+        self._gateway = gateway
+        self._services = services
+        self._checks = TaskChecks(services.cluster.check_task)
+        self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{settings.namespace}/{PLURAL}"
+        self._objects: Mirror[TrainingJob] = Mirror(training_job)
+        self._watcher = Watcher(gateway, self._path, {}, self._objects, settings.watch_seconds)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="training-jobs", daemon=True)
+
+    def start(self) -> None:
+        self._watcher.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._watcher.close()
+        self._thread.join(_PERIOD_SECONDS + 5.0)
+
+    @property
+    def problem(self) -> str | None:
+        """Why objects cannot be seen now."""
+        return self._watcher.problem
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_PERIOD_SECONDS):
+            if not self._services.leads() or self._watcher.problem is not None:
+                continue
+            try:
+                self.sync()
+            except (ClusterUnavailable, DatabaseNotAvailable) as error:
+                _log.warning("training jobs could not be brought up to date", error=str(error))
+            except Exception:  # noqa: BLE001 - one odd object must not close the door for all others
+                _log.exception("training jobs could not be brought up to date")
+
+    # --- one pass ---------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Bring objects and jobs in step, once."""
+        objects = self._objects.values()
+        jobs = self._services.repository.jobs_by_submission(KEY_PREFIX, [each.key for each in objects])
+        decisions = self._services.repository.latest_decisions([job.id for job in jobs.values()])
+        for each in objects:
+            status = self._reconciled(each, jobs.get(each.key), decisions)
+            if differs(each.status, status):
+                self._write_status(each, status)
+        self._cancel_without_object({each.key for each in objects}, jobs)
+
+    def _reconciled(
+        self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord]
+    ) -> dict[str, object]:
+        """The object's status, after its job was made or changed if that was to be done."""
+        try:
+            body = body_of(found)
+            if job is None:
+                job, _ = submit(self._services, self._checks, body, found.key)
+                self._services.trigger_round("submit")
+                _log.info("job submitted by an object", job=job.id, object=found.name)
+        except ValidationError as error:
+            message = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            return refused_status(message, found.generation)
+        except Problem as problem:
+            return refused_status(_words(problem), found.generation)
+        changed, fixed = changed_spec(job, body)
+        if changed is not None and not job.state.is_final:
+            job = self._services.repository.set_spec(job.id, changed, self._services.clock())
+            self._services.trigger_round("changed")
+        return status_of(job, decisions.get(job.id), found.generation, fixed)
+
+    def _cancel_without_object(self, keys: set[str], jobs: Mapping[str, JobRecord]) -> None:
+        for key, job in jobs.items():
+            if key in keys or job.state.is_final:
+                continue
+            has_tasks = bool(self._services.repository.tasks(job_id=job.id))
+            event = CancelRequested(has_tasks=has_tasks)
+            try:
+                cancelled = self._services.repository.advance_job(job.id, event, self._services.clock())
+            except InvalidTransition:
+                continue  # it is being cancelled, or has just ended
+            self._services.hub.notify(job.id, cancelled.generation)
+            self._services.trigger_round("cancel")
+
+    def _write_status(self, found: TrainingJob, status: dict[str, object]) -> None:
+        try:
+            self._gateway.patch(f"{self._path}/{found.name}/status", {"metadata": {"uid": found.uid}, "status": status})
+        except ApiRefused as error:
+            if not (error.is_missing or error.is_conflict):  # it is gone meanwhile, or another one of its name
+                _log.warning("a status could not be written", object=found.name, error=str(error))
+
+
+def _words(problem: Problem) -> str:
+    errors = getattr(problem, "errors", None) or ()
+    return "; ".join(f"{each.field}: {each.message}" for each in errors) or str(problem.detail)

@@ -1,0 +1,116 @@
+"""Between objects and jobs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optimus_scheduler.types import Role
+from optimus_service.api.schemas import JobSpecBody
+from optimus_service.clusters.kubernetes.names import JOB, ROLE, short
+from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.views import outlook
+
+Json = dict[str, Any]
+KEY_PREFIX = "trainingjob:"
+"""Of the idempotency key under which an object's job is stored."""
+MUTABLE = ("workers", "servers", "priority", "convergence")
+"""What of a running job its owner may change by changing the object."""
+_LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One object."""
+
+    name: str
+    uid: str
+    generation: int
+    spec: Mapping[str, Any]
+    status: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        return f"{KEY_PREFIX}{self.uid}"
+
+
+def training_job(found: Json) -> TrainingJob | None:
+    """None for one that is being deleted."""
+    metadata = found["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return None
+    return TrainingJob(
+        metadata["name"],
+        metadata["uid"],
+        metadata.get("generation", 1),
+        found.get("spec") or {},
+        found.get("status") or {},
+    )
+
+
+def body_of(found: TrainingJob) -> JobSpecBody:
+    """The job that the object describes.
+
+    Raises:
+        ValidationError: (pydantic's) it describes none.
+    """
+    name = found.name.replace(".", "-")[:_LONGEST_NAME].rstrip("-")
+    return JobSpecBody.model_validate({**found.spec, "name": name})
+
+
+def changed_spec(job: JobRecord, wanted: JobSpecBody) -> tuple[Json | None, tuple[str, ...]]:
+    """The job's specification with what may change as it is wanted (None: nothing changed), and what cannot change."""
+    before, after = job.spec, wanted.model_dump(mode="json")
+    fixed = tuple(sorted(name for name in after if name not in MUTABLE and before.get(name) != after[name]))
+    merged = {**before, **{name: after[name] for name in MUTABLE}}
+    return (merged if merged != before else None), fixed
+
+
+def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, fixed: tuple[str, ...] = ()) -> Json:
+    """What `kubectl get tj` shows of the job."""
+    seen = outlook(job, decision)
+    status: Json = {
+        "jobId": job.id,
+        "state": job.state.value,
+        "workers": job.running.workers,
+        "servers": job.running.servers,
+        "step": job.step,
+        "selector": f"{JOB}={short(job.id)},{ROLE}={Role.WORKER.value}",
+        "observedGeneration": generation,
+        "loss": None if job.loss is None else f"{job.loss:.4g}",
+        "progress": None if seen.progress is None else f"{math.floor(100 * seen.progress)}%",
+        "eta": None if seen.remaining_seconds is None else duration(seen.remaining_seconds.mean),
+        "reason": decision.reason if decision is not None else None,
+        "message": _message(job, decision, fixed),
+    }
+    return status
+
+
+def refused_status(message: str, generation: int) -> Json:
+    """Of an object that describes no job."""
+    return {"state": "refused", "reason": "Invalid", "message": message, "observedGeneration": generation}
+
+
+def duration(seconds: float) -> str:
+    """As kubectl writes ages: two units at most."""
+    whole = max(round(seconds), 0)
+    for unit, length, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length}{unit}{rest}{smaller}" if rest else f"{whole // length}{unit}"
+    return f"{whole}s"
+
+
+def differs(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the object's status is to be written anew (a field that is None is not there)."""
+    return any(present.get(name) != value for name, value in wanted.items())
+
+
+def _message(job: JobRecord, decision: DecisionRecord | None, fixed: tuple[str, ...]) -> str | None:
+    if fixed:
+        return f"cannot be changed any more: {', '.join(fixed)}"
+    if job.failure is not None:
+        return job.failure[:1000]
+    return decision.message if decision is not None else None

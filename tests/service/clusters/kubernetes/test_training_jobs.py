@@ -1,0 +1,216 @@
+"""The second door: objects become jobs, jobs become statuses, on a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python import Chart
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes import client
+from tests.service.clusters.kubernetes.control_plane import ControlPlane
+from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
+
+from optimus_scheduler.types import JobState, Node, Resources
+from optimus_service.api.services import Services
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
+from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.hub import WakeUpHub
+from optimus_service.job_tokens import JobTokens
+from optimus_service.settings import Settings
+from optimus_service.store.repository import Repository
+from optimus_service.training_jobs.controller import TrainingJobController
+from optimus_service.training_jobs.definition import definition
+from optimus_service.training_jobs.translate import duration
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+EXAMPLE = yaml.safe_load((REPOSITORY / "examples/kubernetes/digits-mlp.yaml").read_text())
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+Json = dict[str, Any]
+
+
+@dataclass
+class Door:
+    """A controller, its database, and kubectl."""
+
+    harness: KubernetesHarness
+    controller: TrainingJobController
+    repository: Repository
+    control_plane: ControlPlane
+    rounds: list[str]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.control_plane.kubectl("-n", self.harness.namespace, *arguments, stdin=stdin)
+
+    def apply(self, name: str = "digits-mlp", **spec: Any) -> None:
+        found = {**EXAMPLE, "metadata": {"name": name}, "spec": {**EXAMPLE["spec"], **spec}}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(found))
+
+    def status(self, name: str = "digits-mlp") -> Json:
+        found: Json = json.loads(self.kubectl("get", "tj", name, "-o", "json")).get("status") or {}
+        return found
+
+    def wait_for_status(self, **wanted: Any) -> Json:
+        def reached() -> Json | None:
+            self.controller.sync()
+            found = self.status()
+            return found if wanted.items() <= found.items() else None
+
+        status: Json = wait_for(f"status {wanted}", reached)
+        return status
+
+    def wait_for_state(self, job_id: str, state: JobState) -> None:
+        def reached() -> bool:
+            self.controller.sync()
+            return self.repository.get_job(job_id).state is state
+
+        wait_for(f"{job_id} is {state}", reached)
+
+
+@pytest.fixture
+def resource(control_plane: ControlPlane) -> None:
+    control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(definition()))
+    control_plane.kubectl("wait", "--for=condition=established", "crd/trainingjobs.optimus.dev", "--timeout=60s")
+
+
+@pytest.fixture
+def door(
+    kubernetes: KubernetesHarness,
+    resource: None,
+    repository: Repository,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Door]:
+    rounds: list[str] = []
+    services = Services(
+        settings=Settings(data_directory=tmp_path),
+        repository=repository,
+        cluster=FakeCluster([Node("node-0", Resources(16.0, 2**36))]),
+        hub=WakeUpHub(repository.generations),
+        job_tokens=JobTokens(b"secret"),
+        version="0",
+        trigger_round=rounds.append,
+    )
+    settings = KubernetesSettings(namespace=kubernetes.namespace)
+    gateway: Gateway = kubernetes.admin
+    controller = TrainingJobController(gateway, settings, services)
+    controller._watcher.start()
+    wait_for("objects are watched", lambda: controller.problem is None)
+    yield Door(kubernetes, controller, repository, control_plane, rounds)
+    controller._watcher.close()
+
+
+def only_job(door: Door) -> Any:
+    (job,) = door.repository.list_jobs().items
+    return job
+
+
+def test_the_chart_has_this_definition() -> None:
+    text = Chart.load(REPOSITORY / "helm/optimus").render({"existingSecret": "optimus"}, name="demo", namespace="ml")[
+        "optimus/templates/trainingjobs.yaml"
+    ]
+    found = yaml.safe_load(text)
+    del found["metadata"]["labels"], found["metadata"]["annotations"]
+    assert found == definition(), "run scripts/training-job-definition"
+    client.V1CustomResourceDefinition.model_validate(found)
+
+
+def test_nothing_of_the_definition_was_dropped(kubernetes: KubernetesHarness, resource: None) -> None:
+    found = kubernetes.admin.get(f"{DEFINITIONS}/trainingjobs.optimus.dev")
+    conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
+    assert "NonStructuralSchema" not in conditions
+    sent = definition()["spec"]["versions"][0]
+    assert found["spec"]["versions"][0]["schema"] == sent["schema"]
+    assert [each["name"] for each in found["spec"]["versions"][0]["additionalPrinterColumns"]] == [
+        each["name"] for each in sent["additionalPrinterColumns"]
+    ]
+
+
+def test_apply_submits_once_and_status_follows(door: Door) -> None:
+    door.apply()
+    status = door.wait_for_status(state="queued")
+    job = only_job(door)
+    assert (status["jobId"], job.name) == (job.id, "digits-mlp")
+    assert job.spec["workers"]["resources"]["memory_bytes"] == 2**30
+    for _ in range(3):
+        door.controller.sync()
+    assert only_job(door) == job
+    assert door.rounds == ["submit"]
+    header, row = door.kubectl("get", "tj").splitlines()
+    assert header.split() == ["NAME", "STATE", "W", "P", "LOSS", "PROGRESS", "ETA", "AGE"]
+    assert row.split()[:4] == ["digits-mlp", "queued", "0", "0"]
+
+
+def test_delete_cancels(door: Door) -> None:
+    door.apply()
+    job_id = door.wait_for_status(state="queued")["jobId"]
+    door.kubectl("delete", "tj", "digits-mlp")
+    door.wait_for_state(job_id, JobState.CANCELLED)
+    # The same name again is another job.
+    door.apply()
+    assert door.wait_for_status(state="queued")["jobId"] != job_id
+
+
+def test_cancelling_by_rest_shows_in_the_object(door: Door) -> None:
+    from optimus_scheduler.lifecycle import CancelRequested
+
+    door.apply()
+    job_id = door.wait_for_status(state="queued")["jobId"]
+    door.repository.advance_job(job_id, CancelRequested(has_tasks=False), 1.0)
+    door.wait_for_status(state="cancelled")
+    assert len(door.repository.list_jobs().items) == 1  # nothing is submitted again
+
+
+def test_scale_and_edit_change_the_job(door: Door) -> None:
+    door.apply()
+    door.wait_for_status(state="queued")
+    door.kubectl("scale", "tj", "digits-mlp", "--replicas=2")
+    door.wait_for_status(observedGeneration=2)
+    assert only_job(door).spec["workers"]["max"] == 2
+    door.apply(priority=3.0)
+    door.wait_for_status(observedGeneration=3)
+    assert only_job(door).spec["priority"] == 3.0
+    door.apply(priority=3.0, mode="async")
+    status = door.wait_for_status(observedGeneration=4)
+    assert status["message"] == "cannot be changed any more: mode"
+    assert only_job(door).spec["mode"] == "sync"
+
+
+def test_an_object_that_describes_no_job_says_why(door: Door) -> None:
+    door.apply(workers={"min": 3, "max": 2})
+    assert "min (3) must not be above max (2)" in door.wait_for_status(state="refused")["message"]
+    door.apply(workers={"min": 1, "max": 2, "resources": {"cpu": 1000}})
+    status = door.wait_for_status(state="refused", observedGeneration=2)
+    assert "cpu" in status["message"]
+    assert door.repository.list_jobs().items == ()
+    door.apply(workers={"min": 1, "max": 2})
+    door.wait_for_status(state="queued")
+
+
+def test_the_server_refuses_what_the_schema_does(door: Door) -> None:
+    with pytest.raises(AssertionError, match="convergance"):
+        door.apply(convergance={})
+    path = f"/apis/optimus.dev/v1alpha1/namespaces/{door.harness.namespace}/trainingjobs"
+    for spec in ({}, {"task": "no import path"}, {"task": "m:f", "workers": {"min": 0}}, {"task": "m:f", "mode": "x"}):
+        body = {**EXAMPLE, "metadata": {"name": "wrong"}, "spec": spec}
+        with pytest.raises(ApiRefused) as refused:
+            door.harness.admin.create(path, body)
+        assert refused.value.status == 422
+
+
+@given(st.floats(0, 1e8))
+def test_durations_are_short(seconds: float) -> None:
+    assert len(duration(seconds)) <= 8
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (7260, "2h1m")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
