@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Job, Node
+from optimus_cli.bodies import FINAL_STATES, AllocationPoint, Decision, Event, Explanation, Job, Node
 from optimus_cli.palette import STATE_STYLES
 
 SHOWN_EVENTS = 8
@@ -211,16 +211,20 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
         ("Decided", f"{why['reason'] or wording.UNKNOWN}, {wording.ago(why['at'], now)}"),
         ("Because", "\n".join(why["sentences"] or [why["message"]])),
         ("To get more", why["what_would_change_it"]),
+    ]
+    latest = Group(Text("\nLatest decisions", style="bold"), decision_table(decisions, now)) if decisions else Text()
+    if why["state"] in FINAL_STATES:  # nothing is gained or expected any more
+        return Group(facts_table(facts), latest)
+    facts += [
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
         ("Gain of its last task", wording.number(why["gain"])),
         ("Gain of one more", wording.number(why["next_gain"])),
         ("Starts in", wording.duration_interval(why["expected"]["start_seconds"])),
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
-    if not decisions:
-        return facts_table(facts)
-    believed = facts_table(facts + _forecast_facts(decisions[0]["forecast"]))
-    return Group(believed, Text("\nLatest decisions", style="bold"), decision_table(decisions, now))
+    if decisions:
+        facts += _forecast_facts(decisions[0]["forecast"])
+    return Group(facts_table(facts), latest)
 
 
 def _forecast_facts(forecast: dict[str, Any]) -> list[tuple[str, RenderableType]]:

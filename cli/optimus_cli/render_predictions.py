@@ -146,12 +146,17 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome) -> Iterator[Ren
         facts.append(("Cost", money(outcome["cost"])))
     yield facts_table([*facts, ("Judged by", _sources(predictions))])
     if outcome["review"]:
-        yield Text("\nWhat was predicted, and what came", style="bold")
-        yield review_table(outcome["review"], outcome["steps"])
+        yield review(outcome)
     measured = [point for point in predictions["speeds"] if point["measured"] is not None]
     if measured:
         yield Text("\nSpeeds measured, and fitted to all of them", style="bold")
         yield _measured_table(measured)
+
+
+def review(outcome: Outcome) -> RenderableType:
+    """What was predicted on the way, and what came."""
+    title = Text("\nWhat was predicted, and what came", style="bold")
+    return Group(title, review_table(outcome["review"], outcome["steps"]))
 
 
 def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:

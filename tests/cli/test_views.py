@@ -94,6 +94,14 @@ def test_every_explanation_can_be_shown(why: Any) -> None:
         assert "nan" not in text.lower().split()
 
 
+def test_the_explanation_of_an_ended_job_has_no_blanks() -> None:
+    nothing: Any = {"start_seconds": None, "finish_seconds": None, "finish_at": None}
+    why = builders.explanation(state="succeeded", gain=None, next_gain=None, expected=nothing)
+    text = shown(render.explanation(why, [builders.decision()], NOW))
+    assert "—" not in text
+    assert "Latest decisions" in text
+
+
 def test_an_explanation_is_told_in_all_its_sentences() -> None:
     ends = {"start_seconds": None, "finish_seconds": {"mean": 300.0, "low": 240.0, "high": 480.0}, "finish_at": None}
     text = shown(render.explanation(builders.explanation(sentences=["One.", "Two [/so]."], expected=ends), [], NOW))

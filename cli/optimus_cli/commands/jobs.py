@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from optimus_cli import output, render
+from optimus_cli import output, render, render_predictions
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import find_job
@@ -55,10 +55,13 @@ def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) 
         found = find_job(client, job)
         explanation = client.explanation(found["id"])
         decisions = client.decisions(found["id"], limit=render.SHOWN_DECISIONS)
+        outcome = client.predictions(found["id"], "1", "1")["outcome"] if found["finished_at"] else None
     if as_json:
-        output.print_json({**explanation, "decisions": decisions})
-    else:
-        output.show(render.explanation(explanation, decisions, datetime.now(UTC)))
+        output.print_json({**explanation, "decisions": decisions, "outcome": outcome})
+        return
+    output.show(render.explanation(explanation, decisions, datetime.now(UTC)))
+    if outcome is not None and outcome["review"]:
+        output.show(render_predictions.review(outcome))
 
 
 def cancel(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

@@ -21,6 +21,8 @@ from math import ceil, log2
 
 
 class Scheme(StrEnum):
+    """How gradients are exchanged; the table at the top of this module says what each costs."""
+
     PARAMETER_SERVER = "parameter_server"
     RING = "ring"
     TREE = "tree"
