@@ -130,6 +130,29 @@ class Explanation(TypedDict):
     last_rescale: RescaleEffect | None
 
 
+class Effect(TypedDict):
+    job_id: str
+    name: str
+    before: Allocation
+    after: Allocation
+    finish_seconds_before: Interval | None
+    finish_seconds_after: Interval | None
+
+
+class Plan(TypedDict):
+    allocation: Allocation
+    reason: str
+    message: str
+    what_would_change_it: str
+    sentences: list[str]
+    expected: Expected
+    cost: Interval | None
+    speed_from: str | None
+    finished_runs: int
+    confidence: float
+    effects: list[Effect]
+
+
 class SpeedPoint(TypedDict):
     workers: int
     servers: int

@@ -19,6 +19,7 @@ from optimus_cli.bodies import (
     Job,
     Log,
     Node,
+    Plan,
     Predictions,
     Project,
 )
@@ -68,6 +69,10 @@ class Client:
                     raise
                 time.sleep(RETRY_SECONDS)
         return cast("Job", self._call("POST", "/v1/jobs", json=spec, headers=headers))
+
+    def plan(self, spec: Mapping[str, Any]) -> Plan:
+        """What would happen if the job were submitted now."""
+        return cast("Plan", self._call("POST", "/v1/plan", json=spec))
 
     def jobs(self, filters: Params, limit: int | None) -> Iterator[Job]:
         """Jobs, newest first; all pages when `limit` is None."""

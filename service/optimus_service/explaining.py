@@ -149,7 +149,10 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
     if start.seconds is None:
         return [f"In the queue: {ahead}. When it starts cannot be said: too little is known of the jobs that run."]
     if not start.after:
-        return [f"In the queue: {ahead}. There is room for it: it is expected to start with the next round."]
+        return [
+            f"In the queue: {ahead}. The minima of the others leave room for it: "
+            "it is expected to start with one of the next rounds."
+        ]
     name = case.others[start.after].name if start.after in case.others else start.after
     return [f"In the queue: {ahead}. It is expected to start in {span(start.seconds)}, when {name} ends."]
 

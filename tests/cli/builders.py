@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Explanation, Interval, Job, Node, Predictions
+from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Explanation, Interval, Job, Node, Plan, Predictions
 
 CREATED = "2026-01-02T03:04:05Z"
 
@@ -180,6 +180,36 @@ def explanation(**changes: Any) -> Explanation:
         "last_rescale": None,
     }
     return cast("Explanation", {**body, **changes})
+
+
+def plan(**changes: Any) -> Plan:
+    body: dict[str, Any] = {
+        "allocation": {"workers": 1, "servers": 1, "gpu_type": None},
+        "reason": "LearningSpeed",
+        "message": "Starts with 1 worker and 1 server.",
+        "what_would_change_it": "a few measurements",
+        "sentences": ["Starts with 1 worker and 1 server.", "other-1 would have less."],
+        "expected": {
+            "start_seconds": {"mean": 0.0, "low": 0.0, "high": 0.0},
+            "finish_seconds": {"mean": 300.0, "low": 240.0, "high": 480.0},
+            "finish_at": CREATED,
+        },
+        "cost": {"mean": 1.25, "low": 1.0, "high": 2.0},
+        "speed_from": "similar jobs",
+        "finished_runs": 3,
+        "confidence": 0.5,
+        "effects": [
+            {
+                "job_id": "other-1",
+                "name": "other",
+                "before": {"workers": 3, "servers": 2, "gpu_type": None},
+                "after": {"workers": 2, "servers": 2, "gpu_type": None},
+                "finish_seconds_before": {"mean": 60.0, "low": None, "high": None},
+                "finish_seconds_after": None,
+            }
+        ],
+    }
+    return cast("Plan", {**body, **changes})
 
 
 def node(**changes: Any) -> Node:

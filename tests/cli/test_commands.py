@@ -295,6 +295,20 @@ def test_watch_survives_a_restart_of_the_service(service: ScriptedService, optim
     assert len(count) == 5
 
 
+def test_a_dry_run_submits_nothing_and_says_what_would_happen(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", "/v1/plan", builders.plan())
+    done = optimus("submit", "--task", "a:b", "--dry-run", "--url", service.url)
+    assert done.exit_code == 0, done.stderr
+    for part in ("1w+1p", "5.0 min (4.0–8.0)", "1.25", "other-1 would have less.", "3w+2p", "2w+2p"):
+        assert part in done.stdout
+    assert [(request.method, request.path) for request in service.requests] == [("POST", "/v1/plan")]
+    as_json = optimus("submit", "--task", "a:b", "--dry-run", "--json", "--url", service.url)
+    assert json.loads(as_json.stdout) == builders.plan()
+    nothing = dict.fromkeys(("start_seconds", "finish_seconds", "finish_at"))
+    service.on("POST", "/v1/plan", builders.plan(cost=None, effects=[], expected=nothing))
+    assert "None" not in optimus("submit", "--task", "a:b", "--dry-run", "--url", service.url).stdout
+
+
 def test_submit_and_watch(service: ScriptedService, optimus: Optimus) -> None:
     service.on("POST", "/v1/jobs", Answer(201, builders.job()))
     service.on("GET", f"/v1/jobs/{JOB}", builders.finished_job())

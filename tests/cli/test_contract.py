@@ -24,6 +24,8 @@ PAIRS: list[tuple[Any, type[BaseModel]]] = [
     (bodies.Marginal, schemas.MarginalBody),
     (bodies.Expected, schemas.ExpectedBody),
     (bodies.RescaleEffect, schemas.RescaleEffectBody),
+    (bodies.Effect, schemas.EffectBody),
+    (bodies.Plan, schemas.PlanBody),
     (bodies.SpeedPoint, schemas.SpeedPointBody),
     (bodies.CurvePoint, schemas.CurvePointBody),
     (bodies.FittedPoint, schemas.FittedPointBody),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from optimus_cli import output, watching
+from optimus_cli import output, render_plan, watching
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.commands.watch import watch_to_the_end
 from optimus_cli.errors import Refused
@@ -90,6 +90,9 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again with the same key gives the same job.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Submit nothing; say what the job would get, cost and do to others.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it has ended.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -133,7 +136,23 @@ def submit(
         Flag("--env", ("environment",), parse_assignments("--env", environment or [], typed=False)),
     ]
     specification = assemble(read_job_file(file) if file else None, flags, Path.cwd())
+    if dry_run:
+        preview(specification, url, as_json=as_json)
+        return
     send(specification, idempotency_key or str(uuid.uuid4()), url, watch=watch, as_json=as_json)
+
+
+def preview(specification: Specification, url: str, *, as_json: bool) -> None:
+    """Ask what would happen, and print it; refused fields as with a real submission."""
+    with connect(url) as client:
+        try:
+            plan = client.plan(specification.document)
+        except Refused as refusal:
+            raise specification.explain(refusal) from refusal
+    if as_json:
+        output.print_json(plan)
+    else:
+        output.show(render_plan.plan(plan))
 
 
 def send(specification: Specification, idempotency_key: str, url: str, *, watch: bool, as_json: bool) -> None:

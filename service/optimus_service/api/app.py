@@ -16,6 +16,7 @@ from optimus_service.api import (
     health,
     job_details,
     jobs,
+    plan,
     problems,
     projects,
     stream,
@@ -31,7 +32,7 @@ from optimus_service.figures import figures_reader
 from optimus_service.learning import Lessons
 from optimus_service.predictions import HistoryCache
 
-_PARTS = (jobs, job_details, explanation, from_tasks, cluster, projects, trace, stream, health, docs_page)
+_PARTS = (jobs, plan, job_details, explanation, from_tasks, cluster, projects, trace, stream, health, docs_page)
 _ROUTERS = tuple(module.router for module in _PARTS)
 
 

@@ -231,6 +231,12 @@ class JobSpecBody(Body):
     checkpoint_seconds: float = Field(
         default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period"
     )
+    compression: Literal["none", "fp16", "bf16", "int8", "topk"] = Field(
+        default="none", description="how workers write gradients on the wire, see docs/training.md"
+    )
+    compression_keep: float | None = Field(
+        default=None, gt=0, le=1, allow_inf_nan=False, description="fraction of values that topk sends; default: 0.01"
+    )
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
 
     @field_validator("environment")
@@ -322,6 +328,7 @@ class JobResultBody(Body):
         default_factory=dict, max_length=100, examples=[{"test_accuracy": 0.97}]
     )
     checkpoint: str | None = Field(default=None, max_length=4096)
+    model: str | None = Field(default=None, max_length=4096, description="path of the trained model's state_dict")
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
 
 
@@ -555,6 +562,33 @@ class ExplanationBody(Body):
     confidence: float | None = Field(description="of the forecast behind the decision, 0 to 1")
     expected: ExpectedBody
     last_rescale: RescaleEffectBody | None
+
+
+class EffectBody(Body):
+    """What a new job would do to one that is there."""
+
+    job_id: str
+    name: str
+    before: AllocationBody = Field(description="what the next round would give it without the new job")
+    after: AllocationBody
+    finish_seconds_before: IntervalBody | None
+    finish_seconds_after: IntervalBody | None
+
+
+class PlanBody(Body):
+    """What would happen if a job were submitted now (`POST /v1/plan`). Nothing has been stored."""
+
+    allocation: AllocationBody = Field(description="what the next round would give it; it may grow later")
+    reason: str
+    message: str
+    what_would_change_it: str
+    sentences: list[str] = Field(description="all of this, to be read in this order")
+    expected: ExpectedBody
+    cost: IntervalBody | None = Field(description="from start to end with this size; null without prices or forecast")
+    speed_from: str | None = Field(description="what the speed was predicted from; null: no speed is known")
+    finished_runs: int = Field(description="finished jobs of the same task that the forecast learned from")
+    confidence: float
+    effects: list[EffectBody] = Field(description="jobs that would get another size")
 
 
 class AllocationPointBody(Body):

@@ -15,6 +15,7 @@ from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens
 from optimus_service.metrics import Metrics
 from optimus_service.predictions import HistoryCache
+from optimus_service.preview import Preview
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 
@@ -46,6 +47,8 @@ class Services:
     """Asks for a scheduling round soon, with the reason; returns at once, from any thread."""
     loop_health: Callable[[], str | None] = _healthy
     """What is wrong with the scheduling loop, None when nothing is."""
+    preview: Preview | None = None
+    """Says what a job would get; None on a service without a scheduler."""
     leads: Callable[[], bool] = _leads
     """Whether this replica runs the rounds: it is the one that shows figures of jobs and cluster."""
     clock: Callable[[], float] = time.time

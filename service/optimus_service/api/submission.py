@@ -45,7 +45,7 @@ def submit(
         made_before = services.repository.find_submission(idempotency_key, request_hash)
         if made_before is not None:
             return made_before, False
-    _check(services, task_checks, spec)
+    check(services, task_checks, spec)
     for _ in range(_ID_ATTEMPTS):
         try:
             return services.repository.create_job(
@@ -62,7 +62,12 @@ def new_job_id(name: str) -> str:
     return f"{name[:_LONGEST_ID_NAME].rstrip('-')}-{suffix}"
 
 
-def _check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> None:
+def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> None:
+    """Return if the job would be accepted.
+
+    Raises:
+        Problem: it asks for more than the cluster has, or its task cannot be loaded (422).
+    """
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
         why_not = None if errors else task_checks.why_not_loadable(spec.task, spec.working_directory)

@@ -85,12 +85,18 @@ class Observer:
         self._lessons = lessons
 
     def snapshot(self, view: ClusterView, now: float) -> Snapshot:
-        """The world as of `now`. The exits in `view` should have been noticed before."""
+        """The world as of `now`, for the leader. The exits in `view` should have been noticed before."""
         mark_unwanted_tasks(self._repository, now)
+        self._learn(now)
+        return self.look(view, now)
+
+    def look(self, view: ClusterView, now: float) -> Snapshot:
+        """The same for anybody: nothing is written."""
+        if self._lessons is not None:
+            self._lessons.refresh()
         records = self._repository.active_jobs()
         wanted = self._repository.wanted_of_active_jobs()
         memberships = self._repository.memberships_of_active_jobs()
-        self._learn(now)
         self._histories.keep_only(record.id for record in records)
         capacity = Snapshot(now, view.nodes, ()).capacity
         jobs = tuple(
@@ -112,7 +118,11 @@ class Observer:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._lessons is not None:
             self._lessons.learn(lambda job: self._histories.updated(job, self._repository.memberships(job.id)), now)
-            self._lessons.refresh()
+
+    def as_submitted(self, record: JobRecord, view: ClusterView, now: float) -> Job:
+        """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
+        nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
+        return self._job(record, nothing, [], Snapshot(now, view.nodes, ()).capacity, now)
 
     def _job(
         self,

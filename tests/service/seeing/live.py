@@ -66,7 +66,7 @@ KINDS = (
     Kind("gpt-small", "language", 4.0, 0.2, 0.0006, 1.8, 700, most=8, below=0.0006),
     Kind("dcgan", "vision", 1.6, 0.08, 0.002, 0.7, 1100, most=5, below=0.001),
     Kind("wide-and-deep", "ads", 1.0, 0.03, 0.006, 0.25, 1500, most=40, least=30),
-    Kind("speech-large", "audio", 5.0, 0.2, 0.002, 1.0, 1600, most=24, least=19),
+    Kind("speech-large", "audio", 5.0, 0.2, 0.002, 1.0, 1900, most=24, least=21),
     Kind("ctr-model", "ads", 1.1, 0.04, 0.002, 0.2, 1700, most=6, below=0.003),
 )
 

@@ -1,0 +1,142 @@
+"""What would happen if a job were submitted now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+
+from optimus_scheduler.types import Forecast, Interval, Resources
+from optimus_service.api import examples, submission
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.present import allocation_body, moment
+from optimus_service.api.problems import unavailable
+from optimus_service.api.schemas import EffectBody, ExpectedBody, IntervalBody, JobSpecBody, PlanBody
+from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.preview import Previewed
+from optimus_service.queue_outlook import expected_start
+from optimus_service.reasons import text_of
+from optimus_service.store.records import JobRecord
+from optimus_service.views import finite, outlook
+from optimus_service.words import counted, duration, size, span
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+@router.post("/v1/plan")
+async def plan_job(
+    spec: Annotated[JobSpecBody, Body(openapi_examples=examples.JOB_SPECS)],
+    services: ServicesDep,
+    task_checks: TaskChecksDep,
+) -> PlanBody:
+    """What a job would get if it were submitted now, when it would end, what it would cost, and what others would lose.
+
+    Nothing is stored. The answer comes from the scheduler's own plan, on the present state of the cluster with the job
+    and without it. Refused with 422 for the same reasons as submitting.
+    """
+    return await task_checks.in_turn(_planned, services, task_checks, spec)
+
+
+def _planned(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> PlanBody:
+    submission.check(services, task_checks, spec)
+    if services.preview is None:
+        raise unavailable("this replica has no scheduler")
+    previewed = services.preview.of(spec.model_dump(mode="json"))
+    active = {job.id: job for job in services.repository.active_jobs()}
+    return plan_body(previewed, active, _start(services, previewed, active), services.clock())
+
+
+def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRecord]) -> IntervalBody | None:
+    if not previewed.decision.allocation.is_empty:
+        return IntervalBody(mean=0.0, low=0.0, high=0.0)
+    decisions = services.repository.latest_decisions(list(active))
+    left = {job_id: outlook(job, decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
+    capacity = sum((node.capacity for node in services.cluster.nodes() if node.schedulable), Resources())
+    return expected_start(previewed.record.id, [*active.values(), previewed.record], left, capacity).seconds
+
+
+def plan_body(
+    previewed: Previewed, active: Mapping[str, JobRecord], start: IntervalBody | None, now: float
+) -> PlanBody:
+    """The answer in words and figures. Pure."""
+    decision, ahead = previewed.decision, previewed.forecast
+    finish = None if ahead is None else _interval(ahead.remaining_seconds)
+    effects = [
+        EffectBody(
+            job_id=effect.job_id,
+            name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
+            before=allocation_body(effect.before),
+            after=allocation_body(effect.after),
+            finish_seconds_before=_finish(effect.forecast_before),
+            finish_seconds_after=_finish(effect.forecast_after),
+        )
+        for effect in previewed.effects
+    ]
+    cost = None if ahead is None else _interval(ahead.cost)
+    expected = ExpectedBody(
+        start_seconds=start,
+        finish_seconds=finish,
+        finish_at=None if finish is None else moment(now + finish.mean),
+    )
+    return PlanBody(
+        allocation=allocation_body(decision.allocation),
+        reason=decision.reason.value,
+        message=decision.message,
+        what_would_change_it=text_of(decision.reason.value).what_would_change_it,
+        sentences=[decision.message, *_on_time(expected, previewed), *_on_money(cost), *_on_others(effects)],
+        expected=expected,
+        cost=cost,
+        speed_from=None if ahead is None else ahead.speed_from,
+        finished_runs=previewed.n_similar,
+        confidence=0.0 if ahead is None else ahead.confidence,
+        effects=effects,
+    )
+
+
+def _on_time(expected: ExpectedBody, previewed: Previewed) -> list[str]:
+    if previewed.forecast is None:
+        if expected.start_seconds is None:
+            return ["When it would start cannot be said: too little is known of the jobs that run."]
+        return [f"It would start in {span(expected.start_seconds)}, when enough of the others have ended."]
+    if expected.finish_seconds is None:
+        return ["When it would end cannot be said: no job of this kind has ended yet, and its speed is not measured."]
+    known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
+    return [
+        f"With that size it would end in {span(expected.finish_seconds)}{known}; it may grow once its speed is known."
+    ]
+
+
+def _on_money(cost: IntervalBody | None) -> list[str]:
+    if cost is None:
+        return []
+    bounds = "" if cost.low is None or cost.high is None else f" ({cost.low:.2f} to {cost.high:.2f})"
+    return [f"It would cost about {cost.mean:.2f}{bounds}, at the prices that the service is set to."]
+
+
+def _on_others(effects: list[EffectBody]) -> list[str]:
+    if not effects:
+        return ["No other job would change its size."]
+    return [
+        f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}{_delay(each)}."
+        for each in effects
+    ]
+
+
+def _delay(effect: EffectBody) -> str:
+    before, after = effect.finish_seconds_before, effect.finish_seconds_after
+    if before is None or after is None:
+        return ""
+    later = after.mean - before.mean
+    return f" and end {duration(abs(later))} {'later' if later >= 0 else 'sooner'}"
+
+
+def _finish(ahead: Forecast | None) -> IntervalBody | None:
+    return None if ahead is None else _interval(ahead.remaining_seconds)
+
+
+def _interval(value: Interval | None) -> IntervalBody | None:
+    if value is None or finite(value.mean) is None:
+        return None
+    return IntervalBody(mean=value.mean, low=finite(value.low), high=finite(value.high))

@@ -1,0 +1,139 @@
+"""Plan before apply: what a job would get, by the same plan that the next round makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import Api, job_spec, problem
+from tests.service.api.conftest import serve
+from tests.service.loop.loop_world import World
+
+from optimus_scheduler.types import JobState
+from optimus_service import server
+from optimus_service.api.plan import plan_body
+from optimus_service.api.schemas import JobSpecBody, PlanBody
+from optimus_service.preview import CANDIDATE, Preview, Previewed
+
+SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
+
+
+def preview_of(world: World) -> Preview:
+    return server.make_preview(world.settings, world.repository, world.cluster, world.clock)
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    return JobSpecBody.model_validate({"name": "new", "task": "m:f", **SPEC, **spec}).model_dump(mode="json")
+
+
+def body(world: World, previewed: Previewed) -> PlanBody:
+    return plan_body(previewed, {job.id: job for job in world.repository.active_jobs()}, None, world.clock())
+
+
+def everything(world: World) -> Any:
+    """All that a dry run must leave as it is."""
+    repository = world.repository
+    jobs = repository.active_jobs()
+    return (
+        jobs,
+        repository.tasks(),
+        repository.wanted_of_active_jobs(),
+        repository.rounds().items,
+        world.cluster.tasks(),
+    )
+
+
+def test_what_is_promised_is_what_the_next_round_gives(world: World) -> None:
+    for job_id in ("one", "two"):
+        world.submit(job_id)
+        world.round()
+        world.train(40)
+    before = everything(world)
+    promised = preview_of(world).of(document())
+    assert everything(world) == before
+    world.submit("three")
+    world.round()
+    decided = world.repository.latest_decisions(["one", "two", "three"])
+    assert decided["three"].allocation == promised.decision.allocation
+    assert decided["three"].reason == promised.decision.reason.value
+    changed = {effect.job_id: effect.after for effect in promised.effects}
+    for job_id in changed:
+        assert decided[job_id].allocation == changed[job_id]
+
+
+def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
+    world.submit("greedy", workers={"max": 16}, servers={"max": 16})
+    world.live_until("it has everything", lambda: world.repository.get_job("greedy").running.workers >= 4)
+    previewed = preview_of(world).of(document(workers={"min": 4, "max": 4}, servers={"min": 2, "max": 2}))
+    found = body(world, previewed)
+    (effect,) = found.effects
+    assert effect.job_id == "greedy"
+    assert effect.after.workers + effect.after.servers < effect.before.workers + effect.before.servers
+    assert effect.finish_seconds_before is not None
+    assert effect.finish_seconds_after is not None
+    assert effect.finish_seconds_after.mean > effect.finish_seconds_before.mean
+    assert any("greedy" in sentence and "later" in sentence for sentence in found.sentences)
+
+
+def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> None:
+    world.submit("teacher")
+    world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
+    world.round()  # learns from it
+    took = (world.repository.get_job("teacher").finished_at or 0) - world.repository.get_job("teacher").created_at
+    priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
+    preview = server.make_preview(priced, world.repository, world.cluster, world.clock)
+    found = body(world, preview.of(document()))
+    assert found.finished_runs == 1
+    assert found.expected.finish_seconds is not None
+    assert 0.3 * took < found.expected.finish_seconds.mean < 5 * took
+    assert found.cost is not None
+    # Two tasks with one core each, at one unit of money for each second of a core.
+    assert found.cost.mean == pytest.approx(2 * found.expected.finish_seconds.mean)
+    assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
+
+
+def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
+    found = body(world, preview_of(world).of(document()))
+    assert (found.expected.finish_seconds, found.cost, found.speed_from, found.effects) == (None, None, None, [])
+    assert any("cannot be said" in sentence for sentence in found.sentences)
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planning(world: World, tmp_path: Path, surroundings: Any, database_url: str) -> Iterator[Api]:
+    settings = world.settings.model_copy(update={"database_url": database_url})
+    surroundings.cluster, surroundings.clock = world.cluster, world.clock
+    with serve(world.repository, settings, surroundings) as api:
+        object.__setattr__(api.services, "preview", preview_of(world))
+        yield api
+
+
+def test_the_api_answers_and_stores_nothing(planning: Api) -> None:
+    found = planning.post("/v1/plan", json=job_spec()).json()
+    assert found["allocation"]["workers"] == 1
+    assert found["expected"]["start_seconds"]["mean"] == 0
+    assert found["what_would_change_it"]
+    assert planning.get("/v1/jobs").json()["jobs"] == []
+    assert CANDIDATE not in planning.get("/metrics").text
+
+
+def test_a_job_that_would_have_to_wait_is_told_for_how_long(planning: Api, world: World) -> None:
+    world.submit("first", workers={"min": 6, "max": 6}, servers={"max": 1})
+    world.live_until("its end is predicted", lambda: planning.job("first")["remaining_seconds"] is not None)
+    found = planning.post("/v1/plan", json=job_spec(workers={"min": 6, "max": 6})).json()
+    assert found["reason"] == "WaitingForResources"
+    assert found["expected"]["start_seconds"]["mean"] == pytest.approx(
+        planning.job("first")["remaining_seconds"]["mean"], rel=0.01
+    )
+
+
+def test_what_would_be_refused_is_refused(planning: Api) -> None:
+    problem(planning.post("/v1/plan", json=job_spec(workers={"min": 99, "max": 99})), 422)
+
+
+def test_without_a_scheduler_nobody_can_tell(api: Api) -> None:
+    assert "scheduler" in problem(api.post("/v1/plan", json=job_spec()), 503)["detail"]
