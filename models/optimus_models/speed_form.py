@@ -15,7 +15,7 @@ NOISE = 0.07
 """Relative error of one measured speed round a form, before the residuals say more."""
 _NOISE_EVIDENCE = 4.0
 """How many points' worth of belief stand behind `NOISE`."""
-_PRIOR_SPREAD, _LEAST_SPREAD = 2.0, 0.14
+_PRIOR_SPREAD, _LEAST_SPREAD = 1.0, 0.08
 """One sigma of a term's share of the step time: this multiple of its prior share, but at least so much."""
 
 
@@ -51,7 +51,8 @@ class SpeedForm(NamedTuple):
 
 def fit_plain(points: SpeedPoints, mode: Mode, batch: float) -> SpeedForm:
     """Exactly the paper's forms: minimise Σ v·(Xθ/T - 1)² over θ >= 0, and nothing else."""
-    rows, unit = _rows(points, mode, "paper", batch)
+    rows = _rows(points, mode, "paper", batch)
+    unit = prior_shares(mode, "paper") / rows[points.most_central]  # only sets what is large and small
     return _solve(rows, points.weights, unit, np.zeros(len(unit)), (mode, "paper", batch))
 
 
@@ -60,25 +61,40 @@ def fit_with_prior(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) 
 
     Twice: how stiff the prior is compared with the measurements depends on the noise of the measurements.
     """
-    rows, unit = _rows(points, mode, terms, batch)
-    shares = prior_shares(mode, terms)
+    rows = _rows(points, mode, terms, batch)
+    unit, shares = _prior(points, rows, mode, terms, batch)
     stiffness = shares / np.maximum(_PRIOR_SPREAD * shares, _LEAST_SPREAD)
     noise = _solve(rows, points.weights, unit, stiffness * NOISE, (mode, terms, batch)).noise
     return _solve(rows, points.weights, unit, stiffness * noise, (mode, terms, batch))
 
 
-def _rows(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) -> tuple[FloatArray, FloatArray]:
-    """(n, t) terms over measured step time, so that a row times the coefficients should give 1; (t,) prior values.
+class _Prior(NamedTuple):
+    """What is believed of t coefficients before the measurements are looked at, but for their common scale."""
 
-    The prior values split the step time of the most central measurement (1 s at 1 + 1 if there is none).
+    values: FloatArray
+    """(t,)"""
+    shares: FloatArray
+    """(t,) of the step time at the sizes measured, on average."""
+
+
+def _rows(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) -> FloatArray:
+    """(n, t) terms over measured step time, so that a row times the coefficients should give 1."""
+    x = step_terms(points.workers, points.servers, mode, terms, batch)
+    rows: FloatArray = x / step_seconds(points.workers, points.speeds, mode)[:, None]
+    return rows
+
+
+def _prior(points: SpeedPoints, rows: FloatArray, mode: Mode, terms: Terms, batch: float) -> _Prior:
+    """Coefficients that split the step time at 1 + 1 as `prior_shares` says, in the right order of magnitude.
+
+    They are scaled to the measurements, on geometric average; without any, a step takes 1 s at 1 + 1.
     """
     shares = prior_shares(mode, terms)
+    values = shares / step_terms(np.ones(1), np.ones(1), mode, terms, batch)[0]
     if not len(points):
-        here = step_terms(np.ones(1), np.ones(1), mode, terms, batch)
-        return np.zeros((0, len(shares))), shares / here[0]
-    x = step_terms(points.workers, points.servers, mode, terms, batch)
-    rows = x / step_seconds(points.workers, points.speeds, mode)[:, None]
-    return rows, shares / rows[points.most_central]
+        return _Prior(values, shares)
+    values = values * np.exp(-np.average(np.log(rows @ values), weights=points.weights))
+    return _Prior(values, np.average(rows * values, axis=0, weights=points.weights))
 
 
 def _solve(

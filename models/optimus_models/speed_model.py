@@ -20,9 +20,9 @@ from optimus_models.speed_terms import Mode, speed, step_seconds
 
 Form = Literal["auto", "paper"]
 
-_RESIDUAL_SHARE = 0.3
-"""Share of the residual process's variance (and of the measurement noise) that intervals use. The process is three
-times as wide as what sizes really deviate by, because then `next_measurement` spreads its choices better; measured."""
+_RESIDUAL_SHARE = 0.2
+"""Share of the residual process's variance (and of the measurement noise) that intervals use. The process is wider than
+what sizes really deviate by, because then `next_measurement` spreads its choices better; measured."""
 _WIDEST = 3.0
 """Intervals are not wider than e to this many sigmas: beyond it they only say `unknown`."""
 

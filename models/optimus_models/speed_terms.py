@@ -26,17 +26,17 @@ Mode = Literal["sync", "async"]
 Terms = Literal["paper", "shared", "flat"]
 
 _PRIOR_SHARES: dict[Mode, FloatArray] = {
-    "sync": np.array([0.60, 0.15, 0.18, 0.015, 0.005, 0.05]),
-    "async": np.array([0.77, 0.18, 0.02, 0.01, 0.02]),
+    "sync": np.array([0.60, 0.15, 0.18, 0.005, 0.002, 0.05]),
+    "async": np.array([0.79, 0.15, 0.005, 0.002, 0.02]),
 }
-"""Which part of the step time each term is believed to make up before anything else is known; order of coefficients.
+"""Which part of the step time at 1 + 1 each term is believed to make up before anything is known; as coefficients.
 
 A step that somebody bothers to distribute is mostly computing (60 %), with a part that does not shrink with more
-workers (15 %); sending takes about as much as that (18 %), updating less (5 %). Overheads per task are small at small
-sizes, but they are what finally ends scaling: a job measured at 1 + 1 is believed to gain up to about 6 workers, and
-real clusters stop at 8 to 16 (paper, figures 4 and 9). More computing would predict faster growth from a single
-measurement, which on a 1 GbE testbed is wrong by more than it is here (docs/models.md). Asynchronous steps do not
-share the batch: computing and the constant part are one term.
+workers (15 %); sending takes about as much as that (18 %), updating less (5 %). Overheads per task are small, but they
+are what finally ends scaling: a job measured at 1 + 1 is believed to gain up to about 10 workers, and real clusters
+stop at 8 to 16 (paper, figures 4 and 9). Larger overheads suit a 1 GbE testbed and mislead on faster networks, where
+jobs scale to 128 workers (docs/models.md). Asynchronous steps do not share the batch: computing and the constant part
+are one term.
 """
 
 
@@ -53,7 +53,7 @@ def step_terms(workers: FloatArray, servers: FloatArray, mode: Mode, terms: Term
 
 
 def prior_shares(mode: Mode, terms: Terms) -> FloatArray:
-    """(t,) shares of the step time, summing to 1."""
+    """(t,) shares of the step time at 1 + 1, summing to 1."""
     shares = _PRIOR_SHARES[mode]
     shares = shares[:-1] if terms == "paper" else shares
     normalised: FloatArray = shares / shares.sum()
