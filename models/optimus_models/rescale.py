@@ -33,8 +33,10 @@ class RescaleCost:
     _freedom: float
 
     @classmethod
-    def fit(cls, seconds: ArrayLike = ()) -> RescaleCost:
+    def fit(cls, seconds: ArrayLike = (), *, others: RescaleCost | None = None) -> RescaleCost:
         """Learn from observed stops in seconds; what is not finite or below 0 is ignored. Never raises on data.
+
+        `others`, fitted to the stops of other jobs on the same cluster, is what is believed before the first own one.
 
         The posterior predictive of a log-normal with a conjugate (normal, inverse-gamma) prior: Student's t in the
         logarithm (Gelman et al., Bayesian Data Analysis, section 3.3).
@@ -44,10 +46,13 @@ class RescaleCost:
         logs = np.log(np.clip(observed, _SHORTEST, _LONGEST))
         n = len(logs)
         mean = float(logs.mean()) if n else 0.0
-        prior = math.log(PRIOR_SECONDS)
+        prior, spread = math.log(PRIOR_SECONDS), _PRIOR_LOG_SPREAD
+        if others is not None:
+            # The spread of others' stops, and never less than half of that before any was seen: jobs differ.
+            prior, spread = others._location, max(min(others._scale, spread), spread / 2.0)
         count = _PRIOR_COUNT + n
         freedom = _PRIOR_SPREAD_COUNT + n
-        squares = _PRIOR_SPREAD_COUNT * _PRIOR_LOG_SPREAD**2 + float(((logs - mean) ** 2).sum())
+        squares = _PRIOR_SPREAD_COUNT * spread**2 + float(((logs - mean) ** 2).sum())
         squares += _PRIOR_COUNT * n / count * (mean - prior) ** 2
         location = (_PRIOR_COUNT * prior + n * mean) / count
         scale = math.sqrt(squares / freedom * (1.0 + 1.0 / count))

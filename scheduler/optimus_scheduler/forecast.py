@@ -7,7 +7,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 | steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
 | steps left, a limit given | the limit at face value, with that lower bound |
 | speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
-| cost of a change | the prior of `RescaleCost` |
+| cost of a change | what changes of other jobs cost; before any, the prior of `RescaleCost` |
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _LINDY_CONFIDENCE = 0.05
 """Confidence of such a guess: next to nothing."""
 _METRIC_POINTS = 3
 """Evaluations needed before the fitted curve of a metric may confirm one."""
+_STOPS_PER_JOB = 4
+"""Newest stops of each job that others are judged by."""
 _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 """Limits that the job's coordinator keeps to the step by itself."""
 
@@ -50,7 +52,8 @@ class RememberingForecaster:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
-        return tuple(_outlook(job, fitted, now, settings) for job, fitted in zip(ordered, fits, strict=True))
+        stops = _stops(ordered)
+        return tuple(_outlook(job, fitted, stops, now, settings) for job, fitted in zip(ordered, fits, strict=True))
 
 
 def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
@@ -63,13 +66,18 @@ def forecast(job: Job, now: float, settings: Settings) -> Outlook:
     return forecast_all([job], now, settings)[0]
 
 
-def _outlook(job: Job, fitted: Fitted, now: float, settings: Settings) -> Outlook:
+def _stops(jobs: Sequence[Job]) -> RescaleCost:
+    """What changes of size cost on this cluster: the newest ones of all jobs."""
+    return RescaleCost.fit([seconds for job in jobs for seconds in job.rescale_seconds[-_STOPS_PER_JOB:]])
+
+
+def _outlook(job: Job, fitted: Fitted, stops: RescaleCost, now: float, settings: Settings) -> Outlook:
     speeds = fitted.speeds
     return Outlook(
         job=job,
         forecast=_forecast(job, fitted, now, settings),
         speeds=speeds,
-        stop_seconds=RescaleCost.fit(job.rescale_seconds).predict(),
+        stop_seconds=RescaleCost.fit(job.rescale_seconds, others=stops).predict(),
         waited_seconds=_waited_seconds(job, now),
         measured=_is_measured(job, now, settings),
         learning=speeds.model.confidence < settings.sure_speed,
@@ -132,7 +140,7 @@ def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
     return convergence_step(
         fitted.curve,
         rule_of(job),
-        steps_per_epoch=job.steps_per_epoch,
+        steps_per_epoch=epoch_steps(job),
         now_step=job.step,
         elapsed_seconds=use.elapsed_seconds,
         steps_per_second=use.steps_per_second,
@@ -140,6 +148,16 @@ def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
+
+
+def epoch_steps(job: Job) -> float | None:
+    """Steps of an epoch: as the job says, or before that as the newest ended job of the same task said."""
+    if job.steps_per_epoch is not None or not job.similar:
+        return job.steps_per_epoch
+    newest, batch = job.similar[-1], job.spec.global_batch_size
+    if not (batch and newest.global_batch_size):
+        return newest.steps_per_epoch
+    return newest.steps_per_epoch * newest.global_batch_size / batch
 
 
 def rule_of(job: Job) -> Rule:

@@ -32,6 +32,16 @@ def test_its_interval_covers_what_it_says() -> None:
     assert 0.75 <= inside / len(stops) <= 0.92
 
 
+def test_other_jobs_tell_what_the_first_own_change_will_cost() -> None:
+    stops = np.random.default_rng(7).lognormal(np.log(30.0), 0.2, 20)
+    others = RescaleCost.fit(stops)
+    first = RescaleCost.fit(others=others)
+    assert first.predict() == pytest.approx(30.0, rel=0.2)
+    assert RescaleCost.fit([3.0] * 10, others=others).predict() == pytest.approx(3.0, rel=0.3)
+    low, high = first.predict_interval()
+    assert 5.0 < low < 20.0 < 45.0 < high < 200.0
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=20))
 def test_no_observations_make_it_raise(observed: list[float]) -> None:
     cost = RescaleCost.fit(observed)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast import RememberingForecaster, forecast
+from optimus_scheduler.forecast import RememberingForecaster, forecast, forecast_all
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.settings import Settings
@@ -154,6 +154,27 @@ def test_the_newest_jobs_of_the_newest_tasks_are_remembered() -> None:
     assert len(jobs.of("task0")) == 1
 
 
+def test_a_job_that_became_slower_is_seen_at_its_present_speed() -> None:
+    sizes = [(1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 3)]
+    before = samples(law(), sizes, at=NOW - 600.0)
+    slow = lambda w, p: law()(w, p) / 3.0  # noqa: E731
+    after = samples(slow, [(6, 3)], at=NOW - 20.0) + samples(slow, [(6, 3)], at=NOW)
+    assert error(outlook_of(young(measured=before + after)), slow) < 0.25
+
+
 def test_a_job_told_twice_counts_once_and_one_without_losses_not_at_all() -> None:
     jobs = EndedJobs([ended("a"), ended("b"), ended("a"), ended("c", losses=(1.0,), loss_steps=(1.0,))])
     assert [job.id for job in jobs.of("zoo:cnn")] == ["b", "a"]
+
+
+# --- changes of size -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_change_of_a_job_is_judged_by_those_of_others() -> None:
+    experienced = replace(young(), id="old", rescale_seconds=(30.0,) * 6)
+    fresh = replace(young(), id="new")
+    alone = outlook_of(fresh).stop_seconds
+    new, old = forecast_all([fresh, experienced], NOW, Settings())  # by id
+    assert alone < 3.0
+    assert new.stop_seconds > 15.0
+    assert old.stop_seconds == pytest.approx(30.0, rel=0.2)
