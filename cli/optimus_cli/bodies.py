@@ -29,6 +29,7 @@ class JobResult(TypedDict):
     final_loss: float | None
     metrics: dict[str, float | None]
     checkpoint: str | None
+    model: str | None
     error: str | None
 
 

@@ -149,7 +149,8 @@ def _result_facts(job: Job) -> list[tuple[str, RenderableType]]:
         ("Final loss", wording.number(result["final_loss"], wording.LOSS_DIGITS)),
         ("Metrics", metrics or wording.UNKNOWN),
     ]
-    return [*facts, ("Checkpoint", result["checkpoint"])] if result["checkpoint"] else facts
+    paths = [("Checkpoint", result["checkpoint"]), ("Model", result.get("model"))]
+    return facts + [(name, path) for name, path in paths if path]
 
 
 def convergence(rule: dict[str, Any]) -> str:

@@ -76,6 +76,8 @@ class ResultReported:
     """With `FAILED`: what went wrong."""
     checkpoint: str | None = None
     """Where the last checkpoint is: a path or URL that the job's tasks can read."""
+    model: str | None = None
+    """Where the trained model is, likewise."""
 
 
 @dataclass(frozen=True, slots=True)

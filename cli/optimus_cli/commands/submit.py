@@ -55,6 +55,9 @@ def submit(
     evaluate_epochs: Annotated[
         float | None, typer.Option(help="Evaluate every so many epochs.", rich_help_panel=CONVERGENCE)
     ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="Of gradients on the wire: none, fp16, bf16, int8 or topk.")
+    ] = None,
     workers_min: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
     workers_max: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
     servers_min: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
@@ -117,6 +120,7 @@ def submit(
         Flag("--target-metric", ("convergence", "target_metric"), parse_target("--target-metric", target_metric)),
         Flag("--max-cost", ("convergence", "max_cost"), max_cost),
         Flag("--evaluate-epochs", ("evaluate_epochs",), evaluate_epochs),
+        Flag("--compression", ("compression",), compression),
         Flag("--workers-min", ("workers", "min"), workers_min),
         Flag("--workers-max", ("workers", "max"), workers_max),
         Flag("--servers-min", ("servers", "min"), servers_min),

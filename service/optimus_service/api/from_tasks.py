@@ -123,6 +123,7 @@ def report_result(
         metrics=result.metrics,
         error=result.error,
         checkpoint=result.checkpoint,
+        model=result.model,
     )
     is_repetition = services.repository.get_job(job_id).result is not None
     job = services.repository.advance_job(job_id, event, services.clock())

@@ -562,6 +562,11 @@ class ExplanationBody(Body):
     confidence: float | None = Field(description="of the forecast behind the decision, 0 to 1")
     expected: ExpectedBody
     last_rescale: RescaleEffectBody | None
+    troubles: list[str] = Field(
+        default_factory=list,
+        description="what keeps its tasks from running, as the cluster says",
+        examples=[["digits-x7k2p-worker-1-0: ImagePull: no such image"]],
+    )
 
 
 class EffectBody(Body):

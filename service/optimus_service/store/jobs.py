@@ -192,6 +192,7 @@ def _result_document(result: lifecycle.ResultReported) -> Document:
         "metrics": dict(result.metrics),
         "error": result.error,
         "checkpoint": result.checkpoint,
+        "model": result.model,
     }
 
 

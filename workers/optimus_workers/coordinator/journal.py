@@ -65,6 +65,7 @@ class Ended:
     metrics: dict[str, float | None] = field(default_factory=dict)
     checkpoint: str | None = None
     error: str | None = None
+    model: str | None = None
 
 
 JournalRecord = Profiled | Forming | Formed | Reported | Ended

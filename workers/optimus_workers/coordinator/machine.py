@@ -241,7 +241,7 @@ class Coordinator:
                 self._save_progress(name, message)
             case Evaluated():
                 if self.phase is Phase.EVALUATING and name == self._evaluator:
-                    self._finish(message.metrics)
+                    self._finish(message.metrics, message.model)
             case Leave():
                 self._wants_to_leave(self.tasks[name])
             case Failed():
@@ -504,8 +504,8 @@ class Coordinator:
             self._do(Send(self._evaluator, Evaluate(self.epoch)))
             self.phase = Phase.EVALUATING
 
-    def _finish(self, metrics: dict[str, float]) -> None:
-        self._end(success(self.version, self._losses.mean, metrics, self._checkpoint_path))
+    def _finish(self, metrics: dict[str, float], model: str | None = None) -> None:
+        self._end(success(self.version, self._losses.mean, metrics, self._checkpoint_path, model))
         self._close("the job is done", LET_GO)
 
     def _fail(self, error: str) -> None:

@@ -119,5 +119,6 @@ def result_body(ended: Ended) -> dict[str, Any]:
         "final_loss": ended.final_loss,
         "metrics": ended.metrics,
         "checkpoint": ended.checkpoint,
+        "model": ended.model,
         "error": ended.error,
     }

@@ -10,10 +10,12 @@ ERROR_CHARACTERS = 8_000
 """The tail of a traceback that goes into the result: the end says what went wrong."""
 
 
-def success(step: int, loss: float | None, metrics: dict[str, float], checkpoint: str | None) -> Ended:
+def success(
+    step: int, loss: float | None, metrics: dict[str, float], checkpoint: str | None, model: str | None = None
+) -> Ended:
     """The job is done; figures that are not finite become None."""
     figures = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    return Ended("succeeded", step, loss, figures, checkpoint)
+    return Ended("succeeded", step, loss, figures, checkpoint, model=model)
 
 
 def failure(step: int, loss: float | None, error: str, checkpoint: str | None) -> Ended:

@@ -301,6 +301,8 @@ class Evaluated:
 
     epoch: int
     metrics: dict[str, float] = field(default_factory=dict)
+    model: str | None = None
+    """Path of the file that has the trained model's `state_dict`; None: it could not be written."""
 
 
 @dataclass(frozen=True, slots=True)

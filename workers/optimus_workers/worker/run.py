@@ -319,11 +319,12 @@ class _Worker:
         if self._session is None or self._session.join.epoch != message.epoch:
             return
         metrics = _users(lambda: evaluate(self._task, self._flat))
+        model: str | None = None
         try:
-            export_model(self._flat, self._environment.job_directory)
+            model = str(export_model(self._flat, self._environment.job_directory))
         except OSError as error:
             log.warning("the model is in the checkpoint only: %s", error)
-        self._send(Evaluated(message.epoch, metrics))
+        self._send(Evaluated(message.epoch, metrics, model))
 
     def _report_user_error(self, error: UserCodeFailed) -> int:
         """Tell the coordinator what the user's code raised; it ends the job."""
