@@ -17,7 +17,7 @@ MAX_PER_TASK = 16
 MAX_TASKS = 512
 """Tasks remembered, those that ended last: with 16 jobs of at most 128 losses each, some 20 MB."""
 LEAST_LOSSES = 5
-"""A run that told fewer losses says nothing about others."""
+"""A run that told fewer losses says nothing about the losses of others."""
 
 _PriorKey = tuple[tuple[str, ...], float, str]
 """Ids of the ended jobs, steps per epoch and project of the active one."""
@@ -34,7 +34,7 @@ class EndedJobs:
 
     def add(self, job: EndedJob) -> None:
         """Remember one more, the newest; a job that told too little, or has no task's name, is passed over."""
-        if not job.task or len(job.losses) < LEAST_LOSSES:
+        if not job.task or (len(job.losses) < LEAST_LOSSES and not job.speed_samples):
             return
         known = self._by_task.pop(job.task, ())
         others = tuple(other for other in known if other.id != job.id)
@@ -71,7 +71,9 @@ class LossPriors:
 
 
 def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:
-    """The run in steps of a job that has so many in an epoch."""
+    """The run in steps of a job that has so many in an epoch; None if it told too few losses."""
+    if len(ended.losses) < LEAST_LOSSES:
+        return None
     stretch = steps_per_epoch / ended.steps_per_epoch
     steps = [step * stretch for step in ended.loss_steps]
     return FinishedRun.of(steps, ended.losses, same_project=ended.project == project)

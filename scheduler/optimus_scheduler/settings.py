@@ -37,7 +37,7 @@ class Settings:
     """A task that makes its job less than 1 % faster is not worth starting: measurements are not that exact."""
     uncertainty_discount: float = 0.3
     """How much of its gain a job loses whose forecast is worth nothing (the paper's constant 0.95, made graded)."""
-    growth_factor: float = 2.0
+    growth_factor: float = 4.0
     """A job whose speed is still being learned grows at most by this factor: extrapolating further is guessing."""
     near_equal_gain: float = 0.2
     """While learning, moves within this fraction of the best gain are equal and the most instructive is taken."""
@@ -53,6 +53,8 @@ class Settings:
     # --- charging for changes
     horizon_seconds: float = 600.0
     """No saving further away than this counts: by then other jobs will have come and gone."""
+    least_horizon_seconds: float = 120.0
+    """... and no size is expected to last for less."""
     rescale_margin: float = 2.0
     """A change has to save so many times what it costs: predictions err, and every change is felt."""
     least_speedup: float = 0.05

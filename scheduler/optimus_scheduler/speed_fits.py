@@ -30,9 +30,12 @@ MAX_SIMILAR = 4
 """Ended jobs whose speeds are used, the newest."""
 _OTHERS_WEIGHT = 0.3
 """A size measured by another job counts as so much of a measured one, and less with each size measured by itself."""
+_LEVEL_DOUBT, _USUAL_LEVEL = 0.5, 0.3
+"""Squared error of the others' model at one size, over how much levels of jobs of one task differ (squared, in
+logarithms), and how much that usually is; measured, see docs/models.md."""
 _LEAST_WEIGHT = 0.1
 """Weight of old measurements of all-reduce jobs."""
-_OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.8, 0.5, 0.2
+_OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.9, 0.6, 0.2
 """What is left of the confidence in speeds that ended jobs of the same project measured with the same batch, ended
 jobs otherwise, and that were calculated; as long as the job itself has measured nothing."""
 
@@ -66,7 +69,8 @@ class SpeedData(NamedTuple):
             spec.project,
             settings.sample_half_life_seconds,
             settings.full_weight_steps,
-            similar[-MAX_SIMILAR:],
+            # Those with the same batch first, as they scale alike; of these the newest.
+            tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.global_batch_size))[-MAX_SIMILAR:],
             () if similar or job.speed_samples else job.calculated_speeds,
         )
 
@@ -191,10 +195,15 @@ def _fit(points: _Points, mode: Mode, batch: int | None) -> SpeedModel:
 
 
 def _level(own: _Points, others: SpeedModel) -> float:
-    """How many times as fast the job is as the others were, over the sizes that it measured."""
+    """How many times as fast the job is as the others were, by the sizes that it measured; few of them may mislead."""
     ratios = np.log(own.speeds / others.predict(own.workers, own.servers))
     usable = np.isfinite(ratios) & (own.weights > 0)
-    return float(np.exp(np.average(ratios[usable], weights=own.weights[usable]))) if usable.any() else 1.0
+    if not usable.any():
+        return 1.0
+    n_sizes = len(set(zip(own.workers[usable].tolist(), own.servers[usable].tolist(), strict=True)))
+    mean = float(np.average(ratios[usable], weights=own.weights[usable]))
+    doubt = _LEVEL_DOUBT / (1.0 + (mean / _USUAL_LEVEL) ** 2)  # a factor of three is no error of the model
+    return float(np.exp(mean * n_sizes / (n_sizes + doubt)))
 
 
 def _trust(data: SpeedData) -> float:

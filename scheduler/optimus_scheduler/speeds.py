@@ -51,6 +51,10 @@ class Speeds:
             self._predict_block(*size)
         return self._known[size]
 
+    def many(self, workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) speeds of sizes with at least one worker."""
+        return self.model.predict(workers, np.maximum(servers, 1))
+
     def remember(self, key: Hashable, ladder: object) -> None:
         """Keep a ladder; of a few kinds only, as the cluster's capacity, which is part of the key, may change."""
         if len(self.ladders) >= _MOST_LADDERS:

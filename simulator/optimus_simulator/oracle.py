@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.forecast import RememberingForecaster
@@ -34,6 +35,10 @@ class TrueSpeeds(Speeds):
         if size not in self._known:
             self._known[size] = self._truth.oracle_speed(*size) * self._wrong_by(size) * self._factor
         return self._known[size]
+
+    def many(self, workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
+        sizes = zip(workers.tolist(), servers.tolist(), strict=True)
+        return np.array([self.at(Allocation(*size)) for size in sizes])
 
     def _wrong_by(self, size: tuple[int, int]) -> float:
         if not self._error:

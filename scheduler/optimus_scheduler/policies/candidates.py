@@ -94,9 +94,14 @@ def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, sett
 def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:
     """(n,) the part of its work that a change costs each job while the change lasts, up to 1.
 
-    That is the stop, with a margin, by the time until the job ends or other jobs will have come and gone.
+    That is the stop, with a margin, by how long the new size will last: as long again as the present one has (who was
+    changed a moment ago will be again), but no longer than the job, nor than until other jobs will have come and gone.
     """
-    seconds = [min(one.remaining_seconds(one.present), settings.horizon_seconds) if one.is_held else 1.0 for one in outlooks]
+    least, most = settings.least_horizon_seconds, settings.horizon_seconds
+    seconds = [
+        min(one.remaining_seconds(one.present), most, max(one.held_seconds, least)) if one.is_held else most
+        for one in outlooks
+    ]
     stops = np.array([one.stop_seconds for one in outlooks]) * settings.rescale_margin
     return np.minimum(stops / np.maximum(np.array(seconds), 1e-3), 1.0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.candidates import BoolArray, Candidates
+from optimus_scheduler.policies.candidates import BoolArray, Candidates, charges
 from optimus_scheduler.policies.ladders import FloatArray, IntArray
 from optimus_scheduler.settings import Settings
 
@@ -34,22 +34,45 @@ def claims(
     the waiting jobs that have waited too long, the longest overdue first, and none passes them: so nobody starves,
     however many short jobs arrive.
     """
-    row = candidates.first[:-1].copy()
+    row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
+    kept, late, others = _in_order(outlooks, candidates, settings)
     may_start = np.ones(len(outlooks), dtype=bool)
-    late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not (one.is_held or one.claimed)}
-    for j in _kept(outlooks, settings):
+    for j in kept:
         wanted = _row_of(outlooks[j], candidates, j, settings)
         if (demand[wanted] <= room + 1e-9).all():
             row[j], room = wanted, room - demand[wanted]
-    for j in sorted((j for j, seconds in late.items() if seconds > 0), key=lambda j: (-late[j], outlooks[j].id)):
-        least = candidates.first[j] + 1
-        if (demand[least] <= room + 1e-9).all():
-            row[j], room = least, room - demand[least]
+    for j in late:
+        if (demand[least[j]] <= room + 1e-9).all():
+            row[j], room = least[j], room - demand[least[j]]
             continue
         may_start = np.array([one.is_held for one in outlooks]) | (row > candidates.first[:-1])
-        room = np.maximum(room - demand[least], 0.0)
+        room = np.maximum(room - demand[least[j]], 0.0)
         break
+    open_to = [j for j in others if may_start[j]]
+    together = demand[least[open_to]].sum(axis=0)
+    if (together <= room + 1e-9).all():
+        row[open_to], room = least[open_to], room - together
+        return Claims(row, may_start, room)
+    for j in open_to:
+        if (demand[least[j]] <= room + 1e-9).all():
+            row[j], room = least[j], room - demand[least[j]]
     return Claims(row, may_start, room)
+
+
+def _in_order(
+    outlooks: Sequence[Outlook], candidates: Candidates, settings: Settings
+) -> tuple[list[int], list[int], list[int]]:
+    """Jobs that keep something, waiting jobs that are overdue, and the others, each in the order of their turn."""
+    kept = _kept(outlooks, settings)
+    late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not (one.is_held or one.claimed)}
+    overdue = sorted((j for j, seconds in late.items() if seconds > 0), key=lambda j: (-late[j], outlooks[j].id))
+    least = candidates.first[:-1] + 1
+    gain = candidates.plain[least] / candidates.cost[least]
+    # Who runs loses by being paused what it would pay to go on.
+    gain = gain * (1.0 + np.where([one.is_held for one in outlooks], charges(outlooks, settings), 0.0))
+    first = {*kept, *overdue}
+    others = sorted((j for j in range(len(outlooks)) if j not in first), key=lambda j: (-gain[j], j))
+    return kept, overdue, others
 
 
 def overdue_seconds(outlook: Outlook, settings: Settings) -> float:

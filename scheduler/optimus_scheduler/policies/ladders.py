@@ -55,7 +55,7 @@ class Ladders:
             if known[id(one.speeds), key] is None
         }
         rows = list(missing.values())
-        built = _climb([outlooks[j] for j in rows], self.worker_shares[rows], self.server_shares[rows])
+        built = _build([outlooks[j] for j in rows], self.worker_shares[rows], self.server_shares[rows])
         for j, ladder in zip(rows, built, strict=True):
             known[id(outlooks[j].speeds), keys[j]] = ladder
             outlooks[j].speeds.remember(keys[j], ladder)
@@ -74,6 +74,33 @@ def _shares(outlooks: Sequence[Outlook], capacity: Resources) -> tuple[FloatArra
     workers = np.array([share(one.job.spec.worker.resources) for one in outlooks])
     servers = np.array([share(one.job.spec.server.resources) for one in outlooks])
     return np.maximum(workers, 1e-9), np.maximum(servers, 1e-9)
+
+
+def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    """A job of which only one role can grow has no choice of steps; the others climb together."""
+    straight = np.array([_is_straight(one) for one in outlooks], dtype=bool)
+    climbing = np.flatnonzero(~straight)
+    climbed = iter(_climb([outlooks[j] for j in climbing], worker_shares[climbing], server_shares[climbing]))
+    shares = zip(worker_shares.tolist(), server_shares.tolist(), strict=True)
+    return [
+        _straight(one, *each) if is_straight else next(climbed)
+        for one, each, is_straight in zip(outlooks, shares, straight.tolist(), strict=True)
+    ]
+
+
+def _is_straight(outlook: Outlook) -> bool:
+    least, most = outlook.minimum, outlook.maximum
+    return least.servers == most.servers or least.workers == most.workers
+
+
+def _straight(outlook: Outlook, worker_share: float, server_share: float) -> Ladder:
+    least, most = outlook.minimum, outlook.maximum
+    workers = np.arange(least.workers, most.workers + 1)
+    servers = np.arange(least.servers, most.servers + 1)
+    workers, servers = np.broadcast_arrays(workers, servers)
+    speeds = np.concatenate([[0.0], outlook.speeds.many(workers, servers)])
+    workers, servers = np.concatenate([[0], workers]), np.concatenate([[0], servers])
+    return Ladder(workers, servers, speeds, workers * worker_share + servers * server_share)
 
 
 def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
