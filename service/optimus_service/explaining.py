@@ -44,6 +44,8 @@ class Case:
     capacity: Resources | None = None
     """Of schedulable nodes; None: unknown."""
     policy: str = "optimus"
+    troubles: Sequence[str] = ()
+    """What keeps its tasks from running, as the cluster says."""
 
 
 def explanation_of(case: Case) -> ExplanationBody:
@@ -54,6 +56,7 @@ def explanation_of(case: Case) -> ExplanationBody:
     expected = _expected(case, start)
     sentences = [
         words.message,
+        *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *_on_gains(case, words, marginal),
         *_on_waiting(case, start),
         *_on_the_end(case, expected),
@@ -76,6 +79,7 @@ def explanation_of(case: Case) -> ExplanationBody:
         confidence=None if decision is None else finite(decision.forecast.get("confidence")),
         expected=expected,
         last_rescale=effect,
+        troubles=list(case.troubles),
     )
 
 

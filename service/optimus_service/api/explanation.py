@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from optimus_scheduler.types import Resources
+from optimus_scheduler.types import Resources, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented
 from optimus_service.api.schemas import ExplanationBody
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.explaining import Case, explanation_of
+
+_RECENT_SECONDS = 900.0
+"""A refusal is told once; what was told longer ago may be over."""
+_RECENT_EVENTS = 20
+"""Newest events of the job among which refusals are looked for."""
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -34,8 +39,30 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
             decisions=decisions,
             capacity=_capacity(services),
             policy=services.settings.policy,
+            troubles=() if job.state.is_final else _troubles(services, job_id),
         )
     )
+
+
+def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
+    """What keeps its tasks from running: what the cluster says of them, and what it refused in the last rounds."""
+    try:
+        tasks = [task for task in services.cluster.tasks() if task.key.job_id == job_id]
+    except ClusterUnavailable as error:
+        return (f"it cannot be asked: {error}",)
+    troubles = {
+        task.key.name: f"{task.key.name}: {task.trouble.code}: {task.trouble.message}"
+        for task in tasks
+        if task.trouble is not None and task.phase is not TaskPhase.EXITED
+    }
+    there = {task.key.name for task in tasks}
+    for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
+        is_recent = event.at > services.clock() - _RECENT_SECONDS
+        is_refusal = event.type == "ActionFailed" and event.data.get("reason") is not None
+        refused = event.data.get("task") if is_refusal and is_recent else None
+        if refused is not None and refused not in there and refused not in troubles:
+            troubles[refused] = event.message
+    return tuple(troubles[name] for name in sorted(troubles))
 
 
 def _capacity(services: Services) -> Resources | None:

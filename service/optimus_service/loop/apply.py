@@ -138,7 +138,8 @@ class Applier:
         _log.warning("action failed", action=_words(action), error=str(error))
         reason = error.trouble.code if isinstance(error, TaskRefused) else None
         if reason is None or self._refusals.get(_words(action)) != message:  # a refusal is told once
-            data = {"error": str(error), "reason": reason}
+            task = action.task.key.name if isinstance(action, StartTask) else None
+            data = {"error": str(error), "reason": reason, "task": task}
             self._repository.add_event(_job_id(action), "ActionFailed", message, data, self._clock())
         self._refusals[_words(action)] = message
         return message

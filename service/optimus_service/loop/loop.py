@@ -83,6 +83,8 @@ class SchedulingLoop:
         self._problem: str | None = None
         self._live: frozenset[TaskKey] = frozenset()
         """Tasks that had not exited when the cluster was last asked."""
+        self._open_nodes: frozenset[str] | None = None
+        """Nodes that tasks could be placed on then."""
 
     # --- from any thread --------------------------------------------------------------------------------------------
 
@@ -166,15 +168,18 @@ class SchedulingLoop:
             _log.warning("the lease could not be given up and will run out", error=str(error))
 
     def _watch(self) -> None:
-        """Ask for a round when a task has exited or vanished since the last look."""
+        """Ask for a round when a task has exited or vanished, or nodes came or went, since the last look."""
         try:
             live = frozenset(task.key for task in self._cluster.tasks() if task.phase is not TaskPhase.EXITED)
+            open_nodes = frozenset(node.name for node in self._cluster.nodes() if node.schedulable)
         except ClusterUnavailable as error:
             self._report(f"the cluster is not available: {error}")
             return
         if self._live - live:
             self.trigger("task exited")
-        self._live = live
+        if self._open_nodes is not None and open_nodes != self._open_nodes:
+            self.trigger("nodes changed")
+        self._live, self._open_nodes = live, open_nodes
 
     def _round(self, fence: int) -> float:
         """Run a round; how many seconds later the next one is due."""
