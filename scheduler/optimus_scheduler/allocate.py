@@ -10,7 +10,16 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placer, Post, Request
 from optimus_scheduler.policies.base import Contest, Grant, Policy
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Allocation, Directive, Reason, Resources, Role, Snapshot
+from optimus_scheduler.types import (
+    NOTHING,
+    Allocation,
+    Architecture,
+    Directive,
+    Reason,
+    Resources,
+    Role,
+    Snapshot,
+)
 
 
 def allocate(
@@ -66,8 +75,12 @@ def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
 
 
 def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str], policy: Policy) -> Request:
-    """What is to be placed so that the job has `allocation`."""
-    stays = policy.keeps_places or allocation == outlook.present
+    """What is to be placed so that the job has `allocation`.
+
+    Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
+    """
+    is_ring = outlook.job.spec.architecture is Architecture.ALLREDUCE
+    stays = allocation == outlook.present or (policy.keeps_places and not is_ring)
     return Request(
         job_id=outlook.id,
         worker=outlook.job.spec.worker.resources,
