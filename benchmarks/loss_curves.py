@@ -8,19 +8,21 @@ of a curve, n >= 5, and is asked for the rest:
 * final-loss error: |mean prediction over the last 2 % of the points - mean loss there| / largest |loss| of the run;
 * convergence error: |predicted - true epoch| / true, where a run has converged at the first e at which its smoothed
   loss fell by less than 1 % of its maximum between e-3 and e, at e, e+1 and e+2. Only curves that converge after the
-  prefix count, only predictions after the prefix are considered, and they are capped at 10·N;
+  prefix count, and predictions are capped at 10·N. A `LossCurve` of ours is asked by `convergence_step` for measured
+  losses; for the others, and for all of them in the column `on_curve`, the rule is applied to the predicted losses
+  after the prefix;
 * coverage: how often the model's 80 % interval holds the final loss, and how often that of `convergence_step` holds the
   convergence epoch (models that are a `LossCurve`; the same curves as for the convergence error).
 
-No model is given learning rates. `ours + runs` is also given finished runs: the curves of the same family that come
-from other sources or stand earlier in the file; no other model sees more than the prefix. What was fixed while looking
-at such files is said in docs/models.md.
+No model of the first table is given learning rates. `ours + runs` is also given finished runs: the curves of the same
+family that come from other sources or stand earlier in the file; no other model sees more than the prefix. A second
+table holds the curves with logged learning rates; `ours + rates` knows those of the whole run. What was fixed while
+looking at such files is said in docs/models.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import sys
@@ -31,39 +33,21 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from benchmarks.training_logs import (
+    LEAST_POINTS,
+    Curve,
+    FloatArray,
+    convergence_epoch,
+    smoothed,
+    usable_curves,
+)
 
 from optimus_models import FinishedRun, LossCurve, Prediction, Prior, Rule, convergence_step
 
-FloatArray = NDArray[np.float64]
-
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
-LEAST_POINTS = 5
 TAIL_SHARE = 0.02
-SMOOTHED_SHARE = 40
-"""The smoothing window is the N-th part of a curve by this number."""
 CAP = 10
 """A predicted convergence epoch is at most this multiple of the length of the curve."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One training log."""
-
-    name: str
-    source: str
-    family: str
-    steps: FloatArray
-    losses: FloatArray
-
-    @property
-    def largest(self) -> float:
-        return float(np.max(np.abs(self.losses)))
-
-    @property
-    def spacing(self) -> float:
-        """Mean distance of its steps."""
-        return float((self.steps[-1] - self.steps[0]) / (len(self.steps) - 1))
 
 
 class Forecaster(Protocol):
@@ -97,6 +81,11 @@ MODELS: Mapping[str, Fit] = {
     "last value": lambda curve, n: LastValue(curve.losses[:n]),
 }
 WITH_HISTORY = "ours + runs"
+WITH_RATES: Mapping[str, Fit] = {
+    **{name: MODELS[name] for name in ("paper", "ours")},
+    "ours + rates": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n], curve.rates),
+}
+"""Models that are compared where the learning rates of the whole run are known."""
 
 
 def ours_with_history(curves: Sequence[Curve]) -> Fit:
@@ -149,52 +138,6 @@ class Score:
 
 def _percent(errors: list[float], percentile: float) -> float | None:
     return 100.0 * float(np.percentile(errors, percentile)) if errors else None
-
-
-def load_curves(path: Path) -> list[Curve]:
-    """All curves of a file, in its order; rows whose loss is empty or no number are NaN."""
-    rows: dict[str, list[dict[str, str]]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            rows.setdefault(row["curve"], []).append(row)
-    return [
-        Curve(
-            name=name,
-            source=group[0].get("source", ""),
-            family=group[0].get("family", ""),
-            steps=np.array([float(row["k"]) for row in group]),
-            losses=np.array([float(row["loss"] or "nan") for row in group]),
-        )
-        for name, group in rows.items()
-    ]
-
-
-def usable_curves(path: Path) -> list[Curve]:
-    """Those whose losses are all finite and that are long enough for a prefix."""
-    curves = load_curves(path)
-    return [curve for curve in curves if np.all(np.isfinite(curve.losses)) and len(curve.losses) > LEAST_POINTS]
-
-
-def smoothed(losses: FloatArray) -> FloatArray:
-    """Centred moving average of max(3, N/40 made odd) points, narrower at the ends."""
-    n = len(losses)
-    half = max(3, (n // SMOOTHED_SHARE) | 1) // 2
-    total = np.concatenate([[0.0], np.cumsum(losses)])
-    here = np.arange(n)
-    first, last = np.maximum(here - half, 0), np.minimum(here + half + 1, n)
-    means: FloatArray = (total[last] - total[first]) / (last - first)
-    return means
-
-
-def convergence_epoch(losses: FloatArray, largest: float, after: int = 0) -> int | None:
-    """The first epoch (counted from 1) beyond `after` at which the rule of the figures holds; None if it never does."""
-    fell = np.full(len(losses), np.inf)
-    fell[3:] = losses[:-3] - losses[3:]
-    small = fell < 0.01 * largest
-    holds = small[:-2] & small[1:-1] & small[2:]
-    epochs = np.flatnonzero(holds) + 1
-    later = epochs[epochs > after]
-    return int(later[0]) if len(later) else None
 
 
 def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
@@ -252,6 +195,10 @@ def _epoch_on_curve(model: Forecaster, curve: Curve, n: int) -> int:
     return convergence_epoch(predicted, largest, after=n - 1) or cap
 
 
+def _report(results: Mapping[str, Mapping[float, Score]]) -> dict[str, dict[str, dict[str, float | int | None]]]:
+    return {name: {f"{p:g}": score.summary() for p, score in scores.items()} for name, scores in results.items()}
+
+
 def _print_table(results: Mapping[str, Mapping[float, Score]]) -> None:
     columns = (
         "final_median",
@@ -281,11 +228,14 @@ def main(arguments: list[str] | None = None) -> int:
     curves = usable_curves(path)
     models = {**MODELS, WITH_HISTORY: ours_with_history(curves)}
     results = {name: evaluate(fit, curves) for name, fit in models.items()}
+    logged = [curve for curve in curves if curve.rates is not None]
+    with_rates = {name: evaluate(fit, logged) for name, fit in WITH_RATES.items()} if logged else {}
     if options.json:
-        report = {name: {f"{p:g}": score.summary() for p, score in scores.items()} for name, scores in results.items()}
-        print(json.dumps({"curves": len(curves), "percent": report}, indent=2))
+        tables = {"percent": _report(results), "percent_with_learning_rates": _report(with_rates)}
+        print(json.dumps({"curves": len(curves), "curves_with_learning_rates": len(logged), **tables}, indent=2))
     else:
         _print_table(results)
+        _print_table(with_rates)
     return 0
 
 

@@ -18,7 +18,7 @@ mpl.use("Agg")  # before pyplot is loaded: no screen is needed
 
 import matplotlib.pyplot as plt
 import numpy as np
-from benchmarks import loss_curves, speed_drift, speed_models
+from benchmarks import loss_curves, speed_drift, speed_models, training_logs
 from matplotlib.axes import Axes
 
 from optimus_models import FinishedRun, LossCurve, Prior
@@ -36,7 +36,7 @@ _DPI = 90
 
 def draw_loss_errors(data: Path, out: Path) -> None:
     """Error of the predicted final loss after each part of the run: median and 90th percentile over curves."""
-    curves = loss_curves.usable_curves(data / "curves.csv")
+    curves = training_logs.usable_curves(data / "curves.csv")
     models = {**loss_curves.MODELS, loss_curves.WITH_HISTORY: loss_curves.ours_with_history(curves)}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     parts = [100 * prefix for prefix in loss_curves.PREFIXES]

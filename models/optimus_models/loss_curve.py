@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from optimus_models.history import FloatArray, LossHistory
 from optimus_models.inverse_law import InverseLaw, fit_inverse_laws
 from optimus_models.loss_batch import LossBatch
 from optimus_models.power_mixture import PowerMixture, fit_power_mixtures
+from optimus_models.rate_schedule import RateSchedule
 
 Option = Literal["ours", "paper"]
 
@@ -67,13 +68,15 @@ class LossCurve:
     """None when nothing is known."""
     experts: Experts | None = field(default=None, repr=False)
     """Finished runs of the same family, if there are any."""
+    schedule: RateSchedule | None = field(default=None, repr=False)
+    """Learning rates to come, if they are known."""
 
     @classmethod
     def fit(
         cls,
         steps: ArrayLike,
         losses: ArrayLike,
-        learning_rates: ArrayLike | None = None,  # noqa: ARG003 no use of it held up across sources (docs/models.md)
+        learning_rates: ArrayLike | None = None,
         *,
         option: Option = "ours",
         history: Prior | None = None,
@@ -81,10 +84,13 @@ class LossCurve:
         """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
 
         `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
-        Eq. 1 by non-negative least squares. `learning_rates` (one per point) may be given; no option uses them yet.
+        Eq. 1 by non-negative least squares. `learning_rates`, one per point and then one for each point to come (a
+        schedule is known in advance), let `ours` expect a little more where they will be lowered (`rate_schedule`).
         `history`: finished runs of the same family, which `ours` follows as far as this one has gone their way.
         """
-        return cls.fit_many([LossHistory.of(steps, losses)], option=option, priors=[history])[0]
+        curve = cls.fit_many([LossHistory.of(steps, losses)], option=option, priors=[history])[0]
+        schedule = None if learning_rates is None else RateSchedule.of(steps, learning_rates)
+        return curve if schedule is None else replace(curve, schedule=schedule)
 
     @classmethod
     def fit_many(
@@ -142,6 +148,8 @@ class LossCurve:
         """The normalised loss at `k` (n,)."""
         assert self.mixture is not None
         own, spread = self.mixture.loss_and_spread(k)
+        if self.schedule is not None:
+            own = own * self.schedule.factors(k)
         if self.experts is None:
             return _Forecast(own, spread, 1.0, np.zeros(len(k)))
         present = float(self.mixture.loss(np.array([self.experts.last_step]))[0])

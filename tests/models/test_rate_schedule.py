@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_models import LossCurve
+from optimus_models.rate_schedule import RateSchedule
+
+MakeLosses = Callable[..., Any]
+STEPS = np.arange(1.0, 41.0)
+ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def test_a_lowered_rate_lowers_the_loss_after_it_only(make_losses: MakeLosses) -> None:
+    losses = make_losses(STEPS, noise=0.0)
+    drop_at_60 = np.where(np.arange(1, 101) < 60, 0.1, 0.01)
+    plain, informed = LossCurve.fit(STEPS, losses), LossCurve.fit(STEPS, losses, drop_at_60)
+    before, after = np.array([20.0, 50.0]), np.array([61.0, 90.0])
+    np.testing.assert_allclose(informed.predict(before), plain.predict(before))
+    assert np.all(informed.predict(after) < plain.predict(after))
+
+
+@pytest.mark.parametrize("rates", [np.full(100, 0.1), np.linspace(0.1, 0.2, 100), np.full(40, 0.1), [], [np.nan] * 100])
+def test_rates_that_are_not_lowered_change_nothing(make_losses: MakeLosses, rates: Any) -> None:
+    losses = make_losses(STEPS, noise=0.0)
+    ahead = np.array([50.0, 100.0])
+    np.testing.assert_allclose(
+        LossCurve.fit(STEPS, losses, rates).predict(ahead), LossCurve.fit(STEPS, losses).predict(ahead)
+    )
+
+
+def test_the_paper_option_does_not_look_at_rates(make_losses: MakeLosses) -> None:
+    losses, falling = make_losses(STEPS, noise=0.0), np.linspace(0.1, 0.0, 100)
+    plain = LossCurve.fit(STEPS, losses, option="paper")
+    informed = LossCurve.fit(STEPS, losses, falling, option="paper")
+    np.testing.assert_array_equal(informed.predict([100.0]), plain.predict([100.0]))
+
+
+def test_a_rate_that_ends_at_zero_has_a_bounded_effect() -> None:
+    schedule = RateSchedule.of(STEPS, np.linspace(0.1, 0.0, 100))
+    assert schedule is not None
+    assert schedule.factors(np.array([1e6]))[0] == pytest.approx(0.9, abs=0.02)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=st.lists(ANYTHING, max_size=30), rates=st.lists(ANYTHING, max_size=400))
+def test_no_schedule_makes_it_raise(steps: list[float], rates: list[float]) -> None:
+    schedule = RateSchedule.of(steps, rates)
+    if schedule is not None:
+        factors = schedule.factors(np.array([0.0, 1.0, 1e9]))
+        assert np.all((factors > 0.8) & (factors <= 1.0))
+        assert len(schedule.steps) <= 256
