@@ -104,6 +104,8 @@ class Watcher:
         # Condensed page by page: a large cluster's pods are not held twice.
         self._mirror.replace(self._objects(), asked_at)
         self.n_lists += 1
+        if not self._listed.is_set():
+            self.problem = None  # what was listed is up to date; the watch is opened next
         self._listed.set()
 
     def _objects(self) -> Iterator[dict[str, Any]]:
