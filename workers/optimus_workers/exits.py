@@ -5,6 +5,8 @@ from __future__ import annotations
 LET_GO = 0
 USER_CODE_FAILED = 3
 COORDINATOR_GONE = 4
+HUNG = 5
+"""The training code gave no sign for too long (see `worker/watchdog.py`)."""
 TERMINATED = 143
 
 LEAVE_SECONDS = 20.0

@@ -231,6 +231,13 @@ class JobSpecBody(Body):
     checkpoint_seconds: float = Field(
         default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period"
     )
+    hang_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86400,
+        allow_inf_nan=False,
+        description="a worker whose code takes longer for one micro-batch is replaced; default: learned, 60 at least",
+    )
     compression: Literal["none", "fp16", "bf16", "int8", "topk"] = Field(
         default="none", description="how workers write gradients on the wire, see docs/training.md"
     )

@@ -124,6 +124,16 @@ class FakeService:
         return Handler
 
 
+@dataclass(frozen=True)
+class Host:
+    """Where a task runs."""
+
+    prefix: tuple[str, ...] = ()
+    """What its command line begins with."""
+    coordinator: str = "127.0.0.1"
+    """The coordinator's address, seen from there; the coordinator binds its own."""
+
+
 @dataclass
 class Job:
     """The processes of one job."""
@@ -134,11 +144,14 @@ class Job:
     port: int
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     n_coordinators: int = 0
+    hosts: dict[str, Host] = field(default_factory=dict)
+    """Tasks that run elsewhere than here."""
 
     def start(self, *names: str, command: Sequence[str] = ("-m", "optimus_workers")) -> None:
         """Start tasks by name, `job-ROLE-RANK-INCARNATION`."""
         for name in names:
             _, role, rank, _ = name.split("-")
+            host = self.hosts.get(name, Host())
             environment = {key: value for key, value in os.environ.items() if not key.startswith("OPTIMUS_")}
             environment |= {
                 "OPTIMUS_SERVICE_URL": self.service.url,
@@ -146,13 +159,13 @@ class Job:
                 "OPTIMUS_JOB_TOKEN": TOKEN,
                 "OPTIMUS_TASK_NAME": name,
                 "OPTIMUS_TASK_RANK": rank,
-                "OPTIMUS_COORDINATOR_ADDRESS": f"127.0.0.1:{self.port}",
+                "OPTIMUS_COORDINATOR_ADDRESS": f"{host.coordinator}:{self.port}",
                 "OPTIMUS_JOB_DIRECTORY": str(self.directory),
                 "OPTIMUS_JOB_SPEC": json.dumps(self.spec),
             }
             with (self.directory / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
-                    [sys.executable, *command, role],
+                    [*host.prefix, sys.executable, *command, role],
                     env=environment, stdout=log, stderr=subprocess.STDOUT,
                 )  # fmt: skip
 
@@ -238,7 +251,13 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """`make_job(task_args, **spec)`: a job whose coordinator runs; everything is gone after the test."""
     jobs: list[Job] = []
 
-    def make(task_args: dict[str, Any] | None = None, *, lease_seconds: float | None = None, **spec: Any) -> Job:
+    def make(
+        task_args: dict[str, Any] | None = None,
+        *,
+        lease_seconds: float | None = None,
+        hosts: dict[str, Host] | None = None,
+        **spec: Any,
+    ) -> Job:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         whole = {
@@ -250,7 +269,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             "checkpoint_seconds": 3600.0,
             "convergence": {},
         } | spec
-        job = Job(tmp_path, FakeService(), whole, port)
+        job = Job(tmp_path, FakeService(), whole, port, hosts=hosts or {})
         jobs.append(job)
         job.start_coordinator(lease_seconds)
         return job

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +52,12 @@ def make(
     dropout: bool = True,
     step_seconds: float = 0.0,
     fails_at: int = -1,
+    hangs_unless: str | None = None,
 ) -> TrainingTask:
-    """`step_seconds`: how long each slot is made to take; `fails_at`: the slot whose loss raises, by count."""
+    """`step_seconds`: how long each slot is made to take; `fails_at`: the slot whose loss raises, by count.
+
+    `hangs_unless`: a file without which the 30th slot hangs for ever, having made it: so one process hangs once.
+    """
     calls = 0
 
     def slow_loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
@@ -59,6 +65,9 @@ def make(
         calls += 1
         if calls == fails_at:
             raise ValueError("the user's mistake")
+        if hangs_unless and calls == 30 and not Path(hangs_unless).exists():
+            Path(hangs_unless).touch()
+            threading.Event().wait()
         if step_seconds:
             time.sleep(step_seconds)
         return loss(model, batch)

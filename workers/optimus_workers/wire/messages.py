@@ -263,10 +263,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class DataLost:
-    """Worker: a data connection broke."""
+    """Worker: a data connection broke, or could not be made."""
 
     epoch: int
     reason: str
+    server: Address | None = None
+    """To the server at this address; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

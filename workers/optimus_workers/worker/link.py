@@ -59,6 +59,7 @@ class Link:
         """`header`: epoch and rank of all frames. Parameters that arrive are written into `values` (the whole flat
         vector)."""
         self.connection = connection
+        self.address = server.address
         self.first, self.end = server.first, server.end
         self.chunks = chunks(server.first, server.end, parameter_floats)
         self._ends = dict(self.chunks)

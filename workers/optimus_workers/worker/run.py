@@ -52,6 +52,7 @@ from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.session import DataOptions, Exchanged, Session
+from optimus_workers.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class _Worker:
         self._newest_version = 0
         self._evaluations = Evaluations(environment.spec)
         self._pacer = CpuPacer(environment.cpu_limit)
+        self._watchdog = Watchdog(environment.spec.get("hang_seconds"))
         self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._telemetry = Telemetry(self._client.post_telemetry)
@@ -226,7 +228,7 @@ class _Worker:
         except (OSError, WireError) as error:
             session = self._session or session
             if session is not None and not self._n_interruptions:
-                self._send(DataLost(session.join.epoch, f"{type(error).__name__}: {error}"))
+                self._send(DataLost(session.join.epoch, f"{type(error).__name__}: {error}", session.lost))
 
     def _join(self, join: Join) -> None:
         self._close_session()
@@ -269,6 +271,7 @@ class _Worker:
 
     def _compute(self, join: Join, step: int) -> Computed:
         def after_each() -> None:
+            self._watchdog.sign()
             self._pacer.pace()
             self._check_interrupted()
 
@@ -276,7 +279,11 @@ class _Worker:
             slots = async_slots(self._task, self._seed, step)
         else:
             slots = sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot)
-        return _users(lambda: compute_slots(self._task, self._flat, slots, after_each))
+        self._watchdog.begin()
+        try:
+            return _users(lambda: compute_slots(self._task, self._flat, slots, after_each))
+        finally:
+            self._watchdog.end()
 
     def _record(
         self, join: Join, step: int, computed: Computed, exchanged: Exchanged, seconds: float, staleness: float | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from optimus_workers.wire.data import connect
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.frames import FrameType, Header
 from optimus_workers.wire.memory import FloatMemory
-from optimus_workers.wire.messages import Join, ServerRange
+from optimus_workers.wire.messages import Address, Join, ServerRange
 from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
 from optimus_workers.worker.compressor import Compressor
 from optimus_workers.worker.link import Link, Outgoing
@@ -64,6 +65,8 @@ class Session:
         self.version = -1
         """Of the worker's parameters; -1: not whole."""
         self._parameter_floats = parameter_floats
+        self.lost: Address | None = None
+        """The server whose connection failed."""
         self._links: list[Link] = []
         self._header = Header(FrameType.PUSH, epoch=join.epoch, source=join.rank)
         self._changed = threading.Event()  # set by links
@@ -74,10 +77,12 @@ class Session:
         for server in self.join.servers:
             if server.first == server.end:
                 continue  # more servers than 16-float units
+            self.lost = server.address
             link = self._connect(server, token, values)
             if link.connection.family == socket.AF_UNIX:
                 link.share(push if self._compressor is None and self._maps else None, maps_parameters=self._maps)
             link.start()
+            self.lost = None
             if self._aborted:
                 raise ConnectionOver("the session was aborted")
 
@@ -154,12 +159,19 @@ class Session:
             self._changed.clear()
             for link in self._links:
                 if link.error is not None:
+                    self.lost = link.address
                     raise link.error
             busy = [link for link in self._links if not link.is_complete]
             if not busy:
                 return
-            if not self._changed.wait(CHECK_SECONDS) and any(is_cut(link.connection) for link in busy):
-                raise ConnectionOver("a server does not answer")
+            if not self._changed.wait(CHECK_SECONDS):
+                self._check_reachable(busy)
+
+    def _check_reachable(self, links: Sequence[Link]) -> None:
+        for link in links:
+            if is_cut(link.connection):
+                self.lost = link.address
+                raise ConnectionOver(f"the server at {link.address[0]} does not answer")
 
     def _counts(self) -> tuple[int, int]:
         return sum(link.n_sent for link in self._links), sum(link.n_received for link in self._links)

@@ -1,0 +1,88 @@
+"""Ends a worker whose own code hangs, so that the others need not wait for it for ever.
+
+The coordinator's lease finds a process that is stopped or cut off: it says nothing any more. When only the main thread
+hangs (a data loader that waits for a file server, a deadlock in user code), the threads that talk to the coordinator go
+on, and everything looks well. So one more thread watches the main thread while it computes.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from optimus_workers.exits import HUNG
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = 600.0
+"""Patience with the first micro-batches: data may have to be fetched, kernels to be compiled."""
+MIN_SECONDS = 60.0
+PATIENCE = 20.0
+"""In slowest micro-batches so far."""
+N_LEARNED = 3
+"""Micro-batches after which the slowest one counts."""
+
+
+class Watchdog:
+    """Call `begin` before computing, `sign` after each micro-batch, `end` when the user's code is done with."""
+
+    def __init__(
+        self,
+        limit_seconds: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        bite: Callable[[], None] | None = None,
+    ) -> None:
+        """`limit_seconds`: for one micro-batch; None: learned from those before."""
+        self._limit = limit_seconds
+        self._clock = clock
+        self._bite = bite or give_up
+        self._changed = threading.Condition()
+        self._watching = False
+        self._since = 0.0
+        self._slowest = 0.0
+        self._n_signs = 0
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long the present micro-batch may take."""
+        if self._limit is not None:
+            return self._limit
+        return FIRST_SECONDS if self._n_signs < N_LEARNED else max(MIN_SECONDS, PATIENCE * self._slowest)
+
+    def begin(self) -> None:
+        with self._changed:
+            self._watching, self._since = True, self._clock()
+            self._changed.notify()
+
+    def sign(self) -> None:
+        """A micro-batch is done."""
+        now = self._clock()
+        self._slowest = max(self._slowest, now - self._since)
+        self._n_signs += 1
+        self._since = now
+
+    def end(self) -> None:
+        self._watching = False
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._watching)
+                self._changed.wait(max(0.0, self._since + self.limit_seconds - self._clock()))
+            if self._watching and self._clock() >= self._since + self.limit_seconds:
+                self._bite()
+                return
+
+
+def give_up() -> None:
+    """Show where every thread is, then end the process: what hangs cannot be asked to leave."""
+    log.error("one micro-batch takes too long: the training code hangs; this worker ends, see hang_seconds")
+    faulthandler.dump_traceback(sys.stderr, all_threads=True)
+    os._exit(HUNG)
