@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
+from optimus_models.cost import SECONDS_PER_HOUR
+from optimus_scheduler.prices import cost_per_second, has_prices
+from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import JobState, Node, Reason, Resources
-from optimus_service.api.schemas import JobSpecBody
-from optimus_service.loop.specification import resources_of
+from optimus_service.loop.specification import spec_of
 from optimus_service.metric_figures import ClusterFigures, JobFigures
 from optimus_service.metrics import MAX_JOBS, NoFigures
 from optimus_service.store.errors import DatabaseNotAvailable
@@ -28,13 +31,17 @@ def figures_reader(
     clock: Callable[[], float],
     leads: Callable[[], bool],
     nodes: Callable[[], tuple[Node, ...] | None],
+    prices: Settings,
 ) -> Callable[[], ClusterFigures | NoFigures]:
-    """A function that reads the figures; it says why when there are none. `nodes`: what the last round saw."""
+    """A function that reads the figures; it says why when there are none. `nodes`: what the last round saw.
+
+    `prices`: what decisions are made with.
+    """
 
     def read() -> ClusterFigures | NoFigures:
         try:
             if leads():
-                return _read(repository, clock(), nodes())
+                return _read(repository, clock(), nodes(), prices)
             repository.ping()
         except DatabaseNotAvailable:
             return NoFigures.NO_DATABASE
@@ -43,7 +50,7 @@ def figures_reader(
     return read
 
 
-def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None) -> ClusterFigures:
+def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterFigures:
     jobs = repository.active_jobs()
     decisions = repository.latest_decisions([job.id for job in jobs])
     memberships = repository.memberships_of_active_jobs()
@@ -52,8 +59,11 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None) ->
     return ClusterFigures(
         jobs_by_state=repository.count_jobs_by_state(),
         active_jobs=tuple(
-            job_figures(
-                job, decisions.get(job.id), memberships.get(job.id, ()), _newest(repository, job), capacity, now
+            replace(
+                job_figures(
+                    job, decisions.get(job.id), memberships.get(job.id, ()), _newest(repository, job), capacity, now
+                ),
+                cost_per_hour=cost_per_hour(job, prices),
             )
             for job in jobs[:MAX_JOBS]
         ),
@@ -79,6 +89,13 @@ def waiting_by_reason(jobs: Iterable[JobRecord], decisions: Mapping[str, Decisio
             decision = decisions.get(job.id)
             counts[NOT_LOOKED_AT if decision is None else decision.reason] += 1
     return dict(counts)
+
+
+def cost_per_hour(job: JobRecord, prices: Settings) -> float | None:
+    """What the job's membership costs; None when nothing has a price."""
+    if not has_prices(prices):
+        return None
+    return cost_per_second(spec_of(job), job.running, prices) * SECONDS_PER_HOUR
 
 
 def reconcile_lag(job: JobRecord, now: float) -> float | None:
@@ -128,6 +145,7 @@ def job_figures(
         step_parts=step_parts(newest),
         straggler=straggler_ratio(newest),
         submitted_at=job.created_at,
+        remaining_cost=None if job.running.is_empty else interval(believed.get("cost")),
         rescales=job.rescales,
         stopped_seconds=sum(each.pause_seconds or 0.0 for each in memberships),
         lost_steps=sum(each.lost_steps for each in memberships),
@@ -183,9 +201,11 @@ def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> f
 
 def held_by(job: JobRecord) -> Resources:
     """What the tasks of the job's membership take."""
-    spec = JobSpecBody.model_validate(job.spec)
-    workers, servers = resources_of(spec.workers.resources), resources_of(spec.servers.resources)
-    return workers * job.running.workers + servers * job.running.servers
+    spec, running = spec_of(job), job.running
+    workers = spec.worker.resources
+    if running.gpu_type is not None and workers.gpus:
+        workers = replace(workers, gpus={running.gpu_type: sum(workers.gpus.values())})
+    return workers * running.workers + spec.server.resources * running.servers
 
 
 def _capacity(nodes: Iterable[Node]) -> Resources:

@@ -90,6 +90,10 @@ JOB_NEXT_GAIN = _job_gauge("next_gain", "Marginal gain that its next task would 
 JOB_STEP_PARTS = _job_gauge("step_part_seconds", "Mean time of one step of one worker, by what it was spent on", "part")
 JOB_STRAGGLER = _job_gauge("straggler_ratio", "Compute time per step of the slowest worker over that of the median one")
 JOB_SUBMITTED = _job_gauge("submitted_timestamp_seconds", "When it was submitted, POSIX seconds")
+JOB_COST = _job_gauge("cost_per_hour", "What its membership costs, in the currency of the prices; none without prices")
+JOB_REMAINING_COST = _job_gauge(
+    "predicted_remaining_cost", "Predicted money to be spent until the end, with its 80 % interval", "bound"
+)
 JOB_RESCALES = _job_counter("rescales", "Membership changes that the scheduler asked for while it trained")
 JOB_DOWNTIME = _job_counter("stopped_seconds", "Time that training stood still at membership changes")
 JOB_LOST_STEPS = _job_counter("lost_steps", "Steps rolled back after deaths")
@@ -200,6 +204,8 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             JOB_STEP_PARTS,
             JOB_STRAGGLER,
             JOB_SUBMITTED,
+            JOB_COST,
+            JOB_REMAINING_COST,
             JOB_RESCALES,
             JOB_DOWNTIME,
             JOB_LOST_STEPS,

@@ -47,6 +47,8 @@ class JobFigures:
     """Seconds per step by part: data, compute, push, wait, pull."""
     straggler: float | None = None
     submitted_at: float = 0.0
+    cost_per_hour: float | None = None
+    remaining_cost: IntervalBody | None = None
     rescales: int = 0
     stopped_seconds: float = 0.0
     lost_steps: int = 0
@@ -151,6 +153,8 @@ _JOB_POINTS: tuple[tuple[Family, _PointsOf], ...] = (
     (catalogue.JOB_STEP_PARTS, lambda job: [((part,), seconds) for part, seconds in job.step_parts.items()]),
     (catalogue.JOB_STRAGGLER, _one(lambda job: job.straggler)),
     (catalogue.JOB_SUBMITTED, _one(lambda job: job.submitted_at)),
+    (catalogue.JOB_COST, _one(lambda job: job.cost_per_hour)),
+    (catalogue.JOB_REMAINING_COST, _bounds(lambda job: job.remaining_cost)),
     (catalogue.JOB_RESCALES, _one(lambda job: job.rescales)),
     (catalogue.JOB_DOWNTIME, _one(lambda job: job.stopped_seconds)),
     (catalogue.JOB_LOST_STEPS, _one(lambda job: job.lost_steps)),

@@ -10,6 +10,7 @@ import math
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -18,12 +19,19 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from optimus_scheduler.types import Node, Plan
+from optimus_scheduler.types import Action, Node, Plan, Reason
 from optimus_service import metric_catalogue as catalogue
+from optimus_service.api.schemas import MembershipReportBody
 from optimus_service.metric_catalogue import MAX_JOBS, Family
 from optimus_service.metric_figures import ClusterFigures, Point, points
+from optimus_service.store.records import IgnoredWhy
 
 __all__ = ["MAX_JOBS", "Metrics", "NoFigures"]
+
+TRANSACTION_KINDS = ("read", "write")
+SAMPLE_OUTCOMES = ("accepted", *get_args(IgnoredWhy))
+JOB_OUTCOMES = ("succeeded", "failed")
+PAUSE_CAUSES = get_args(MembershipReportBody.model_fields["cause"].annotation)
 
 
 class NoFigures(Enum):
@@ -93,6 +101,23 @@ class Metrics:
         self._leader = self._gauge(catalogue.LEADER)
         self._loop_healthy = self._gauge(catalogue.LOOP_HEALTHY)
         self._nodes: tuple[Node, ...] | None = None
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Closed lists of labels: a series that begins with its first event hides that event from `rate`."""
+        for kind in TRANSACTION_KINDS:
+            self._transactions.labels(kind)
+            self._database_errors.labels(kind)
+        for outcome in SAMPLE_OUTCOMES:
+            self._samples.labels(outcome)
+        for outcome in JOB_OUTCOMES:
+            self._completions.labels(outcome)
+        for cause in PAUSE_CAUSES:
+            self._pauses.labels(cause)
+        for reason in Reason:
+            self._decisions.labels(reason.value)
+        for action in get_args(Action):
+            self._actions.labels(action.__name__)
 
     def _histogram(self, family: Family) -> Histogram:
         return Histogram(family.name, family.help, family.labels, buckets=family.buckets, registry=self.registry)

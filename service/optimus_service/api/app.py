@@ -79,7 +79,10 @@ def create_app(services: Services) -> FastAPI:
 
 def _show_figures(services: Services) -> None:
     metrics = services.metrics
-    metrics.show_state(figures_reader(services.repository, services.clock, services.leads, lambda: metrics.nodes))
+    constants = services.settings.scheduling
+    metrics.show_state(
+        figures_reader(services.repository, services.clock, services.leads, lambda: metrics.nodes, constants)
+    )
     metrics.show_service(
         version=services.version,
         policy=services.settings.policy,

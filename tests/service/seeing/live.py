@@ -12,16 +12,18 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvicorn
+from pydantic import SecretStr
 from tests.service.loop.loop_world import Coordinator, VirtualClock, World
 
-from optimus_scheduler.types import Node, Resources
+from optimus_scheduler.types import Node, Resources, Role
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
@@ -30,12 +32,12 @@ from optimus_service.job_tokens import JobTokens
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics import Metrics
-from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import JobRecord, Sample
 from optimus_service.store.repository import Repository
 
-NODES = [Node(f"node-{number}", Resources(8.0, 2**35)) for number in range(3)]
+NODES = [Node(f"node-{number}", Resources(8.0, 2**35, {"V100": 4} if number == 2 else {})) for number in range(3)]
+Tell = Callable[[str, str, str, Any], None]
 HISTORY_SECONDS = 2000
 STEPS_PER_EPOCH = 60.0
 
@@ -56,6 +58,7 @@ class Kind:
     most: int = 10
     least: int = 1
     below: float = 0.01
+    gpus: int = 0
 
 
 KINDS = (
@@ -68,6 +71,7 @@ KINDS = (
     Kind("wide-and-deep", "ads", 1.0, 0.03, 0.006, 0.25, 1500, most=40, least=30),
     Kind("speech-large", "audio", 5.0, 0.2, 0.002, 1.0, 1900, most=24, least=21),
     Kind("ctr-model", "ads", 1.1, 0.04, 0.002, 0.2, 1700, most=6, below=0.003),
+    Kind("detector", "vision", 2.0, 0.05, 0.001, 0.5, 200, most=2, below=0.0005, gpus=1),
 )
 
 
@@ -78,6 +82,8 @@ class LiveWorld(World):
         super().__init__(*arguments, **options)
         self._random = random.Random(7)
         self._done: dict[str, float] = {}
+        self.tell: Tell | None = None
+        """How tasks talk to the service once it serves; before, they write into its database."""
 
     def speed(self, kind: Kind, workers: int, servers: int) -> float:
         return 1.0 / (kind.compute / workers + 0.02 + kind.network * workers / servers + 0.004 * (workers + servers))
@@ -94,7 +100,37 @@ class LiveWorld(World):
             state.step += n_steps
             samples = [self._sample(kind, state, rank, n_steps) for rank in range(state.workers)]
             state.sequence += 1
-            self.repository.add_samples(job.id, samples, self.clock())
+            if self.tell is None:
+                self.repository.add_samples(job.id, samples, self.clock())
+            else:
+                self.tell("POST", job.id, "telemetry", {"samples": [asdict(sample) for sample in samples]})
+
+    def _form(self, job: JobRecord, state: Coordinator, generation: int, members: tuple[str, ...], cause: str) -> None:
+        if self.tell is None:
+            super()._form(job, state, generation, members, cause)
+            return
+        state.epoch += 1
+        state.members, state.sequence = members, 0
+        workers = [name for name in members if f"-{Role.WORKER}-" in name]
+        servers = [name for name in members if f"-{Role.SERVER}-" in name]
+        state.workers, state.servers = len(workers), len(servers)
+        report: dict[str, Any] = {
+            "epoch": state.epoch,
+            "generation": generation,
+            "at": self.clock(),
+            "step": state.step,
+        }
+        report |= {"workers": workers, "servers": servers, "cause": cause, "pause_seconds": 0.5}
+        self.tell("POST", job.id, "membership", report)
+        profile = {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32, "steps_per_epoch": 20.0}
+        self.tell("PUT", job.id, "profile", profile)
+
+    def _finish(self, job: JobRecord, state: Coordinator) -> None:
+        if self.tell is None:
+            super()._finish(job, state)
+            return
+        self.tell("POST", job.id, "result", {"outcome": "succeeded", "step": state.step, "final_loss": 1.0})
+        self._let_go(job.id, keep=())
 
     def _sample(self, kind: Kind, state: Coordinator, rank: int, n_steps: int) -> Sample:
         seconds = n_steps / self.speed(kind, state.workers, state.servers)
@@ -143,7 +179,7 @@ def _submit(world: World, kind: Kind) -> None:
         f"{kind.name}-x7k2p",
         name=kind.name,
         project=kind.project,
-        workers={"min": kind.least, "max": kind.most},
+        workers={"min": kind.least, "max": kind.most, "resources": {"gpus": kind.gpus}},
         servers={"max": kind.most},
         convergence={"loss_decrease": {"below": kind.below}, "max_epochs": 400},
     )
@@ -156,7 +192,7 @@ class LiveService:
         self.world = world
         world.clock.now = time.time()
         self.metrics = Metrics()
-        settings = Settings(data_directory=world.directory, token=token)
+        settings = world.settings.model_copy(update={"token": None if token is None else SecretStr(token)})
         times = LoopTimes(5.0, 5.0, 0.1, 2.0)
         leadership = Leadership(world.repository, 2.0, world.clock)
         self.loop = SchedulingLoop(
@@ -180,6 +216,7 @@ class LiveService:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(create_app(self.services), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
+        self._tasks = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True),
@@ -187,9 +224,19 @@ class LiveService:
         ]
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        server, training = self._threads
+        server.start()
         self.loop.start()
+        self.world.tell = self._tell
+        training.start()
+
+    def _tell(self, method: str, job_id: str, what: str, body: Any) -> None:
+        """One call of a job's own tasks. A service that shuts down refuses it, which tasks survive."""
+        token = self.services.job_tokens.issue(job_id, "nonce")
+        headers = {"Authorization": f"Bearer {token}"}
+        with suppress(httpx.TransportError):
+            answer = self._tasks.request(method, f"/v1/jobs/{job_id}/{what}", json=body, headers=headers)
+            assert answer.is_success, answer.text
 
     def stop(self) -> None:
         self._stopping.set()
@@ -198,6 +245,7 @@ class LiveService:
         self._server.should_exit = True
         for thread in self._threads:
             thread.join(10.0)
+        self._tasks.close()
         self._listener.close()
 
     def _train(self) -> None:
@@ -218,7 +266,7 @@ def live_service(
     upgrade(url)
     repository = Repository(create_engine_from_url(url))
     clock = VirtualClock(time.time() - history_seconds)
-    world = LiveWorld(repository, directory, FakeCluster(NODES), clock)
+    world = LiveWorld(repository, directory, FakeCluster(NODES), clock, price_per_core_hour=0.04)
     make_history(world, history_seconds)
     service = LiveService(world, token, port)
     # From now on transactions are part of the service's figures.
