@@ -1,0 +1,142 @@
+"""How well speeds are predicted on systems that the prior of the speed model was not fitted to.
+
+    python -m benchmarks.speed_elsewhere --data FOLDER [--json] [--draws 100]
+
+The folder holds paper/optimus_figures.json (the Optimus paper's figures 4, 9 and 20 as numbers, 1 GbE) and
+speed_tf_ps.csv (columns system, num_ps, num_gpus, real_data, images_per_s: TensorFlow on up to 128 GPUs, the batch
+grows with the workers, so that its workers are taken for asynchronous ones). Of each job, two, three and five sizes
+drawn at random are measured and all others predicted; errors are counted as in `speed_models`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_models import SpeedModel
+from optimus_models.speed_terms import Mode
+
+FloatArray = NDArray[np.float64]
+Size = tuple[float, float, float]
+"""Workers, servers, measured speed."""
+
+SAMPLES = (2, 3, 5)
+LEAST_LEFT = 3
+"""A job takes part where so many sizes are left to predict."""
+SEED = 20180423
+
+
+class Job(NamedTuple):
+    """Measured sizes of one training job."""
+
+    name: str
+    mode: Mode
+    sizes: FloatArray
+    """(n, 3)"""
+
+
+def load_jobs(folder: Path) -> list[Job]:
+    figures = json.loads((folder / "paper" / "optimus_figures.json").read_text())
+    return [*_of_figures(figures), *_of_table(folder / "speed_tf_ps.csv")]
+
+
+def _of_figures(figures: Mapping[str, Mapping[str, object]]) -> Iterable[Job]:
+    speeds = figures["fig9_resnet50_speed_steps_per_s"]
+    yield _job("figure 9, asynchronous", "async", _series(speeds["a_async_vs_workers"], speeds["b_async_vs_ps"]))
+    yield _job("figure 9, synchronous", "sync", _series(speeds["c_sync_vs_workers"], speeds["d_sync_vs_ps"]))
+    line, diagonal = figures["fig4a_resnet50_sync_w_plus_p_20"], figures["fig4b_resnet50_sync_p_eq_w"]
+    yield _job(
+        "figure 4", "sync", [(w, 20 - w, f) for w, f in _points(line)] + [(w, w, f) for w, f in _points(diagonal)]
+    )
+    for placement in ("PAA", "MXNet"):
+        curve = figures["fig20_resnet50_sync_10workers_steps_per_s_vs_ps"][placement]
+        yield _job(f"figure 20, {placement}", "sync", [(10.0, p, f) for p, f in _pairs(curve)])
+
+
+def _series(by_workers: object, by_servers: object) -> list[Size]:
+    """Sizes of curves such as `ps=6`: speed against workers, and `worker=6`: speed against servers."""
+    sizes = [(w, fixed, f) for fixed, w, f in _labelled(by_workers)]
+    return sizes + [(fixed, p, f) for fixed, p, f in _labelled(by_servers)]
+
+
+def _labelled(curves: object) -> Iterable[Size]:
+    assert isinstance(curves, dict)
+    for label, curve in curves.items():
+        if "=" in label:
+            for at, speed in _pairs(curve["measured"]):
+                yield float(label.split("=")[1]), at, speed
+
+
+def _points(figure: Mapping[str, object]) -> list[tuple[float, float]]:
+    return _pairs(figure["pts"])
+
+
+def _pairs(points: object) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in np.asarray(points, dtype=np.float64)]
+
+
+def _of_table(path: Path) -> Iterable[Job]:
+    systems: dict[str, list[Size]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["real_data"] == "FALSE":
+                size = (float(row["num_gpus"]), float(row["num_ps"]), float(row["images_per_s"]))
+                systems.setdefault(row["system"], []).append(size)
+    for system, sizes in systems.items():
+        yield _job(f"TensorFlow, {system}", "async", sizes)
+
+
+def _job(name: str, mode: Mode, sizes: list[Size]) -> Job:
+    return Job(name, mode, np.array(sizes))
+
+
+def errors_of(job: Job, n: int, n_draws: int) -> dict[str, float]:
+    """Mean error of both forms, in per cent."""
+    random = np.random.default_rng(SEED)
+    errors: dict[str, list[float]] = {"paper": [], "ours": []}
+    for _ in range(n_draws):
+        order = random.permutation(len(job.sizes))
+        (w, p, f), (w_left, p_left, true) = job.sizes[order[:n]].T, job.sizes[order[n:]].T
+        for name, of_name in errors.items():
+            model = SpeedModel.fit(w, p, f, mode=job.mode, form="paper" if name == "paper" else "auto")
+            of_name.append(float(np.mean(np.abs(model.predict(w_left, p_left) - true) / true)))
+    return {name: 100.0 * float(np.mean(of_name)) for name, of_name in errors.items()}
+
+
+def measure(jobs: list[Job], n_draws: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for n in SAMPLES:
+        by_job = {job.name: errors_of(job, n, n_draws) for job in jobs if len(job.sizes) >= n + LEAST_LEFT}
+        mean = {name: float(np.mean([errors[name] for errors in by_job.values()])) for name in ("paper", "ours")}
+        rows.append({"samples": n, "mean_error": mean, "by_job": by_job})
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of both files")
+    parser.add_argument("--draws", type=int, default=100, help="random draws per job (default 100)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+    rows = measure(load_jobs(options.data), options.draws)
+    if options.json:
+        print(json.dumps({"draws": options.draws, "percent": rows}, indent=2))
+        return 0
+    for row in rows:
+        assert isinstance(row["by_job"], dict)
+        print(f"{row['samples']} sizes measured: {row['mean_error']}")
+        for name, errors in row["by_job"].items():
+            print(f"  {name:28}{errors['paper']:8.1f}{errors['ours']:8.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
