@@ -62,6 +62,11 @@ class Replay:
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
         self._forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
 
+    @property
+    def spent(self) -> float:
+        """Money that the ended jobs have cost, at the prices of the settings."""
+        return sum(job.spent for job in self._ended.values())
+
     def run(self) -> Outcome:
         """Until every job has ended.
 

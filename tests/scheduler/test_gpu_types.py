@@ -78,10 +78,13 @@ def test_jobs_spread_over_types_as_they_fill() -> None:
     assert {kind: kinds.count(kind) for kind in ("k80", "v100")}["k80"] >= 2
 
 
-def test_no_type_is_chosen_that_has_no_room() -> None:
-    running = [a_job(f"r{i}", has=(1, 1), spec=gpu_spec(named="v100", minimum=1)) for i in range(4)]
+def test_an_idle_type_is_better_than_waiting() -> None:
+    """The faster type would be the choice, but those who are there will not leave."""
+    held = gpu_spec(named="v100", maximum=1)
+    running = [a_job(f"r{i}", has=(1, 1), nodes="fast", spec=held) for i in range(4)]
     running = [replace(job, allocation=Allocation(1, 1, "v100")) for job in running]
-    assert chosen([*running, a_job("new", spec=BOTH)])["new"] == "k80"
+    after, _ = next_round(Snapshot(NOW, MIXED, (*running, a_job("new", spec=BOTH))), OPTIMUS)
+    assert types_of(after)["new"] == "k80"
 
 
 def test_price_decides_where_it_is_to() -> None:

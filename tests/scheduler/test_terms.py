@@ -14,6 +14,7 @@ from tests.scheduler.constrained_worlds import PRICES, gpu_node, gpu_spec, measu
 from optimus_scheduler.constraints.terms import Terms, sizes, terms_of
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.forecast import forecast
+from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies import POLICIES, policy_named
 from optimus_scheduler.prices import cost_per_second
 from optimus_scheduler.settings import Settings
@@ -122,10 +123,18 @@ def test_a_deadline_that_cannot_be_met_has_no_precedence() -> None:
 
 def test_nothing_is_claimed_beyond_what_is_learned() -> None:
     """A young job's claim is at most one step of growth away."""
-    measured = samples(LAW, [(1, 1)])
-    due = (replace(job_due(float(s), has=(1, 1)), speed_samples=measured) for s in range(600, 20_000, 50))
-    claim = next(claim for job in due if (claim := terms(job).claim) is not None)
-    assert claim.workers + claim.servers == 4, "of the fastest size, which it would need, a part"
+    seconds = due_to_need(8)
+    outlook = replace(forecast(job_due(seconds, has=(1, 1)), NOW, PRICED), learning=True, measured=True)
+    claim = _claim(outlook)
+    assert claim.workers + claim.servers == 4
+    assert _claim(replace(outlook, measured=False)) == Allocation(1, 1), "first the present size is measured"
+
+
+def _claim(outlook: Outlook) -> Allocation:
+    found = terms_of(outlook, ROOM, NOW, PRICED)
+    assert found is not None
+    assert found.claim is not None
+    return found.claim
 
 
 def test_a_deadline_moves_a_job_to_a_faster_type() -> None:

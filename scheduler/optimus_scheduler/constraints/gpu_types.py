@@ -5,9 +5,10 @@ A job's score on a type is the speed that it would have there with its equal par
     score = relative speed on the type · (GPUs of its part / GPUs of a worker) ^ scaling          (by speed)
     score = relative speed on the type / price of a GPU                                           (by price)
 
-A type that has no room left for the job's minimum beside the minima of the others comes last. Waiting jobs take the
-best type in order of arrival. A job that runs keeps its type unless another one is better by `least_type_gain` and
-saves more than the change costs: moving to another type replaces all workers.
+A part smaller than the job's minimum is a part of the time: the job would have to wait for the others. Waiting jobs
+take the best type in order of arrival; those that then get nothing while another type is idle go there (`dead_ends`).
+A job that runs keeps its type unless another one has room, is better by `least_type_gain`, and saves more than the change
+costs: moving to another type replaces all workers.
 """
 
 from __future__ import annotations
@@ -161,15 +162,13 @@ class _Market:
 
     def best(self, job: Job, types: Sequence[str]) -> str:
         """The type with the highest score for a job that is on none; the earlier of equals."""
-        scores = {gpu_type: self._score(job, gpu_type) for gpu_type in types}
-        return max(types, key=lambda gpu_type: scores[gpu_type])
+        return max(types, key=lambda gpu_type: self._score(job, gpu_type))
 
     def moved(self, job: Job, present: str, types: Sequence[str], now: float) -> str:
         """The type that the job goes on with; the change is counted."""
         self.join(job, present, sign=-1)
-        best = self.best(job, types)
-        log_ratio = self._score(job, best)[1] - self._score(job, present)[1]
-        stays = not (self._has_room(job, best) and self._pays(job, log_ratio, now))
+        best = self.best(job, [kind for kind in types if kind == present or self._has_room(job, kind)])
+        stays = not self._pays(job, self._score(job, best) - self._score(job, present), now)
         self.join(job, present if stays else best)
         return present if stays else best
 
@@ -180,14 +179,14 @@ class _Market:
         stop = RescaleCost.fit(job.rescale_seconds).predict() * self._settings.rescale_margin
         return log_ratio >= math.log1p(self._settings.least_type_gain) and log_ratio * seconds > stop
 
-    def _score(self, job: Job, gpu_type: str) -> tuple[bool, float]:
-        """(has room, logarithm of the score)."""
+    def _score(self, job: Job, gpu_type: str) -> float:
+        """The logarithm of the score."""
         speed = math.log(self._speeds.of(job)(gpu_type))
         prices = self._settings.price_per_gpu_hour
         if self._settings.gpu_type_by == "price" and prices.get(gpu_type, 0.0) > 0:
-            return self._has_room(job, gpu_type), speed - math.log(prices[gpu_type])
+            return speed - math.log(prices[gpu_type])
         parts = self._part(job, gpu_type) / _gpus_of_a_worker(job)
-        return self._has_room(job, gpu_type), speed + self._settings.gpu_scaling * math.log(max(parts, 1e-6))
+        return speed + self._settings.gpu_scaling * math.log(max(parts, 1e-6))
 
     def _has_room(self, job: Job, gpu_type: str) -> bool:
         need = job.spec.worker.minimum * _gpus_of_a_worker(job)
@@ -197,7 +196,7 @@ class _Market:
         """GPUs that the job would have, were each type shared in proportion to priority."""
         weight, each = job.spec.priority, _gpus_of_a_worker(job)
         part = self._gpus.get(gpu_type, 0) * weight / (self._weights.get(gpu_type, 0.0) + weight)
-        return min(max(part, job.spec.worker.minimum * each), job.spec.worker.maximum * each)
+        return min(part, job.spec.worker.maximum * each)  # below the minimum it is a part of the time
 
 
 def _gpus_of_a_worker(job: Job) -> int:
