@@ -13,6 +13,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
@@ -268,6 +269,7 @@ def _describe_curve(curve: LossCurve) -> dict[str, float]:
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)  # asked for in every round, while models change rarely
 def _describe_speed(model: SpeedModel) -> dict[str, float]:
     if model.n_points == 0:
         return {}

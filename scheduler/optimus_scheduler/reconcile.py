@@ -15,7 +15,7 @@ A comparison, not a history: whatever failed before is found again here. Applied
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,15 +65,35 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     sets: list[SetWanted] = []
     stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
     open_nodes = frozenset(node.name for node in snapshot.nodes if node.schedulable)
-    sides = [_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes) for job in snapshot.jobs]
-    for side in sides:
+    moving, settled = list[_JobSide](), list[Job]()
+    for job in snapshot.jobs:
+        if _is_settled(job, wants[job.id], tasks_by_job[job.id]):
+            settled.append(job)
+        else:
+            moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes))
+    for side in moving:
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
+    if any(side.leaving() for side in moving):  # then it counts who stays where they are
+        moving += [_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes) for job in settled]
     return (
         *sorted(sets, key=lambda action: action.job_id),
         *sorted(stops, key=lambda action: action.key),
-        *_starts_with_room(sides, snapshot.nodes),
+        *_starts_with_room(moving, snapshot.nodes),
     )
+
+
+def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
+    """Whether the job has exactly what it should have, all of it alive: most jobs in most rounds."""
+    if want.allocation != job.allocation or want.directive is not job.directive:
+        return False
+    if len(want.nodes) != len(job.wanted_tasks) or len(observed) != len(job.wanted_tasks) + bool(job.wanted_tasks):
+        return False
+    live = {(t.key.role, t.key.rank): t.key.incarnation for t in observed if t.phase is not TaskPhase.EXITED}
+    if observed and _COORDINATOR not in live:
+        return False
+    posts_and_tasks = (((task.key.role, task.key.rank), task) for task in job.wanted_tasks)
+    return all(live.get(p) == t.key.incarnation and want.nodes.get(p) == t.node for p, t in posts_and_tasks)
 
 
 class _JobSide:

@@ -10,6 +10,7 @@ import numpy as np
 
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.forecast import RememberingForecaster
+from optimus_scheduler.memory import Memory
 from optimus_scheduler.policies.base import Policy
 from optimus_scheduler.prices import cost_per_second
 from optimus_scheduler.priors import EndedJobs
@@ -52,7 +53,7 @@ class Replay:
         self._options, self._settings = options or Options(), settings or Settings()
         self._progress = progress
         self._engine, self._cluster = Engine(), Cluster(trace.nodes)
-        self._capacity = trace.capacity
+        self._capacity, self._memory = trace.capacity, Memory()
         self.active: dict[str, RunningJob] = {}
         self._ended: dict[str, RunningJob] = {}
         self._taught = EndedJobs()
@@ -146,7 +147,7 @@ class Replay:
         now = self._engine.now
         jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
-        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster)
+        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
         for action in outcome.actions:
             match action:
                 case SetWanted():
