@@ -16,6 +16,7 @@ from optimus_scheduler.place import Placed, Placements, Placer
 from optimus_scheduler.policies.base import Grant, Policy
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
+from optimus_scheduler.stragglers import move_stragglers
 from optimus_scheduler.types import NOTHING, Directive, Job, Plan, Snapshot
 
 Timer = Callable[[str], AbstractContextManager[object]]
@@ -63,6 +64,7 @@ def plan(
     # 4. Reconcile: what has to be started, stopped and told, given what is there?
     with timer("reconcile"):
         wants = {outlook.id: _want(outlook, placements) for outlook in outlooks}
+        wants = move_stragglers(snapshot, wants)
         actions = reconcile(snapshot, wants, settings)
 
     # 5. Say why.

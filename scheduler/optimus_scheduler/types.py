@@ -422,6 +422,8 @@ class Job:
     """Observed stopped seconds of this job's past membership changes, oldest first."""
     wanted_tasks: tuple[PlacedTask, ...] = ()
     """The workers and servers behind `allocation`, sorted by key."""
+    stragglers: tuple[TaskKey, ...] = ()
+    """Workers much slower than the others, the slowest first."""
     attained_share_seconds: float = 0.0
     """Dominant share held, integrated over time: service received so far."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from optimus_models.loss_buckets import LossBuckets
 from optimus_scheduler.types import Mode, SpeedSample
+from optimus_service.loop.slow_workers import SlowWorkers
 from optimus_service.store.records import MembershipRecord, Sample, SampleRecord
 
 WINDOW_SECONDS = 5.0
@@ -115,6 +116,7 @@ class JobHistory:
         self.metrics = LossBuckets()
         """Values of that figure; empty without one."""
         self.speeds = SpeedHistory(mode)
+        self.slow_workers = SlowWorkers()
         self.compute_seconds = 0.0
         """Of all workers, without the first record of each membership ..."""
         self.computed_examples = 0
@@ -151,6 +153,7 @@ class JobHistory:
             if sample.step > self._furthest_step:
                 self._furthest_step, self.progressed_at = sample.step, sample.received_at
             self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
+            self.slow_workers.add(sample)
             self._add_computing(sample)
             if sample.step <= self._end_of(sample.membership_epoch):
                 self.losses.add(sample.step, sample.loss, sample.n_examples)

@@ -14,6 +14,7 @@ from optimus_scheduler.types import (
     JobSpec,
     Mode,
     Node,
+    PlacedTask,
     Resources,
     Role,
     Snapshot,
@@ -83,12 +84,23 @@ class Observer:
         self._histories = histories
         self._settings = settings
         self._lessons = lessons
+        self._told: set[tuple[str, str]] = set()
 
     def snapshot(self, view: ClusterView, now: float) -> Snapshot:
         """The world as of `now`, for the leader. The exits in `view` should have been noticed before."""
         mark_unwanted_tasks(self._repository, now)
         self._learn(now)
-        return self.look(view, now)
+        seen = self.look(view, now)
+        self._tell_stragglers(seen, now)
+        return seen
+
+    def _tell_stragglers(self, snapshot: Snapshot, now: float) -> None:
+        """To the job's owner, once for each task."""
+        slow = {(job.id, key.name) for job in snapshot.jobs for key in job.stragglers}
+        for job_id, name in sorted(slow - self._told):
+            words = f"{name} is slower than half the median of the job's workers"
+            self._repository.add_event(job_id, "Straggler", words, {"task": name}, now)
+        self._told |= slow
 
     def look(self, view: ClusterView, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""
@@ -157,8 +169,20 @@ class Observer:
             directive=record.directive,
             rescale_seconds=rescale_seconds(memberships),
             wanted_tasks=wanted.tasks,
+            stragglers=stragglers(history, memberships, wanted.tasks),
             attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
         )
+
+
+def stragglers(
+    history: JobHistory, memberships: Sequence[MembershipRecord], wanted: Iterable[PlacedTask]
+) -> tuple[TaskKey, ...]:
+    """Wanted workers that are much slower than the others of the present membership."""
+    slow = history.slow_workers
+    names = next((each.workers for each in memberships if each.epoch == slow.epoch), ())
+    keys = {placed.key.name: placed.key for placed in wanted}
+    found = (names[rank] for rank in slow.ranks() if rank < len(names))
+    return tuple(keys[name] for name in found if name in keys)
 
 
 def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Task, ...]:

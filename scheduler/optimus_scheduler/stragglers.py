@@ -1,0 +1,61 @@
+"""Workers that are much slower than the others of their job move to another node, where there is room.
+
+In sync training the slowest worker sets the pace of all. One move per job and round: the membership that follows is
+measured anew. Between rounds nothing needs to be remembered, for a wanted task stays on the node that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from optimus_scheduler.reconcile import Want
+from optimus_scheduler.types import Directive, Job, Node, Resources, Role, Snapshot, TaskKey
+
+
+def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, Want]:
+    """`wants`, with another node for one straggler of each job that has one."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    slow = {job.id: key for job in snapshot.jobs if (key := _slowest(job, wants[job.id])) is not None}
+    if not slow:
+        return dict(wants)
+    free = _free_room(jobs, snapshot.nodes, wants)
+    moved = dict(wants)
+    for job_id, key in sorted(slow.items()):
+        want, need = wants[job_id], _need(jobs[job_id], Role.WORKER, wants[job_id])
+        post = key.role, key.rank
+        here = want.nodes[post]
+        rooms = [node for node, room in free.items() if node != here and need.fits_in(room)]
+        if rooms:
+            # Beside as many others of the job as can be: they talk to each other.
+            beside = list(want.nodes.values())
+            there = min(rooms, key=lambda node: (-beside.count(node), node))
+            free[there] -= need
+            moved[job_id] = replace(want, nodes={**want.nodes, post: there})
+    return moved
+
+
+def _slowest(job: Job, want: Want) -> TaskKey | None:
+    """The first of the job's stragglers that is wanted and would stay where it is."""
+    if want.directive is not Directive.RUN:
+        return None
+    stays = {
+        placed.key for placed in job.wanted_tasks if want.nodes.get((placed.key.role, placed.key.rank)) == placed.node
+    }
+    return next((key for key in job.stragglers if key in stays), None)
+
+
+def _free_room(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping[str, Want]) -> dict[str, Resources]:
+    """What is left of each schedulable node."""
+    free = {node.name: node.capacity for node in nodes if node.schedulable}
+    for job_id, want in wants.items():
+        for (role, _), node in want.nodes.items():
+            if node in free:
+                free[node] -= _need(jobs[job_id], role, want)
+    return free
+
+
+def _need(job: Job, role: Role, want: Want) -> Resources:
+    if role is Role.WORKER:
+        return job.spec.on(want.allocation.gpu_type).worker.resources
+    return job.spec.server.resources
