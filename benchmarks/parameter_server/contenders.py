@@ -58,7 +58,7 @@ def ddp(size: Size, *, bucketed: bool, realtime: bool = False) -> Group:
 
 def loopback(size: Size, *, realtime: bool = False) -> Group:
     """The same bytes between the same number of processes, over bare TCP sockets."""
-    group = Group(realtime=realtime)
+    group = Group(realtime=realtime, in_step=False)
     ranges = server_ranges(size.n_floats, size.servers)
     pipes = [group.serve(roles.echo, size.workers, end - first) for first, end in ranges]
     addresses = [receive(pipe) for pipe in pipes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ class Burst:
     """Some steps in a row."""
 
     step_seconds: tuple[float, ...]
-    """Without the first."""
+    """Of the first process, without its first step; one mean where processes do not keep step."""
     cpu_seconds: float
     """Of all processes together, per step."""
 
@@ -31,8 +32,10 @@ class Burst:
 class Group:
     """Use as a context; everything ends with it."""
 
-    def __init__(self, *, realtime: bool = False) -> None:
+    def __init__(self, *, realtime: bool = False, in_step: bool = True) -> None:
+        """`in_step`: nobody begins a step before all have ended the one before."""
         self._realtime = realtime
+        self._in_step = in_step
         self._processes: list[BaseProcess] = []
         self._servers: list[Connection] = []
         self._steppers: list[Connection] = []
@@ -65,17 +68,19 @@ class Group:
 
     def burst(self, n_steps: int) -> Burst:
         """Have all members take steps."""
+        started_at = time.perf_counter()
         for pipe in self._servers + self._steppers:
             pipe.send(n_steps)
         results = [receive(pipe) for pipe in self._steppers]
+        elapsed = time.perf_counter() - started_at
         for pipe in self._servers:
             pipe.send("what did it take?")
         servers = [receive(pipe) for pipe in self._servers]
         self.server_bytes = max((n_bytes for n_bytes, _ in servers), default=0)
         cpu_seconds = sum(cpu for _, cpu in results + servers)
-        # Those of a barrier take the same time; of the others, the slowest counts.
-        slowest = tuple(max(seconds) for seconds in zip(*(result[0] for result in results), strict=True))
-        return Burst(slowest[1:], cpu_seconds / n_steps)
+        # Where each goes at its own pace, only the time until the last one is through says anything.
+        seconds = tuple(results[0][0][1:]) if self._in_step else (elapsed / n_steps,)
+        return Burst(seconds, cpu_seconds / n_steps)
 
 
 def receive(pipe: Connection) -> Any:
