@@ -7,8 +7,8 @@ A job's score on a type is the speed that it would have there with its equal par
 
 A part smaller than the job's minimum is a part of the time: the job would have to wait for the others. Waiting jobs
 take the best type in order of arrival; those that then get nothing while another type is idle go there (`dead_ends`).
-A job that runs keeps its type unless another one has room, is better by `least_type_gain`, and saves more than the change
-costs: moving to another type replaces all workers.
+A job that runs keeps its type unless another one has room, is better by `least_type_gain`, and saves more than the
+change costs: moving to another type replaces all workers.
 """
 
 from __future__ import annotations
