@@ -6,7 +6,9 @@ The client's typed models are left out on purpose: they are strict about today's
 from __future__ import annotations
 
 import json
+import math
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -22,6 +24,8 @@ Json = dict[str, Any]
 PAGE = 500
 """Objects in one answer to a list."""
 _CONNECT_SECONDS = 5.0
+_SILENCE_SECONDS = 2.0
+"""After a call that was not answered, others fail at once for so long."""
 _POOL_SIZE = 16
 
 
@@ -57,8 +61,11 @@ class Gateway:
     def __init__(self, configuration: client.Configuration, call_seconds: float) -> None:
         configuration.retries = urllib3.Retry(0)  # rounds and watches try again by themselves
         configuration.connection_pool_maxsize = _POOL_SIZE
+        configuration.keep_alive = True  # a watch through a cut network ends in minutes, not never
         self._client = client.ApiClient(configuration)
         self._call_seconds = call_seconds
+        self._silent_at = -math.inf
+        """When the server was last asked and did not answer (monotonic)."""
 
     @classmethod
     def connect(cls, settings: KubernetesSettings) -> Gateway:
@@ -139,6 +146,9 @@ class Gateway:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> bytes:
+        if time.monotonic() - self._silent_at < _SILENCE_SECONDS:
+            # A round that starts thousands of tasks must not wait for each of them in turn.
+            raise ClusterUnavailable("the Kubernetes API server did not answer a moment ago")
         timeout = (_CONNECT_SECONDS, self._call_seconds)
         response = self._open(method, path, query, body, content_type, timeout)
         try:
@@ -169,6 +179,7 @@ class Gateway:
         try:
             answer = self._client.call_api(method, url, headers, content, _request_timeout=timeout)
         except (urllib3.exceptions.HTTPError, OSError) as error:
+            self._silent_at = time.monotonic()
             raise ClusterUnavailable(f"the Kubernetes API server does not answer: {error}") from error
         except ApiException as error:
             raise ClusterUnavailable(f"the Kubernetes API server could not be asked: {error.reason}") from error
