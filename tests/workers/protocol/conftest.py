@@ -258,8 +258,6 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         hosts: dict[str, Host] | None = None,
         **spec: Any,
     ) -> Job:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         whole = {
             "task": "tiny_training:make",
             "task_args": task_args or {},
@@ -269,7 +267,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             "checkpoint_seconds": 3600.0,
             "convergence": {},
         } | spec
-        job = Job(tmp_path, FakeService(), whole, port, hosts=hosts or {})
+        job = Job(tmp_path, FakeService(), whole, free_port(), hosts=hosts or {})
         jobs.append(job)
         job.start_coordinator(lease_seconds)
         return job
@@ -278,6 +276,13 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     for job in jobs:
         job.stop()
         job.service.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 def worker(rank: int, incarnation: int = 0) -> str:
