@@ -122,6 +122,11 @@ class PodMirror(Mirror[ObservedPod]):
         with self._lock:
             self._stopped[uid] = force or self._stopped.get(uid, False)
 
+    def asked_to_leave(self) -> frozenset[str]:
+        """Uids of the pods that we asked to leave."""
+        with self._lock:
+            return frozenset(self._stopped)
+
     def forget(self, key: TaskKey) -> None:
         """Tell no more of this task."""
         with self._lock:
@@ -153,8 +158,10 @@ class PodMirror(Mirror[ObservedPod]):
         task = Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=pod.exit_code, trouble=pod.trouble)
         if pod.exit_code is None and force is not None:
             task = replace(task, exit_code=_KILLED if force else _TERMINATED)
-        elif pod.exit_code is None and pod.trouble is None:
-            task = replace(task, trouble=Trouble("Deleted", "its pod was deleted, and not by Optimus"))
+        elif force is None and pod.exit_code in (None, _KILLED, _TERMINATED):
+            # Somebody else's doing: it does not speak against the job.
+            trouble = pod.trouble or Trouble("Deleted", "its pod was deleted, and not by Optimus")
+            task = replace(task, exit_code=None, trouble=trouble)
         self._vanished[pod.key] = _Vanished(task, uid)
         while len(self._vanished) > _MAX_VANISHED:
             self._vanished.popitem(last=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from optimus_scheduler.types import Task, TaskPhase, Trouble
 from optimus_service.clusters.kubernetes.observed import COULD_NOT_START, ObservedNode, ObservedPod
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+
+_ENDED_FROM_OUTSIDE = (None, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
+"""None: some kubelets lose the exit code of a pod that they are told to remove."""
 
 
 class Verdicts:
@@ -18,8 +22,14 @@ class Verdicts:
         self._lock = threading.Lock()
         self._since: dict[tuple[str, str], float] = {}
 
-    def judge(self, pods: Iterable[ObservedPod], nodes: Iterable[ObservedNode], now: float) -> list[Task]:
-        """The pods' tasks at `now` (monotonic seconds)."""
+    def judge(
+        self,
+        pods: Iterable[ObservedPod],
+        nodes: Iterable[ObservedNode],
+        now: float,
+        asked_to_leave: Collection[str] = (),
+    ) -> list[Task]:
+        """The pods' tasks at `now` (monotonic seconds). `asked_to_leave`: uids of those that we deleted."""
         by_name = {node.name: node for node in nodes}
         with self._lock:
             before, self._since = self._since, {}
@@ -29,14 +39,16 @@ class Verdicts:
                 self._since[subject, what] = since
                 return now - since
 
-            return [self._task(pod, by_name.get(pod.node), lasted) for pod in pods]
+            return [self._task(pod, by_name.get(pod.node), lasted, pod.uid in asked_to_leave) for pod in pods]
 
-    def _task(self, pod: ObservedPod, node: ObservedNode | None, lasted: Callable[[str, str], float]) -> Task:
+    def _task(
+        self, pod: ObservedPod, node: ObservedNode | None, lasted: Callable[[str, str], float], asked: bool
+    ) -> Task:
         cordoned = node is not None and node.is_cordoned
         if pod.phase is TaskPhase.EXITED:
-            # Some kubelets lose the exit code of a pod that they are told to remove.
-            lost = pod.exit_code is None and pod.trouble is None and pod.is_deleted
-            return _as_is(pod, _removed(pod, cordoned) if lost else pod.trouble)
+            if pod.is_deleted and not asked and pod.exit_code in _ENDED_FROM_OUTSIDE:
+                return _given_up(pod, pod.trouble or _removed(pod, cordoned))
+            return _as_is(pod, pod.trouble)
         if pod.is_bound and (node is None or not node.is_ready):
             return self._on_silent_node(pod, lasted(pod.node, "NotReady"))
         if pod.phase is TaskPhase.RUNNING:
@@ -48,7 +60,7 @@ class Verdicts:
         trouble = Trouble("NodeLost", f"node {pod.node} has not been ready for {seconds:.0f} s")
         if seconds < self._settings.node_lost_seconds:
             return _as_is(pod, trouble)
-        return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=None, trouble=trouble)
+        return _given_up(pod, trouble)
 
     def _not_started(self, pod: ObservedPod, lasted: Callable[[str, str], float]) -> Task:
         trouble, settings = pod.trouble, self._settings
@@ -57,10 +69,15 @@ class Verdicts:
         seconds = lasted(pod.uid, trouble.code)
         if trouble.code == "Unschedulable" and seconds >= settings.unschedulable_seconds:
             # Somebody else took the room: nobody's fault, and another place is looked for.
-            return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=None, trouble=trouble)
+            return _given_up(pod, trouble)
         if trouble.code in ("ImagePull", "CannotStart") and seconds >= settings.start_seconds:
             return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=COULD_NOT_START, trouble=trouble)
         return _as_is(pod, trouble)
+
+
+def _given_up(pod: ObservedPod, trouble: Trouble) -> Task:
+    """It has ended and that does not speak against its job: no exit code."""
+    return Task(pod.key, pod.node, TaskPhase.EXITED, exit_code=None, trouble=trouble)
 
 
 def _removed(pod: ObservedPod, cordoned: bool) -> Trouble:

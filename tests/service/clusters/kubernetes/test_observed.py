@@ -116,6 +116,10 @@ def test_leaving_a_cordoned_node_is_a_drain() -> None:
     assert (task.phase, task.trouble and task.trouble.code) == (TaskPhase.RUNNING, "Drained")
     # Some kubelets tell no exit code then.
     for where, code in ((cordoned, "Drained"), (READY, "Deleted")):
+        # Neither does being killed then speak against the job, unless it was us; nor is a code of its own hidden.
+        for asked, exit_code, shown in (((), 143, None), ((), 137, None), (("u-1",), 143, 143), ((), 3, 3)):
+            (task,) = Verdicts(SETTINGS).judge([seen(ended(exit_code), deleted=True)], [where], 0.0, asked)
+            assert task.exit_code == shown
         (task,) = Verdicts(SETTINGS).judge([seen({"phase": "Failed"}, deleted=True)], [where], 0.0)
         assert (task.phase, task.exit_code, task.trouble and task.trouble.code) == (TaskPhase.EXITED, None, code)
 
