@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import torch
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history, train_in_large_batches
+from torch import nn
 
 from optimus_workers.coordinator.journal import Formed
+from optimus_workers.ranges import aligned
 
 # Whole processes on a machine that may be busy with other tests.
 pytestmark = pytest.mark.timeout(300)
@@ -88,3 +91,21 @@ def _replayed(arguments: dict[str, Any], memberships: list[Formed], last_step: i
     replay = Replay(tiny_training.make(**{**arguments, "step_seconds": 0.0}), seed=5)
     replay.follow(memberships, last_step)
     return replay
+
+
+def test_a_job_with_compressed_pushes_converges_across_a_change(make_job: Callable[..., Job]) -> None:
+    job = make_job({"step_seconds": 0.002}, compression="int8")
+    job.scale(worker(0), server(0))
+    job.wait_for_step(20)
+    job.scale(worker(0), worker(1), server(0), server(1))
+    large = job.wait_for_size(2, 2)
+    job.wait_for_step(large["step"] + 100)
+    result = job.finish()
+
+    assert result["outcome"] == "succeeded"
+    assert result["metrics"]["accuracy"] > 0.9
+    assert Path(result["model"]).is_file()
+    assert large["lost_steps"] == 0
+    n_floats = aligned(nn.utils.parameters_to_vector(tiny_training.network().parameters()).numel())
+    per_step = [sample["sent_bytes"] / sample["n_steps"] for sample in job.service.samples if sample["servers"] == 1]
+    assert max(per_step) < 1.5 * n_floats, "a byte for each value, not four"
