@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.end_to_end.harness import Service, wait_until
@@ -37,12 +41,23 @@ def test_the_second_job_of_a_task_is_judged_by_the_first(tmp_path: Path) -> None
         learned = wait_until("the first is used", lambda: judged(service, second)["finished_runs"] == 1)
         assert learned
         service.wait_for_end(second)
+        (taught, *_) = finished_runs(service)
+        # Worker 0 told the layers; what they reach of one core's data sheet is measured with them.
+        assert taught["device"] == "CPU core"
+        assert 0.001 < taught["percent_of_peak"] < 2.0
+        assert len(taught["losses"]) > 10
         shown = optimus(service, "predict", first["id"])
         assert shown.returncode == 0, shown.stderr
         assert "What was predicted, and what came" in shown.stdout
         assert "test_accuracy" in shown.stdout
     finally:
         service.stop()
+
+
+def finished_runs(service: Service) -> list[dict[str, Any]]:
+    """What ended jobs taught, from the database."""
+    with closing(sqlite3.connect(f"file:{service.directory / 'optimus.db'}?mode=ro", uri=True)) as database:
+        return [json.loads(text) for (text,) in database.execute("SELECT document FROM finished_runs ORDER BY id")]
 
 
 def judged(service: Service, job_id: str) -> dict[str, object]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from queue import SimpleQueue
 
+import httpx
 import pytest
 import torch
 from tests.workers.protocol import tiny_training
 from torch import Tensor, nn
 
 from optimus_models.analytic.description import cost_of_description
+from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker import describing
-from optimus_workers.worker.describing import describe_task
+from optimus_workers.worker.describing import describe_task, tell_network
 from optimus_workers.worker.flat import FlatModel
 
 
@@ -52,6 +56,21 @@ def test_a_network_that_refuses_its_first_input_is_left_out() -> None:
 def test_batches_without_a_tensor_first_are_left_out() -> None:
     task = tiny_training.make()
     assert described(replace(task, collate=lambda _: {"inputs": torch.zeros(1, 8)}))[0] is None
+
+
+def test_the_service_is_told_and_may_be_away() -> None:
+    told: SimpleQueue[tuple[str, dict[str, object]]] = SimpleQueue()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told.put((request.url.path, json.loads(request.content)))
+        return httpx.Response(503)
+
+    client = ServiceClient("http://service", "job", "token", transport=httpx.MockTransport(answer))
+    task = tiny_training.make()
+    tell_network(task, FlatModel(task.build_model(0)), client)
+    path, network = told.get(timeout=30)
+    assert path == "/v1/jobs/job/network"
+    assert network["format"] == "optimus-network/1"
 
 
 def test_huge_networks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
