@@ -86,6 +86,7 @@ class ScalingCurve:
 
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """Steps per second with so many workers, above 0; `servers` says nothing."""
+        del servers
         at = _logarithm(workers)
         return np.asarray(np.exp(_prior(at) + self._cross(at) @ self._weights))
 

@@ -47,15 +47,15 @@ class Settings:
     """That part: who takes hours can wait for minutes."""
     least_run_seconds: float = 120.0
     """A job that got tasks is not paused sooner: it would have been stopped for longer than it ran."""
-    speed_exponent: float = 0.8
+    speed_exponent: float = 0.5
     """p of speed k^p on k units, for the weights of jobs by rank; the mean JCT is the same within 2 % from 0.5 to 0.9."""
 
     # --- charging for changes
-    horizon_seconds: float = 600.0
+    horizon_seconds: float = 1200.0
     """No saving further away than this counts: by then other jobs will have come and gone."""
-    least_horizon_seconds: float = 120.0
+    least_horizon_seconds: float = 240.0
     """... and no size is expected to last for less."""
-    rescale_margin: float = 2.0
+    rescale_margin: float = 3.0
     """A change has to save so many times what it costs: predictions err, and every change is felt."""
     least_speedup: float = 0.05
     """... and has to make the job faster by this fraction, the error of a good speed model."""

@@ -1,7 +1,7 @@
 """All sizes that all jobs could have in a round, as arrays: what they cost and what they are worth.
 
-The worth of a size is `weight · speed / best speed per share`: the share of the cluster that it makes full use of, times
-the job's weight (see `weights`). The first row of each job is having nothing.
+The worth of a size is `weight · speed / best speed per share`: the share of the cluster that it makes full use of,
+times the job's weight (see `weights`). The first row of each job is having nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.ladders import FloatArray, IntArray, Ladder, Ladders
 from optimus_scheduler.policies.weights import weights
 from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import Allocation
 
 BoolArray = NDArray[np.bool_]
 
@@ -40,6 +41,17 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.job)
 
+    def gain(self, low: IntArray, high: IntArray) -> FloatArray:
+        """Worth per share of going from the rows `low` to the rows `high`."""
+        shares = np.maximum(self.cost[high] - self.cost[low], 1e-15)
+        return np.asarray((self.worth[high] - self.worth[low]) / shares)
+
+    def is_worthwhile(self, low: IntArray, high: IntArray, least_task_gain: float) -> BoolArray:
+        """Whether going from the rows `low` to the rows `high` makes each job faster by so much per task at least."""
+        tasks = self.workers + self.servers
+        wanted = self.plain[low] * (1.0 + least_task_gain * (tasks[high] - tasks[low]))
+        return np.asarray((tasks[low] == 0) | (self.plain[high] >= wanted))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
@@ -61,10 +73,7 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the unknown.
     """
     pairs = np.array(
-        [
-            (*_pair(one.present), *_pair(one.minimum), *_pair(one.maximum), one.learning, one.measured, _is_unknown(one))
-            for one in outlooks
-        ],
+        [(*_pair(one.present), *_pair(one.minimum), *_pair(one.maximum), *_knowledge(one)) for one in outlooks],
         dtype=np.int64,
     ).reshape(-1, 9)
     present, least, most = pairs[:, 0:2], pairs[:, 2:4], pairs[:, 4:6]
@@ -92,7 +101,8 @@ def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, sett
 
 
 def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:
-    """(n,) the part of its work that a change costs each job while the change lasts, up to 1.
+    """(n,) the part of its work that a change costs each job while the change lasts, up to 1; the error of a good speed
+    model at least, as otherwise jobs are resized for noise.
 
     That is the stop, with a margin, by how long the new size will last: as long again as the present one has (who was
     changed a moment ago will be again), but no longer than the job, nor than until other jobs will have come and gone.
@@ -103,14 +113,15 @@ def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:
         for one in outlooks
     ]
     stops = np.array([one.stop_seconds for one in outlooks]) * settings.rescale_margin
-    return np.minimum(stops / np.maximum(np.array(seconds), 1e-3), 1.0)
+    return np.clip(stops / np.maximum(np.array(seconds), 1e-3), settings.least_speedup, 1.0)
 
 
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 
 
 def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
-    each = [_with_present(one, ladder, ladders, j) for j, (one, ladder) in enumerate(zip(outlooks, ladders.each, strict=True))]
+    pairs = zip(outlooks, ladders.each, strict=True)
+    each = [_with_present(one, ladder, ladders, j) for j, (one, ladder) in enumerate(pairs)]
     job = np.repeat(np.arange(len(each)), [len(ladder.costs) for ladder in each])
     workers = np.concatenate([ladder.workers for ladder in each])
     servers = np.concatenate([ladder.servers for ladder in each])
@@ -142,14 +153,15 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     return fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job]))
 
 
-def _is_unknown(outlook: Outlook) -> bool:
-    """Whether nothing says how much it still has to do."""
-    return outlook.speeds.source is None or outlook.forecast.remaining_steps is None
+def _knowledge(outlook: Outlook) -> tuple[bool, bool, bool]:
+    """Whether its speeds are being learned, its present size is measured, and nothing says how much it has to do."""
+    is_unknown = outlook.speeds.source is None or outlook.forecast.remaining_steps is None
+    return outlook.learning, outlook.measured, is_unknown
 
 
-def _pair(size: object) -> tuple[int, int]:
+def _pair(size: Allocation) -> tuple[int, int]:
     return size.workers, size.servers
 
 
-def _between(least: object, size: object, most: object) -> bool:
+def _between(least: Allocation, size: Allocation, most: Allocation) -> bool:
     return least.workers <= size.workers <= most.workers and least.servers <= size.servers <= most.servers

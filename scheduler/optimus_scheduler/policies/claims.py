@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,19 +26,25 @@ class Claims:
 
 
 def claims(
-    outlooks: Sequence[Outlook], candidates: Candidates, demand: FloatArray, room: FloatArray, settings: Settings
+    outlooks: Sequence[Outlook],
+    candidates: Candidates,
+    demand: FloatArray,
+    room: FloatArray,
+    settings: Settings,
+    unchanged: Collection[int] = (),
 ) -> Claims:
-    """Who has something for sure.
+    """Who has something for sure. `unchanged`: jobs that are to keep what they have.
 
     A job that is about to end keeps what it has, and one that has started a moment ago at least its minimum. Then come
     the waiting jobs that have waited too long, the longest overdue first, and none passes them: so nobody starves,
-    however many short jobs arrive.
+    however many short jobs arrive. Then everybody's minimum, or as many as fit, by what they are worth per share.
     """
     row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
-    kept, late, others = _in_order(outlooks, candidates, settings)
+    kept, late, others = _in_order(outlooks, candidates, settings, unchanged)
     may_start = np.ones(len(outlooks), dtype=bool)
     for j in kept:
-        wanted = _row_of(outlooks[j], candidates, j, settings)
+        keeps_all = j in unchanged or (outlooks[j].is_held and is_near_end(outlooks[j], settings))
+        wanted = present_row(outlooks[j], candidates, j) if keeps_all else int(least[j])
         if (demand[wanted] <= room + 1e-9).all():
             row[j], room = wanted, room - demand[wanted]
     for j in late:
@@ -60,10 +66,10 @@ def claims(
 
 
 def _in_order(
-    outlooks: Sequence[Outlook], candidates: Candidates, settings: Settings
+    outlooks: Sequence[Outlook], candidates: Candidates, settings: Settings, unchanged: Collection[int]
 ) -> tuple[list[int], list[int], list[int]]:
     """Jobs that keep something, waiting jobs that are overdue, and the others, each in the order of their turn."""
-    kept = _kept(outlooks, settings)
+    kept = _kept(outlooks, settings, unchanged)
     late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not (one.is_held or one.claimed)}
     overdue = sorted((j for j, seconds in late.items() if seconds > 0), key=lambda j: (-late[j], outlooks[j].id))
     least = candidates.first[:-1] + 1
@@ -85,12 +91,13 @@ def overdue_seconds(outlook: Outlook, settings: Settings) -> float:
     return outlook.waited_seconds - patience
 
 
-def _kept(outlooks: Sequence[Outlook], settings: Settings) -> list[int]:
+def _kept(outlooks: Sequence[Outlook], settings: Settings, unchanged: Collection[int]) -> list[int]:
     """Jobs with a claim, then running jobs that keep something, the longest running first."""
     kept = [
         j
         for j, one in enumerate(outlooks)
         if one.claimed
+        or j in unchanged
         or (one.is_held and (one.held_seconds < settings.least_run_seconds or is_near_end(one, settings)))
     ]
     return sorted(kept, key=lambda j: (not outlooks[j].claimed, -outlooks[j].held_seconds, outlooks[j].id))
@@ -100,12 +107,10 @@ def is_near_end(outlook: Outlook, settings: Settings) -> bool:
     return outlook.remaining_seconds(outlook.present) < settings.near_end_seconds
 
 
-def _row_of(outlook: Outlook, candidates: Candidates, j: int, settings: Settings) -> int:
-    """The row of what it has, near its end; else of its minimum."""
-    least = int(candidates.first[j]) + 1
-    if not (outlook.is_held and is_near_end(outlook, settings)):
-        return least
-    rows = slice(int(candidates.first[j]), int(candidates.first[j + 1]))
+def present_row(outlook: Outlook, candidates: Candidates, j: int) -> int:
+    """The row of what the job has; of its minimum if that is no candidate."""
+    first = int(candidates.first[j])
+    rows = slice(first, int(candidates.first[j + 1]))
     size = outlook.present
     same = (candidates.workers[rows] == size.workers) & (candidates.servers[rows] == size.servers)
-    return int(candidates.first[j]) + int(np.argmax(same)) if same.any() else least
+    return first + (int(np.argmax(same)) if same.any() and not size.is_empty else 1)

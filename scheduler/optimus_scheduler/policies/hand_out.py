@@ -1,8 +1,8 @@
 """Handing out a cluster: the sizes of all jobs that are worth most together and fit.
 
-Each job's worth is made concave by leaving out sizes that are never the best use of their cost; then steps from one size
-to the next are taken in order of their gain, worth per share, as long as they fit. For one resource and steps of one
-task that is the optimum; for several resources it is the usual greedy rule.
+Each job's worth is made concave by leaving out sizes that are never the best use of their cost; then steps from one
+size to the next are taken in order of their gain, worth per share, as long as they fit. For one resource and steps of
+one task that is the optimum; for several resources it is the usual greedy rule.
 """
 
 from __future__ import annotations
@@ -40,13 +40,20 @@ class HandedOut:
     """Gain of the last step that was taken; 0 if all were."""
 
 
-def hand_out(candidates: Candidates, demand: FloatArray, start: IntArray, room: FloatArray, tolerance: FloatArray) -> HandedOut:
+def hand_out(
+    candidates: Candidates, demand: FloatArray, start: IntArray, room: FloatArray, least_task_gain: float
+) -> HandedOut:
     """Grow jobs from the rows `start` (n,), which are paid for, into `room` (r,). `demand` (k, r) of each row."""
     rows = envelope(candidates, start)
-    steps = _steps(candidates, rows, demand)
-    row, room, price = _take(steps, start.copy(), room, tolerance)
-    row, room = _fill(candidates, demand, row, room, tolerance)
+    steps = _steps(candidates, rows, demand, least_task_gain)
+    row, room, price = _take(steps, start.copy(), room)
+    row, room = _fill(candidates, demand, row, room, least_task_gain)
     return HandedOut(row, room, price)
+
+
+def slack(room: FloatArray) -> FloatArray:
+    """By how much an amount may exceed the room: sums of fractions of cores are not exact."""
+    return np.full_like(room, 1e-9)
 
 
 def envelope(candidates: Candidates, start: IntArray) -> IntArray:
@@ -80,19 +87,29 @@ def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
     return result
 
 
-def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray) -> Steps:
+def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_task_gain: float) -> Steps:
     job = candidates.job[rows]
     ups = np.flatnonzero(job[1:] == job[:-1])
     low, high = rows[ups], rows[ups + 1]
-    gain = (candidates.worth[high] - candidates.worth[low]) / np.maximum(candidates.cost[high] - candidates.cost[low], 1e-15)
+    on = _before_first(~candidates.is_worthwhile(low, high, least_task_gain), candidates.job[low])
+    low, high = low[on], high[on]
+    gain = candidates.gain(low, high)
     order = np.lexsort((high, -gain))
     low, high = low[order], high[order]
     return Steps(candidates.job[high], high, gain[order], demand[high] - demand[low])
 
 
-def _take(steps: Steps, row: IntArray, room: FloatArray, tolerance: FloatArray) -> tuple[IntArray, FloatArray, float]:
+def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
+    """Rows, in the order given, that come before the first marked one of their job."""
+    first = np.full(int(job.max(initial=0)) + 1, len(job))
+    np.minimum.at(first, job[marked], np.flatnonzero(marked))
+    before: BoolArray = np.arange(len(job)) < first[job]
+    return before
+
+
+def _take(steps: Steps, row: IntArray, room: FloatArray) -> tuple[IntArray, FloatArray, float]:
     """Take steps in order of gain. One that does not fit ends its job's growth; smaller ones of others may fit."""
-    left = np.arange(len(steps.job))
+    left, tolerance = np.arange(len(steps.job)), slack(room)
     price, some_left_out = 0.0, False
     while len(left):
         total = np.cumsum(steps.demand[left], axis=0)
@@ -105,27 +122,25 @@ def _take(steps: Steps, row: IntArray, room: FloatArray, tolerance: FloatArray) 
             price = float(steps.gain[taken[-1]])
         misfits = (steps.demand[left] > room + tolerance).any(axis=1)
         some_left_out |= bool(misfits.any())
-        ended = np.full(len(row), len(left))
-        np.minimum.at(ended, steps.job[left[misfits]], np.flatnonzero(misfits))
-        left = left[np.arange(len(left)) < ended[steps.job[left]]]
+        left = left[_before_first(misfits, steps.job[left])]
     return row, room, price if some_left_out else 0.0
 
 
 def _fill(
-    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, tolerance: FloatArray
+    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, least_task_gain: float
 ) -> tuple[IntArray, FloatArray]:
     """Use what is left for sizes beside the envelopes, always the largest gain that fits."""
-    index = np.arange(len(candidates))
+    index, tolerance = np.arange(len(candidates)), slack(room)
     above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
     while len(above):
         now = row[candidates.job[above]]
         fits = (demand[above] - demand[now] <= room + tolerance).all(axis=1)
         rises = (above > now) & (candidates.worth[above] > candidates.worth[now])
+        rises &= candidates.is_worthwhile(now, above, least_task_gain)
         above, now = above[fits & rises], now[fits & rises]
         if not len(above):
             break
-        gain = (candidates.worth[above] - candidates.worth[now]) / np.maximum(candidates.cost[above] - candidates.cost[now], 1e-15)
-        best = int(np.argmax(gain))
+        best = int(np.argmax(candidates.gain(now, above)))
         chosen = above[best]
         room = room - (demand[chosen] - demand[now[best]])
         row[candidates.job[chosen]] = chosen

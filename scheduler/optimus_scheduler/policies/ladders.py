@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.speeds import SpeedTable
+from optimus_scheduler.speed_table import SpeedTable
 from optimus_scheduler.types import Resources
 
 FloatArray = NDArray[np.float64]
@@ -137,7 +137,7 @@ def _best_steps(
     best = np.full(len(climbing), -np.inf)
     to, speed_there = at.copy(), speeds.copy()
     for workers, servers in _STEPS:
-        candidate = at + (workers, servers)
+        candidate = at + np.array([workers, servers])
         allowed = np.flatnonzero((candidate <= limits).all(axis=1))
         reached = table.at(climbing[allowed], candidate[allowed, 0], candidate[allowed, 1])
         cost = workers * worker_shares[climbing[allowed]] + servers * server_shares[climbing[allowed]]

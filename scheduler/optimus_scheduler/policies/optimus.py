@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
-from optimus_scheduler.policies.candidates import candidates, sizes_of
-from optimus_scheduler.policies.claims import claims
-from optimus_scheduler.policies.hand_out import hand_out
+from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_of
+from optimus_scheduler.policies.claims import claims, is_near_end, present_row
+from optimus_scheduler.policies.hand_out import HandedOut, hand_out
 from optimus_scheduler.policies.ladders import FloatArray, Ladders
 from optimus_scheduler.policies.reasons import grants
 from optimus_scheduler.settings import Settings
@@ -37,27 +37,81 @@ class OptimusPolicy:
         outlooks = sorted(contest.contenders, key=lambda one: (one.job.submitted_at, one.id))
         ladders = Ladders(outlooks, contest.capacity)
         table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
-        room, per_worker, per_server = _amounts(outlooks, contest.capacity)
-        demand = table.workers[:, None] * per_worker[table.job] + table.servers[:, None] * per_server[table.job]
-        claimed = claims(outlooks, table, demand, room, settings)
-        blocked = ~claimed.may_start[table.job] & (table.workers + table.servers > 0)
-        open_table = replace(table, worth=np.where(blocked, -1.0, table.worth)) if blocked.any() else table
-        result = hand_out(open_table, demand, claimed.row, claimed.room, 1e-9 * np.maximum(room, 1.0))
+        amounts = _Amounts.of(outlooks, contest)
+        demand = table.workers[:, None] * amounts.worker[table.job] + table.servers[:, None] * amounts.server[table.job]
+        matter = _Matter(outlooks, table, demand, amounts, settings)
+        result = matter.share_out()
+        unhurried = matter.would_give_what_comes_by_itself(result)
+        if unhurried:
+            result = matter.share_out(unhurried)
         return grants(outlooks, table, result, demand, settings)
 
 
-def _amounts(outlooks: Sequence[Outlook], capacity: Resources) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(r,) the capacity and (n, r) what a worker and a server of each job need: cores, bytes, GPUs of each type."""
-    kinds = sorted({*capacity.gpus, *(kind for one in outlooks for kind in one.job.spec.worker.resources.gpus)})
-    known: dict[int, list[float]] = {}
+@dataclass(frozen=True, slots=True, eq=False)
+class _Amounts:
+    """Amounts of each resource: cores, bytes, GPUs of each type; r of them."""
 
-    def amounts(resources: Resources) -> list[float]:
-        if id(resources) not in known:
-            known[id(resources)] = [
-                resources.cpu, float(resources.memory_bytes), *(float(resources.gpus.get(kind, 0)) for kind in kinds)
-            ]
-        return known[id(resources)]
+    capacity: FloatArray
+    """(r,)"""
+    leaving: FloatArray
+    """(r,) what jobs that are being finished will free in a moment."""
+    worker: FloatArray
+    """(n, r) what a worker of each job needs."""
+    server: FloatArray
 
-    per_worker = np.array([amounts(one.job.spec.worker.resources) for one in outlooks])
-    per_server = np.array([amounts(one.job.spec.server.resources) for one in outlooks])
-    return np.array(amounts(capacity)), per_worker, per_server
+    @classmethod
+    def of(cls, outlooks: Sequence[Outlook], contest: Contest) -> _Amounts:
+        asked = (kind for one in outlooks for kind in one.job.spec.worker.resources.gpus)
+        kinds = sorted({*contest.capacity.gpus, *asked})
+        known: dict[int, list[float]] = {}  # many jobs ask for the same
+
+        def amounts(resources: Resources) -> list[float]:
+            if id(resources) not in known:
+                gpus = [float(resources.gpus.get(kind, 0)) for kind in kinds]
+                known[id(resources)] = [resources.cpu, float(resources.memory_bytes), *gpus]
+            return known[id(resources)]
+
+        return cls(
+            np.array(amounts(contest.capacity)),
+            np.array(amounts(contest.leaving)),
+            np.array([amounts(one.job.spec.worker.resources) for one in outlooks]),
+            np.array([amounts(one.job.spec.server.resources) for one in outlooks]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Matter:
+    """What is decided in one round."""
+
+    outlooks: Sequence[Outlook]
+    table: Candidates
+    demand: FloatArray
+    """(k, r) of each candidate."""
+    amounts: _Amounts
+    settings: Settings
+
+    def share_out(self, unchanged: Collection[int] = ()) -> HandedOut:
+        """The best sizes; the jobs `unchanged` keep theirs."""
+        settings, table = self.settings, self.table
+        claimed = claims(self.outlooks, table, self.demand, self.amounts.capacity, settings, unchanged)
+        shut = ~claimed.may_start[table.job] & (table.workers + table.servers > 0)
+        if shut.any():
+            table = replace(table, worth=np.where(shut, -1.0, table.worth))
+        return hand_out(table, self.demand, claimed.row, claimed.room, settings.least_task_gain)
+
+    def would_give_what_comes_by_itself(self, result: HandedOut) -> frozenset[int]:
+        """Jobs that would shrink to make room that will be there in a moment anyway; empty if they give more."""
+        leaving = self.amounts.leaving.copy()
+        given = np.zeros_like(leaving)
+        givers = []
+        for j, one in enumerate(self.outlooks):
+            if not one.is_held:
+                continue
+            present = self.demand[present_row(one, self.table, j)]
+            if is_near_end(one, self.settings):
+                leaving += present
+            less = np.maximum(present - self.demand[result.row[j]], 0.0)
+            if less.any():
+                given += less
+                givers.append(j)
+        return frozenset(givers) if (given <= leaving + 1e-9).all() else frozenset()

@@ -63,7 +63,8 @@ class _Explanation:
             self._to_keep(outlook, j, ideal, next_gain) if size == outlook.present else self._to_change(outlook, size)
         )
         below = max(row - 1, int(self._table.first[j]))
-        gain = (self._table.plain[row] - self._table.plain[below]) / max(self._table.cost[row] - self._table.cost[below], 1e-15)
+        plain, cost = self._table.plain, self._table.cost
+        gain = (plain[row] - plain[below]) / max(cost[row] - cost[below], 1e-15)
         return Grant(size, reason, ideal if not ideal.is_empty else None, float(gain), next_gain)
 
     def _to_change(self, outlook: Outlook, size: Allocation) -> Reason:

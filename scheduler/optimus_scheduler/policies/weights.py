@@ -28,12 +28,8 @@ _LEAST_WORK = 1e-12
 def weights(outlooks: Sequence[Outlook], ladders: Sequence[Ladder], settings: Settings) -> FloatArray:
     """(n,) weights, each times the job's priority; jobs of the same remaining work in order of arrival."""
     n = len(outlooks)
-    work = [
-        remaining_work(one, ladder) / one.job.spec.priority for one, ladder in zip(outlooks, ladders, strict=True)
-    ]
-    largest_first = sorted(
-        range(n), key=lambda j: (-work[j], -outlooks[j].job.submitted_at, outlooks[j].id)
-    )
+    work = [remaining_work(one, ladder) / one.job.spec.priority for one, ladder in zip(outlooks, ladders, strict=True)]
+    largest_first = sorted(range(n), key=lambda j: (-work[j], -outlooks[j].job.submitted_at, outlooks[j].id))
     by_rank = rank_weights(n, settings.speed_exponent)
     result = np.empty(n)
     result[largest_first] = by_rank
