@@ -55,8 +55,11 @@ class SpeedResidual(NamedTuple):
 
 def _kernel(w1: FloatArray, p1: FloatArray, w2: FloatArray, p2: FloatArray) -> FloatArray:
     """(n, m) prior covariance of the deviations at n and at m sizes."""
-    apart_w = np.log(w1)[:, None] - np.log(w2)
-    apart_p = np.log(p1)[:, None] - np.log(p2)
+    return shared_deviation(np.log(w1)[:, None] - np.log(w2), np.log(p1)[:, None] - np.log(p2))
+
+
+def shared_deviation(apart_w: FloatArray, apart_p: FloatArray) -> FloatArray:
+    """Prior covariance of the deviations at two sizes, by how far apart they are in log w and in log p."""
     nearby = _NEARBY**2 * np.exp(-(apart_w**2 + apart_p**2) / (2.0 * _NEARBY_REACH**2))
     same = _SAME_SERVERS**2 * np.exp(-(apart_w**2) / (2.0 * _SAME_SERVERS_REACH**2))
     kernel: FloatArray = nearby + np.where(np.abs(apart_p) < 1e-9, same, 0.0)

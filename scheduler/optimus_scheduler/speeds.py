@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from enum import StrEnum
 from typing import Any
 
@@ -71,15 +71,3 @@ class Speeds:
 
 def _block_start(count: int) -> int:
     return (count - 1) // _BLOCK * _BLOCK + 1
-
-
-class SpeedTable:
-    """The speeds of several jobs at once."""
-
-    def __init__(self, speeds: Sequence[Speeds]) -> None:
-        self._speeds = speeds
-
-    def at(self, jobs: NDArray[np.int64], workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) steps per second of job number `jobs[i]` with so many workers and servers."""
-        sizes = zip(jobs.tolist(), workers.tolist(), servers.tolist(), strict=True)
-        return np.array([self._speeds[job].at(Allocation(w, p)) for job, w, p in sizes])
