@@ -6,12 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import next_round, trained
 
 from optimus_scheduler.constraints.quotas import guarantees
+from optimus_scheduler.constraints.sharing_out import share_out
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.policies import POLICIES, policy_named
+from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.policies import POLICIES, Contest, policy_named
+from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Job, Node, Quota, Reason, Resources, Snapshot
 
 OPTIMUS = policy_named("optimus")
@@ -139,3 +145,55 @@ def test_a_project_that_may_not_borrow_waits_beside_idle_room() -> None:
     assert sorted(decision.allocation.is_empty for decision in outcome.decisions) == [False, True]
     assert Reason.WAITING_FOR_QUOTA in [decision.reason for decision in outcome.decisions]
     assert tasks_of(settled(world), "a") == 2
+
+
+# --- whatever the jobs, the quotas and the policy --------------------------------------------------------------------
+
+
+@st.composite
+def _contests(draw: st.DrawFn) -> tuple[tuple[Job, ...], tuple[Quota, ...], Resources]:
+    """Jobs of three projects, some running, on a cluster that may be too small for them."""
+    cores = draw(st.integers(4, 24))
+    jobs, left = [], cores
+    for number in range(draw(st.integers(1, 7))):
+        minimum = draw(st.sampled_from([(1, 1), (2, 1), (2, 2)]))
+        runs = sum(minimum) <= left and draw(st.booleans())
+        left -= sum(minimum) if runs else 0
+        most = (minimum[0] + draw(st.integers(0, 4)), minimum[1] + draw(st.integers(0, 4)))
+        project = draw(st.sampled_from("abc"))
+        jobs.append(job_of(project, f"j{number}", has=minimum if runs else (0, 0), minimum=minimum, maximum=most))
+    shares = draw(st.sampled_from([(0.5,), (0.25, 0.5), (1 / 3, 1 / 3, 1 / 3)]))
+    quotas = tuple(
+        Quota(project, share=share, may_borrow=draw(st.booleans()))
+        for project, share in zip("abc", shares, strict=False)
+    )
+    return tuple(jobs), quotas, Resources(float(cores), 256 * GIB)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(world=_contests())
+def test_guarantees_are_kept_and_nothing_is_given_twice(
+    policy: str, world: tuple[tuple[Job, ...], tuple[Quota, ...], Resources]
+) -> None:
+    """Every project has as much as the policy would give it on its guarantee; who may not borrow has no more."""
+    jobs, quotas, capacity = world
+    outlooks = forecast_all(jobs, NOW, Settings())
+    chosen = policy_named(policy)
+    grants = share_out(Contest(outlooks, capacity), chosen, Settings(), now=NOW, quotas=quotas)
+    assert set(grants) == {job.id for job in jobs}
+
+    def held(project: str | None) -> Resources:
+        mine = (one for one in outlooks if project in (None, one.job.spec.project))
+        return sum((one.demand(grants[one.id].allocation) for one in mine), Resources())
+
+    assert held(None).fits_in(capacity)
+    for quota, right in ((quota, guarantees(quotas, capacity)[quota.project]) for quota in quotas):
+        own = tuple(one for one in outlooks if one.job.spec.project == quota.project)
+        alone = chosen.allocate(Contest(own, right), Settings()) if own else {}
+        due = sum((one.demand(alone[one.id].allocation) for one in own), Resources())
+        assert held(quota.project).dominant_share(capacity) >= due.dominant_share(capacity) - 1e-9
+        assert quota.may_borrow or held(quota.project).fits_in(right)
+    for one in outlooks:
+        size = grants[one.id].allocation
+        assert size.is_empty or (size.workers >= one.minimum.workers and size.servers >= one.minimum.servers)

@@ -17,6 +17,7 @@ from optimus_service.api.schemas import (
     JobResultBody,
     JobSpecBody,
     MembershipReportBody,
+    QuotaBody,
     TelemetryBody,
 )
 
@@ -28,6 +29,7 @@ ALL_EXAMPLES: list[tuple[type[Body], examples.Examples]] = [
     (MembershipReportBody, examples.MEMBERSHIPS),
     (JobProfileBody, examples.PROFILES),
     (JobResultBody, examples.RESULTS),
+    (QuotaBody, examples.QUOTAS),
 ]
 
 
@@ -73,7 +75,7 @@ def test_every_operation_is_described_with_its_errors(document: dict[str, Any]) 
 
 def test_every_body_has_examples_and_its_own_errors(document: dict[str, Any]) -> None:
     with_body = {name: operation for name, operation in operations(document) if "requestBody" in operation}
-    assert len(with_body) == 5
+    assert len(with_body) == 8
     for name, operation in with_body.items():
         assert operation["requestBody"]["content"]["application/json"]["examples"], name
         assert {"400", "413", "415"} <= set(operation["responses"]), name
@@ -90,6 +92,7 @@ def test_every_operation_names_the_token_that_it_needs(document: dict[str, Any])
             ("GET", "membership"),
             ("POST", "membership"),
             ("PUT", "profile"),
+            ("PUT", "network"),
             ("POST", "telemetry"),
             ("POST", "result"),
         ]
