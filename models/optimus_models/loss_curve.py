@@ -138,7 +138,7 @@ class LossCurve:
         down = _SPREADS_DOWN * forecast.spread + _DROP_SHARE * horizon * present * forecast.own_share
         up = _SPREADS_UP * forecast.spread + _NOISES_UP * self.residual
         down = down + _EXPERTS_DOWN * forecast.apart
-        up = up + _EXPERTS_UP * forecast.apart
+        up = up + _EXPERTS_UP * forecast.apart + forecast.lowered
         if self.experts is not None:
             down = down + _EXPERTS_NOISES_DOWN * self.residual
         unit = self.scale * NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
@@ -148,16 +148,16 @@ class LossCurve:
         """The normalised loss at `k` (n,)."""
         assert self.mixture is not None
         own, spread = self.mixture.loss_and_spread(k)
-        if self.schedule is not None:
-            own = own * self.schedule.factors(k)
+        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k))
+        own = own - lowered
         if self.experts is None:
-            return _Forecast(own, spread, 1.0, np.zeros(len(k)))
+            return _Forecast(own, spread, 1.0, np.zeros(len(k)), lowered)
         present = float(self.mixture.loss(np.array([self.experts.last_step]))[0])
         theirs = present * self.experts.ratios(k)  # (r, n)
         share, ahead = self.experts.own_share, k > self.experts.last_step
         mean = np.where(ahead, self.experts.shares @ theirs + share * own, own)
         variance = self.experts.shares @ (theirs - mean) ** 2 + share * (own - mean) ** 2
-        return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0))
+        return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
 
 
 class _Forecast(NamedTuple):
@@ -170,6 +170,8 @@ class _Forecast(NamedTuple):
     """How much the job's own curve counts beside finished runs."""
     apart: FloatArray
     """Standard deviation of finished runs and own curve round `mean`; 0 without finished runs."""
+    lowered: FloatArray
+    """What lower learning rates take off `mean`; the upper bound does not count on it."""
 
 
 def _as_steps(steps: ArrayLike) -> FloatArray:
