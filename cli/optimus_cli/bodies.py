@@ -259,6 +259,7 @@ class AllocationPoint(TypedDict):
     step: int
     workers: int
     servers: int
+    gpu_type: str | None
     cause: str
     pause_seconds: float | None
     lost_steps: int

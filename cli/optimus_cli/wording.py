@@ -94,8 +94,9 @@ def percent(fraction: float | None) -> str:
 
 
 def tasks(allocation: Allocation) -> str:
-    """Workers and servers: `3w+2p`."""
-    return f"{allocation['workers']}w+{allocation['servers']}p"
+    """Workers and servers: `3w+2p`, or `3w+2p a100` on GPUs."""
+    on = f" {allocation['gpu_type']}" if allocation.get("gpu_type") else ""
+    return f"{allocation['workers']}w+{allocation['servers']}p{on}"
 
 
 def size(n_bytes: float) -> str:

@@ -90,6 +90,7 @@ def allocation(at_seconds: float, workers: int, servers: int, **changes: Any) ->
         "step": int(10 * at_seconds),
         "workers": workers,
         "servers": servers,
+        "gpu_type": None,
         "cause": "rescale",
         "pause_seconds": 0.2,
         "lost_steps": 0,

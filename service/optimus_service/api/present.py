@@ -82,6 +82,7 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> Alloc
         step=membership.step,
         workers=len(membership.workers),
         servers=len(membership.servers),
+        gpu_type=membership.gpu_type,
         cause=membership.cause,
         pause_seconds=finite(membership.pause_seconds),
         lost_steps=membership.lost_steps,

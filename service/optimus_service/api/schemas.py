@@ -612,6 +612,7 @@ class AllocationPointBody(Body):
     step: int
     workers: int
     servers: int
+    gpu_type: str | None
     cause: str
     pause_seconds: float | None
     lost_steps: int
