@@ -108,7 +108,7 @@ def deployment() -> Iterator[Deployment]:
         "image": "python:3.11-slim",
         "command": [sys.executable, "-m", "optimus_workers", "{role}"],
         "jobs_volume": {"hostPath": {"path": str(jobs)}},
-        "grace_seconds": 30,
+        "grace_seconds": 15,
         "keep_pods_seconds": 0,
         "orphan_seconds": 1,
     }
@@ -149,9 +149,9 @@ def specification(name: str, epochs: int, workers: tuple[int, int]) -> dict[str,
         "workers": {
             "min": workers[0],
             "max": workers[1],
-            "resources": {"cpu": 0.25, "memory_bytes": "600Mi", "gpus": 1},
+            "resources": {"cpu": 0.5, "memory_bytes": "600Mi", "gpus": 1},
         },
-        "servers": {"min": 1, "max": 1, "resources": {"cpu": 0.1, "memory_bytes": "500Mi"}},
+        "servers": {"min": 1, "max": 1, "resources": {"cpu": 0.25, "memory_bytes": "500Mi"}},
     }
 
 
@@ -164,9 +164,9 @@ def submit(deployment: Deployment, specification: dict[str, Any]) -> str:
 def test_pods_train_scale_and_survive(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = deployment.cluster
     # Four GPUs. The first job grows; the second needs three of them, so the first gives back what it got.
-    first = submit(deployment, specification("first", 80, (1, 4)))
+    first = submit(deployment, specification("first", 150, (1, 4)))
     wait_until("the first job has more workers", lambda: deployment.running_workers(first) >= 2)
-    second = submit(deployment, specification("second", 20, (3, 3)))
+    second = submit(deployment, specification("second", 30, (3, 3)))
     wait_until("the second job trains", lambda: deployment.job(second)["step"] > 0)
     assert deployment.running_workers(first) <= 1, deployment.story(first)
 
