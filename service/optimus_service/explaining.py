@@ -252,7 +252,8 @@ def _on_its_history(case: Case) -> list[str]:
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships)
-    changes = f" Its size was changed {times(job.rescales)}; training stood still for {duration(stopped)} in all."
+    changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
+    changes = f" Its size {changed}; training stood still for {duration(stopped)} in all."
     return [f"{', '.join(told)}, and ended at step {job.step}.{had}{changes if case.memberships else ''}"]
 
 

@@ -18,6 +18,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Ids that are taken over from the client: short, and harmless in a log line."""
 _QUIET_PATHS = re.compile(r"/(healthz|readyz|metrics|v1/jobs/[^/]+/(telemetry|membership))")
 """Called every few seconds by machines: when they go well, they are worth a line for debugging only."""
+_JOB_PATH = re.compile(r"/v1/jobs/([a-z0-9-]{1,63})(?:/|$)")
 _OTHER_ROUTE = "(none)"
 """Stands for all paths that no route has, so that the metric's labels stay few."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -53,7 +54,7 @@ class ObserveMiddleware:
 
         error: Exception | None = None
         try:
-            with structlog.contextvars.bound_contextvars(request_id=request_id):
+            with structlog.contextvars.bound_contextvars(request_id=request_id, **_job_of(scope)):
                 await self._app(scope, receive, watched_send)
         except Exception as unexpected:
             error = unexpected
@@ -85,6 +86,12 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float, error: 
     if error is not None:
         figures["exc_info"] = error
     write("request", **figures)
+
+
+def _job_of(scope: Scope) -> dict[str, str]:
+    """The job that the request is about, for every line that is logged on its behalf."""
+    match = _JOB_PATH.match(scope["path"])
+    return {} if match is None else {"job_id": match[1]}
 
 
 def _request_id(scope: Scope) -> str:

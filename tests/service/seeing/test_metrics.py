@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric
@@ -259,6 +260,20 @@ def test_the_service_itself_is_measured(api: Api) -> None:
     assert found["optimus_job_completion_seconds_count", (("outcome", "succeeded"),)] == 1
     assert found["optimus_loop_healthy", ()] == 1
     assert found["optimus_api_requests_in_progress", ()] == 1, "the scrape itself"
+
+
+@on_sqlite
+def test_what_is_logged_for_a_request_about_a_job_names_the_job(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, seen = api.submit(), []
+    looked_up = api.repository.get_job
+
+    def get_job(wanted: str) -> Any:
+        seen.append(structlog.contextvars.get_contextvars())
+        return looked_up(wanted)
+
+    monkeypatch.setattr(api.repository, "get_job", get_job)
+    api.get(f"/v1/jobs/{job_id}", headers={"X-Request-ID": "id-1"})
+    assert seen == [{"request_id": "id-1", "job_id": job_id}]
 
 
 def test_transactions_are_timed(world: World) -> None:
