@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
@@ -60,9 +60,25 @@ def made_up_jobs(count: int, first: int = 0) -> tuple[Job, ...]:
     return tuple(_job(number) for number in range(first, first + count))
 
 
-def own_speeds(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
-    """A forecaster that shares no speed between jobs, though many of the jobs here are alike."""
-    return tuple(replace(outlook, speeds=Speeds(outlook.speeds.model)) for outlook in forecast_all(jobs, now, settings))
+class OwnSpeeds:
+    """A forecaster that shares no speeds between jobs, though many of the jobs here are alike.
+
+    Like the live one, it fits a job again only when the job has told something new.
+    """
+
+    def __init__(self) -> None:
+        self._forecaster = RememberingForecaster()
+        self._known: dict[str, tuple[object, Speeds]] = {}
+
+    def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
+        """The outlook of every job, sorted by job id."""
+        return tuple(replace(outlook, speeds=self._own(outlook)) for outlook in self._forecaster(jobs, now, settings))
+
+    def _own(self, outlook: Outlook) -> Speeds:
+        known = self._known.get(outlook.id)
+        if known is None or known[0] is not outlook.job.speed_samples:
+            known = self._known[outlook.id] = (outlook.job.speed_samples, Speeds(outlook.speeds.model))
+        return known[1]
 
 
 def _job(number: int) -> Job:

@@ -33,13 +33,14 @@ def allocate(
     grants: dict[str, Grant] = {}
     contenders: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, held), Resources()
+    feasible = _Feasibility(snapshot, policy, placer)
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
         elif outlook.forecast.converged and outlook.is_held:
             grants[outlook.id] = Grant(outlook.present, Reason.CONVERGED)
             leaving = leaving + outlook.demand(outlook.present)
-        elif not outlook.is_held and not _is_feasible(outlook, snapshot, policy, placer):
+        elif not outlook.is_held and not feasible(outlook):
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
@@ -62,9 +63,19 @@ def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
     return total
 
 
-def _is_feasible(outlook: Outlook, snapshot: Snapshot, policy: Policy, placer: Placer) -> bool:
-    request = request_for(outlook, outlook.minimum, {}, policy)
-    return placer.hosts(request, snapshot.nodes, policy.spread)
+class _Feasibility:
+    """Whether jobs could run on this cluster if they were alone; asked once for jobs with the same specification."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, placer: Placer) -> None:
+        self._snapshot, self._policy, self._placer = snapshot, policy, placer
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, outlook: Outlook) -> bool:
+        spec = id(outlook.job.spec)  # of a value that lives as long as the snapshot
+        if spec not in self._known:
+            request = request_for(outlook, outlook.minimum, {}, self._policy)
+            self._known[spec] = self._placer.hosts(request, self._snapshot.nodes, self._policy.spread)
+        return self._known[spec]
 
 
 def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:

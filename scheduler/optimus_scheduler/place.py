@@ -62,17 +62,15 @@ class Placer:
 
     def _has_room(self, seating: Seating, request: Request, spread: Spread) -> bool:
         """What fits beside all others fits alone; only otherwise the empty cluster is asked."""
-        for rooms in (seating.rooms, self._empty_rooms):
-            needs = rooms.amounts.need(request.worker), rooms.amounts.need(request.server)
-            if spread(rooms, Extra(request.minimum.workers, request.minimum.servers, *needs), {}) is not None:
-                return True
-        return False
-
-    @property
-    def _empty_rooms(self) -> Rooms:
+        amounts, least = seating.rooms.amounts, request.minimum
+        extra = Extra(least.workers, least.servers, amounts.need(request.worker), amounts.need(request.server))
+        if spread(seating.rooms, extra, {}) is not None:
+            return True
+        if not seating.jobs:
+            return False
         if self._empty is None:
             self._empty = Rooms(self._nodes)
-        return self._empty
+        return spread(self._empty, extra, {}) is not None
 
     def _on(self, nodes: Sequence[Node], spread: Spread) -> Seating:
         """The seats of the round before, if it had the same nodes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,17 @@ class Speeds:
 
     def _predict_block(self, workers: int, servers: int) -> None:
         first_w, first_p = _block_start(workers), _block_start(servers)
-        w, p = np.meshgrid(np.arange(first_w, first_w + _BLOCK), np.arange(first_p, first_p + _BLOCK), indexing="ij")
-        speeds = self.model.predict(w.reshape(-1), p.reshape(-1))  # (64,)
-        sizes = zip(w.reshape(-1).tolist(), p.reshape(-1).tolist(), strict=True)
-        self._known.update(zip(sizes, speeds.tolist(), strict=True))
+        speeds = self.model.predict(_BLOCK_W + first_w, _BLOCK_P + first_p)  # (64,)
+        self._known.update(zip(_sizes(first_w, first_p), speeds.tolist(), strict=True))
+
+
+_BLOCK_W, _BLOCK_P = (part.reshape(-1) for part in np.indices((_BLOCK, _BLOCK)))
+
+
+@lru_cache
+def _sizes(first_w: int, first_p: int) -> tuple[tuple[int, int], ...]:
+    """The sizes of a block."""
+    return tuple((first_w + w, first_p + p) for w, p in zip(_BLOCK_W.tolist(), _BLOCK_P.tolist(), strict=True))
 
 
 def _block_start(count: int) -> int:
