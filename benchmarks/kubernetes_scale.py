@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,7 @@ def hollow_nodes(count: int) -> Iterator[Path]:
         for stop in (directory / "hollow" / "stop", directory / "stop"):
             if stop.exists():
                 subprocess.run([str(stop)], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
