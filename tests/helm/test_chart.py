@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+import yaml
 from helm_python import Chart, HelmError
 from helm_python.chart import lint
 from kubernetes import client
@@ -136,3 +138,18 @@ def test_selectors_of_the_service_and_of_tasks_do_not_overlap() -> None:
     }
     assert policies["demo-optimus"].items() <= labels.items()
     assert not policies["demo-optimus-tasks"].items() <= labels.items()
+
+
+def test_rules_and_dashboards_come_as_they_are() -> None:
+    found = objects(EVERYTHING)
+    rules = {path.name: yaml.safe_load(path.read_text()) for path in (CHART / "rules").glob("*.yaml")}
+    made = [each["spec"] for each in found if each["kind"] == "PrometheusRule"]
+    assert sorted(map(str, made)) == sorted(map(str, rules.values()))
+    dashboards = {path.name: path.read_text() for path in (CHART / "dashboards").glob("*.json")}
+    configs = [each for each in found if each["kind"] == "ConfigMap"]
+    assert {name: json.loads(text) for each in configs for name, text in each["data"].items()} == {
+        name: json.loads(text) for name, text in dashboards.items()
+    }
+    assert len(configs) == len(dashboards) > 0
+    assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in configs)
+    assert not [each for each in objects(REQUIRED) if each["kind"] in ("PrometheusRule", "ServiceMonitor", "ConfigMap")]
