@@ -5,6 +5,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 | what is missing | rule |
 |---|---|
 | steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
+| steps left, no losses yet | what ended jobs of the same task and rule took (see `precedents`) |
 | steps left, a limit given | the limit at face value, with that lower bound |
 | speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
 | cost of a change | what changes of other jobs cost; before any, the prior of `RescaleCost` |
@@ -18,22 +19,21 @@ from typing import NamedTuple
 
 from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
 from optimus_models.loss_curve import LossCurve
-from optimus_models.metric_curve import MetricCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.fits import Fits, Fitted
+from optimus_scheduler.metric_targets import metric_is_reached
 from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.precedents import confidence, precedents, with_precedents
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState, MetricTarget
+from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState
 
 _LINDY = 9.0
 """P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
 _LINDY_CONFIDENCE = 0.05
 """Confidence of such a guess: next to nothing."""
-_METRIC_POINTS = 3
-"""Evaluations needed before the fitted curve of a metric may confirm one."""
 _STOPS_PER_JOB = 4
 """Newest stops of each job that others are judged by."""
 _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
@@ -138,7 +138,7 @@ class _Use(NamedTuple):
 
 
 def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
-    return convergence_step(
+    own = convergence_step(
         fitted.curve,
         rule_of(job),
         steps_per_epoch=epoch_steps(job),
@@ -149,6 +149,7 @@ def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
+    return with_precedents(job, epoch_steps(job), own)
 
 
 def epoch_steps(job: Job) -> float | None:
@@ -197,7 +198,7 @@ def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> st
         return "max_seconds"
     if rule.max_cost is not None and use.spent >= rule.max_cost and has_prices(settings):
         return "max_cost"
-    if _metric_is_reached(job, fitted.metric):
+    if metric_is_reached(job, fitted.metric):
         return "target_metric"
     if curve.n_points < settings.convergence_points or curve.confidence == 0.0:
         return None
@@ -205,24 +206,6 @@ def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> st
         return None
     holds = has_converged(curve, rule, steps_per_epoch=job.steps_per_epoch, now_step=job.step)
     return None if holds in _ENFORCED_BY_COORDINATOR else holds
-
-
-def _metric_is_reached(job: Job, metric: MetricCurve | None) -> bool:
-    """Whether the last evaluation reached the target, and that was no accident: the one before it did too, or the
-    fitted curve does."""
-    target = job.spec.convergence.target_metric
-    if target is None or metric is None or not job.metric_values:
-        return False
-    reached = [_reaches(value, target) for value in job.metric_values[-2:]]
-    if not reached[-1]:
-        return False
-    if len(reached) == 2 and reached[0]:
-        return True
-    return metric.n_points >= _METRIC_POINTS and metric.has_reached(target.value, job.metric_steps[-1])
-
-
-def _reaches(value: float, target: MetricTarget) -> bool:
-    return value >= target.value if target.at_least is not None else value <= target.value
 
 
 def _may_end_by_curve(job: Job) -> bool:
@@ -235,9 +218,9 @@ def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> floa
         return _LINDY_CONFIDENCE if job.step > 0 else 0.0
     if not _may_end_by_curve(job):
         return 1.0  # a number of steps or epochs that the owner fixed
-    if prediction.rule == "target_metric" and fitted.metric is not None:
-        return fitted.metric.confidence
-    return fitted.curve.confidence
+    by_metric = prediction.rule == "target_metric" and fitted.metric is not None
+    own = fitted.metric.confidence if by_metric and fitted.metric is not None else fitted.curve.confidence
+    return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own
 
 
 def _shifted(interval: Interval | None, steps: float) -> Interval | None:

@@ -379,6 +379,10 @@ class EndedJob:
     mode: Mode = field(default=Mode.SYNC, compare=False)
     architecture: Architecture = field(default=Architecture.PS, compare=False)
     global_batch_size: int | None = field(default=None, compare=False)
+    total_steps: int = field(default=0, compare=False)
+    """Steps at its end; 0 when that is not known ..."""
+    rule: ConvergenceRule | None = field(default=None, compare=False)
+    """... and the rule that ended it."""
     device: str | None = field(default=None, compare=False)
     """What its workers computed on (`cold_start.device_name`) ..."""
     percent_of_peak: float | None = field(default=None, compare=False)

@@ -19,7 +19,7 @@ from optimus_scheduler.cold_start import Platform, calculated_speeds, device_nam
 from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.types import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
 from optimus_service.loop.history import JobHistory
-from optimus_service.loop.specification import spec_of
+from optimus_service.loop.specification import rule_from, spec_of
 from optimus_service.store.records import Document, JobRecord
 from optimus_service.store.repository import Repository
 
@@ -123,6 +123,8 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "mode": spec.mode.value,
         "architecture": spec.architecture.value,
         "global_batch_size": spec.global_batch_size,
+        "total_steps": job.step,
+        "convergence": job.spec["convergence"],
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),
     }
@@ -151,6 +153,8 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         mode=Mode(document["mode"]),
         architecture=Architecture(document["architecture"]),
         global_batch_size=document["global_batch_size"],
+        total_steps=document.get("total_steps", 0),
+        rule=rule_from(document["convergence"]) if "convergence" in document else None,
         device=document.get("device"),
         percent_of_peak=document.get("percent_of_peak"),
     )

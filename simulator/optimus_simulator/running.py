@@ -119,4 +119,6 @@ class RunningJob:
             mode=spec.mode,
             architecture=spec.architecture,
             global_batch_size=spec.global_batch_size,
+            total_steps=int(self.training.step),
+            rule=spec.convergence,
         )

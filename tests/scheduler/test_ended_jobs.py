@@ -178,3 +178,53 @@ def test_the_first_change_of_a_job_is_judged_by_those_of_others() -> None:
     assert alone < 3.0
     assert new.stop_seconds > 15.0
     assert old.stop_seconds == pytest.approx(30.0, rel=0.2)
+
+
+# --- before the first losses -----------------------------------------------------------------------------------------
+
+
+def waiting(*similar: EndedJob, **rule: object) -> Job:
+    spec = young().spec
+    wanted = ConvergenceRule(**{"target_loss": 0.17, **rule})  # type: ignore[arg-type]
+    return a_job("waiting", spec=replace(spec, convergence=wanted), similar=similar)
+
+
+def precedent(name: str, steps: int, **fields: object) -> EndedJob:
+    return replace(ended(name), total_steps=steps, rule=ConvergenceRule(target_loss=0.17), **fields)  # type: ignore[arg-type]
+
+
+def test_a_job_without_losses_is_expected_to_take_what_others_took() -> None:
+    alone = outlook_of(waiting()).forecast
+    assert alone.total_steps is None
+    told = outlook_of(waiting(precedent("a", 1000), precedent("b", 1210))).forecast
+    assert told.total_steps is not None
+    assert told.total_steps.mean == pytest.approx(1100, rel=0.01)
+    assert told.total_steps.low < 900 < 1400 < told.total_steps.high
+    assert told.rule == "target_loss"
+    assert 0.1 < told.confidence < 0.4
+
+
+def test_a_limit_that_comes_sooner_counts() -> None:
+    rule = ConvergenceRule(target_loss=0.17, max_steps=500)
+    told = outlook_of(waiting(replace(precedent("a", 1000), rule=rule), max_steps=500)).forecast
+    assert (told.rule, told.total_steps and told.total_steps.mean) == ("max_steps", 500.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"project": "audio"},
+        {"rule": ConvergenceRule(target_loss=0.2)},
+        {"total_steps": 0},
+    ],
+)
+def test_only_jobs_with_the_same_rule_and_project_are_precedents(other: dict[str, object]) -> None:
+    assert outlook_of(waiting(replace(precedent("a", 1000), **other))).forecast.total_steps is None  # type: ignore[arg-type]
+
+
+def test_own_losses_overrule_precedents() -> None:
+    job = young(precedent("a", 100_000), n=80)
+    assert job.spec.convergence == ConvergenceRule(target_loss=0.17)
+    told = outlook_of(job).forecast
+    assert told.total_steps is not None
+    assert told.total_steps.mean < 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,11 @@ def resources_of(body: ResourcesBody, gpu_type: str | None = None) -> Resources:
 
 def _demand(body: TaskDemandBody, gpu_type: str) -> TaskDemand:
     return TaskDemand(resources_of(body.resources, gpu_type), body.min, body.max)
+
+
+def rule_from(document: Mapping[str, Any]) -> ConvergenceRule:
+    """The rule in a stored specification."""
+    return _convergence(ConvergenceBody.model_validate(document))
 
 
 def _convergence(body: ConvergenceBody) -> ConvergenceRule:
