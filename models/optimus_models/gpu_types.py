@@ -71,7 +71,8 @@ class GpuTypeModel:
     """0 (no measurement) to 1."""
     scale: float
     """How large the deviations are, compared with what was believed before."""
-    _measured: tuple[TypeSpeed, ...] = field(repr=False)
+    _at: _Places = field(repr=False)
+    """The measured pairs."""
     _mean: float = field(repr=False)
     """Of all jobs' levels."""
     _inverse: FloatArray = field(repr=False)
@@ -90,28 +91,33 @@ class GpuTypeModel:
         weights = inverse @ (logs - mean)
         scale = float(np.sqrt((weights @ (logs - mean) + _SCALE_EVIDENCE) / (len(usable) + _SCALE_EVIDENCE)))
         n = len(usable)
-        return cls(n, n / (n + 6.0), scale, usable, mean, inverse, weights)
+        return cls(n, n / (n + 6.0), scale, at, mean, inverse, weights)
 
     def predict(self, job: KindOfJob, gpu_types: Sequence[str]) -> FloatArray:
         """Steps per second of `job` on each of `gpu_types`, above 0."""
-        mean, _ = self._log_speed(job, gpu_types)
-        return np.exp(mean)
+        _, cross = self._places(job, gpu_types)
+        return np.exp(self._log_mean(gpu_types, cross))
 
     def predict_interval(
         self, job: KindOfJob, gpu_types: Sequence[str], coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed on each of `gpu_types` with probability `coverage`."""
-        mean, variance = self._log_speed(job, gpu_types)
+        at, cross = self._places(job, gpu_types)
+        mean = self._log_mean(gpu_types, cross)
+        explained = np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
+        variance = np.maximum(at.variance() - explained, 0.0)  # unscaled
         reach = float(stdtrit(self.n_points + _SCALE_EVIDENCE, 0.5 + coverage / 2.0)) * self.scale * np.sqrt(variance)
         return np.exp(mean - reach), np.exp(mean + reach)
 
-    def _log_speed(self, job: KindOfJob, gpu_types: Sequence[str]) -> tuple[FloatArray, FloatArray]:
-        """Mean and unscaled variance, each (n,)."""
+    def _places(self, job: KindOfJob, gpu_types: Sequence[str]) -> tuple[_Places, FloatArray]:
+        """The pairs that are asked for, n, and (n, m) their covariance with the m measurements."""
         at = _Places.of((job, gpu_type) for gpu_type in gpu_types)
-        cross = at.covariance(_Places.of((row.job, row.gpu_type) for row in self._measured))
-        mean = self._mean + _peaks(gpu_types) + cross @ self._weights
-        explained = np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
-        return np.clip(mean, -300.0, 300.0), np.maximum(at.variance() - explained, 0.0)
+        return at, at.covariance(self._at)
+
+    def _log_mean(self, gpu_types: Sequence[str], cross: FloatArray) -> FloatArray:
+        """(n,)"""
+        mean: FloatArray = self._mean + _peaks(gpu_types) + cross @ self._weights
+        return np.clip(mean, -300.0, 300.0)
 
 
 class _Places(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import EndedJob, Job, SpeedSample
 
@@ -21,8 +21,9 @@ MAX_ENDED = 200
 class RelativeSpeeds:
     """Speeds on one worker by GPU type, asked for one job after the other."""
 
-    def __init__(self, model: GpuTypeModel, measured: frozenset[str]) -> None:
-        self._model, self._measured = model, measured
+    def __init__(self, model: GpuTypeModel, measured: frozenset[str], gpu_types: Sequence[str]) -> None:
+        """`measured`: names of the jobs that the model knows; `gpu_types`: those that are likely to be asked for."""
+        self._model, self._measured, self._gpu_types = model, measured, list(gpu_types)
         self._known: dict[tuple[str, str, float], dict[str, float]] = {}
 
     def of(self, job: Job) -> Callable[[str], float]:
@@ -34,7 +35,8 @@ class RelativeSpeeds:
 
         def speed(gpu_type: str) -> float:
             if gpu_type not in known:
-                known[gpu_type] = float(self._model.predict(kind, [gpu_type])[0])
+                asked = list(dict.fromkeys([*self._gpu_types, gpu_type]))
+                known.update(zip(asked, self._model.predict(kind, asked).tolist(), strict=True))
             return known[gpu_type]
 
         return speed
@@ -47,7 +49,9 @@ def relative_speeds(jobs: Sequence[Job], settings: Settings) -> RelativeSpeeds:
     rows = list(_rows_of_ended(ended, settings))[-MAX_ENDED:]
     for job in ordered:
         rows += _rows(_kind(job), job.speed_samples, settings)
-    return RelativeSpeeds(GpuTypeModel.fit(rows), frozenset(row.job.name for row in rows))
+    rows = rows[-MAX_POINTS:]
+    types = sorted({row.gpu_type for row in rows} | {kind for job in ordered for kind in job.spec.gpu_types})
+    return RelativeSpeeds(GpuTypeModel.fit(rows), frozenset(row.job.name for row in rows), types)
 
 
 def _rows_of_ended(ended: Mapping[str, EndedJob], settings: Settings) -> Iterator[TypeSpeed]:
