@@ -35,6 +35,9 @@ _NOISE = 0.05
 _STRANGER_NOISE = 0.1
 """... and of another job's as evidence for this one's: its nodes were others."""
 
+_FARTHEST = 300.0
+"""Bound of logarithms of speeds: nonsense stays finite."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalingCurve:
@@ -88,7 +91,7 @@ class ScalingCurve:
         """Steps per second with so many workers, above 0; `servers` says nothing."""
         del servers
         at = _logarithm(workers)
-        return np.asarray(np.exp(_prior(at) + self._cross(at) @ self._weights))
+        return np.asarray(np.exp(np.clip(_prior(at) + self._cross(at) @ self._weights, -_FARTHEST, _FARTHEST)))
 
     def predict_interval(
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
@@ -123,7 +126,8 @@ def _points(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: fl
     usable = np.isfinite(f) & (f > 0) & np.isfinite(w) & (w >= 1) & (v > 0)
     at = np.log(w[usable])
     sigma = noise / np.sqrt(np.clip(v[usable], 1e-3, 1.0))
-    return at, np.log(f[usable]) - _prior(at), sigma, np.full(len(at), float(source))
+    target = np.clip(np.log(f[usable]), -_FARTHEST, _FARTHEST) - _prior(at)
+    return at, target, sigma, np.full(len(at), float(source))
 
 
 def _logarithm(workers: ArrayLike) -> FloatArray:

@@ -37,13 +37,15 @@ def claims(
 
     A job that is about to end keeps what it has, and one that has started a moment ago at least its minimum. Then come
     the waiting jobs that have waited too long, the longest overdue first, and none passes them: so nobody starves,
-    however many short jobs arrive. Then everybody's minimum, or as many as fit, by what they are worth per share.
+    however many short jobs arrive. Then come all other minima: as many as fit, those first that are worth most per
+    share; who runs may so be paused for others. If all fit, only a waiting job of known length and speeds has no claim
+    to it: it starts as soon as it is worth it.
     """
     row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
-    kept, late, others = _in_order(outlooks, candidates, settings, unchanged)
+    kept, late, others = _in_order(outlooks, candidates, demand, room, settings, unchanged)
     may_start = np.ones(len(outlooks), dtype=bool)
     for j in kept:
-        keeps_all = j in unchanged or (outlooks[j].is_held and is_near_end(outlooks[j], settings))
+        keeps_all = j in unchanged or is_near_end(outlooks[j], settings)
         wanted = present_row(outlooks[j], candidates, j) if keeps_all else int(least[j])
         if (demand[wanted] <= room + 1e-9).all():
             row[j], room = wanted, room - demand[wanted]
@@ -55,10 +57,10 @@ def claims(
         room = np.maximum(room - demand[least[j]], 0.0)
         break
     open_to = [j for j in others if may_start[j]]
-    together = demand[least[open_to]].sum(axis=0)
-    if (together <= room + 1e-9).all():
-        row[open_to], room = least[open_to], room - together
-        return Claims(row, may_start, room)
+    if (demand[least[open_to]].sum(axis=0) <= room + 1e-9).all():
+        sure = [j for j in open_to if outlooks[j].is_held or not is_known(outlooks[j])]
+        row[sure] = least[sure]
+        return Claims(row, may_start, room - demand[least[sure]].sum(axis=0))
     for j in open_to:
         if (demand[least[j]] <= room + 1e-9).all():
             row[j], room = least[j], room - demand[least[j]]
@@ -66,19 +68,31 @@ def claims(
 
 
 def _in_order(
-    outlooks: Sequence[Outlook], candidates: Candidates, settings: Settings, unchanged: Collection[int]
+    outlooks: Sequence[Outlook],
+    candidates: Candidates,
+    demand: FloatArray,
+    room: FloatArray,
+    settings: Settings,
+    unchanged: Collection[int],
 ) -> tuple[list[int], list[int], list[int]]:
     """Jobs that keep something, waiting jobs that are overdue, and the others, each in the order of their turn."""
     kept = _kept(outlooks, settings, unchanged)
     late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not (one.is_held or one.claimed)}
-    overdue = sorted((j for j, seconds in late.items() if seconds > 0), key=lambda j: (-late[j], outlooks[j].id))
     least = candidates.first[:-1] + 1
+    possible = (demand[least] <= room + 1e-9).all(axis=1)  # who could not run even alone holds nobody up
+    overdue = [j for j, seconds in late.items() if seconds > 0 and possible[j]]
+    overdue.sort(key=lambda j: (-late[j], outlooks[j].id))
     gain = candidates.plain[least] / candidates.cost[least]
     # Who runs loses by being paused what it would pay to go on.
     gain = gain * (1.0 + np.where([one.is_held for one in outlooks], charges(outlooks, settings), 0.0))
     first = {*kept, *overdue}
     others = sorted((j for j in range(len(outlooks)) if j not in first), key=lambda j: (-gain[j], j))
     return kept, overdue, others
+
+
+def is_known(outlook: Outlook) -> bool:
+    """Whether it can be told how long the job takes, and with which sizes."""
+    return not outlook.learning and outlook.forecast.remaining_steps is not None
 
 
 def overdue_seconds(outlook: Outlook, settings: Settings) -> float:
@@ -98,13 +112,15 @@ def _kept(outlooks: Sequence[Outlook], settings: Settings, unchanged: Collection
         for j, one in enumerate(outlooks)
         if one.claimed
         or j in unchanged
-        or (one.is_held and (one.held_seconds < settings.least_run_seconds or is_near_end(one, settings)))
+        or (one.is_held and one.held_seconds < settings.least_run_seconds)
+        or is_near_end(one, settings)
     ]
     return sorted(kept, key=lambda j: (not outlooks[j].claimed, -outlooks[j].held_seconds, outlooks[j].id))
 
 
 def is_near_end(outlook: Outlook, settings: Settings) -> bool:
-    return outlook.remaining_seconds(outlook.present) < settings.near_end_seconds
+    """Whether what the job holds will be free in a moment."""
+    return outlook.is_held and outlook.remaining_seconds(outlook.present) < settings.near_end_seconds
 
 
 def present_row(outlook: Outlook, candidates: Candidates, j: int) -> int:

@@ -100,9 +100,11 @@ class _Matter:
         return hand_out(table, self.demand, claimed.row, claimed.room, settings.least_task_gain)
 
     def would_give_what_comes_by_itself(self, result: HandedOut) -> frozenset[int]:
-        """Jobs that would shrink to make room that will be there in a moment anyway; empty if they give more."""
+        """Jobs that would shrink to make room that will be there in a moment anyway; empty if more is needed."""
+        if not self.amounts.leaving.any() and not any(is_near_end(one, self.settings) for one in self.outlooks):
+            return frozenset()
         leaving = self.amounts.leaving.copy()
-        given = np.zeros_like(leaving)
+        wanted = self.demand[result.row].sum(axis=0)  # with what the givers have, were they to keep it
         givers = []
         for j, one in enumerate(self.outlooks):
             if not one.is_held:
@@ -110,8 +112,8 @@ class _Matter:
             present = self.demand[present_row(one, self.table, j)]
             if is_near_end(one, self.settings):
                 leaving += present
-            less = np.maximum(present - self.demand[result.row[j]], 0.0)
-            if less.any():
-                given += less
+            less = present - self.demand[result.row[j]]
+            if (less > 0).any():
+                wanted += less
                 givers.append(j)
-        return frozenset(givers) if (given <= leaving + 1e-9).all() else frozenset()
+        return frozenset(givers) if (wanted - self.amounts.capacity <= leaving + 1e-9).all() else frozenset()

@@ -1,0 +1,71 @@
+"""The curve of speed over workers alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_models.scaling_curve import ScalingCurve
+
+WORKERS = np.array([1, 2, 4, 8, 16])
+
+
+def law(workers: np.ndarray, serial: float = 0.1) -> np.ndarray:
+    return workers / (1.0 + serial * (workers - 1.0))
+
+
+def test_goes_through_what_was_measured() -> None:
+    curve = ScalingCurve.fit(WORKERS, 3.0 * law(WORKERS))
+    np.testing.assert_allclose(curve.predict([2, 8], [0, 0]), 3.0 * law(np.array([2, 8])), rtol=0.05)
+
+
+def test_interpolates_between_sizes() -> None:
+    between = np.array([3, 6, 12])
+    curve = ScalingCurve.fit(WORKERS, law(WORKERS))
+    np.testing.assert_allclose(curve.predict(between, between), law(between), rtol=0.05)
+
+
+def test_one_measurement_scales_by_the_prior() -> None:
+    one, eight = ScalingCurve.fit([1], [2.0]).predict([1, 8], [0, 0])
+    assert one == pytest.approx(2.0, rel=0.02)
+    assert 4.0 < eight / one < 8.0
+
+
+def test_other_jobs_tell_the_shape_and_the_job_itself_the_level() -> None:
+    flat = law(WORKERS, serial=0.9)
+    alone = ScalingCurve.fit([1], [2.0])
+    informed = ScalingCurve.fit([1], [2.0], others=[(WORKERS, flat), (WORKERS, 1.2 * flat)])
+    speeds = informed.predict([1, 8], [0, 0])
+    assert speeds[0] == pytest.approx(2.0, rel=0.1)
+    assert speeds[1] / speeds[0] == pytest.approx(flat[3] / flat[0], rel=0.15)
+    assert informed.confidence > alone.confidence
+
+
+def test_is_less_sure_further_away() -> None:
+    low, high = ScalingCurve.fit([1, 2], [1.0, 1.9]).predict_interval([2, 4, 32], [0, 0, 0])
+    widths = np.log(high / low)
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_next_measurement_is_the_least_sure() -> None:
+    assert ScalingCurve.fit([1, 2], [1.0, 1.9]).next_measurement([(2, 0), (16, 0), (4, 0)]) == (16, 0)
+
+
+def test_nothing_measured() -> None:
+    curve = ScalingCurve.fit([], [])
+    assert (curve.n_points, curve.confidence) == (0, 0.0)
+    assert np.isfinite(curve.predict([1, 64], [0, 0])).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-2, 100), st.floats(allow_nan=True, allow_infinity=True)),
+        max_size=8,
+    )
+)
+def test_never_raises_on_data(drawn: list[tuple[int, float]]) -> None:
+    curve = ScalingCurve.fit([w for w, _ in drawn], [f for _, f in drawn])
+    assert (curve.predict([1, 7], [0, 0]) > 0).all()

@@ -1,0 +1,218 @@
+"""The default policy whatever the jobs: within capacity, deterministic, optimal, stable, and nobody starves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import NOW, SpeedLaw, a_job, a_spec, law, samples
+
+from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.policies import Contest, Grant, policy_named
+from optimus_scheduler.policies.ladders import Ladders
+from optimus_scheduler.policies.weights import rank_weights, weights
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import (
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    Job,
+    JobSpec,
+    JobState,
+    Resources,
+    TaskDemand,
+)
+
+SETTINGS = Settings()
+GIB = 2**30
+SIZES = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (3, 4))
+
+laws = st.builds(
+    law,
+    compute=st.floats(0.1, 3.0),
+    fixed=st.floats(0.0, 0.3),
+    transfer=st.floats(0.005, 0.3),
+    per_task=st.floats(0.0005, 0.03),
+)
+
+
+def allocate(jobs: Sequence[Job], cpu: float, settings: Settings = SETTINGS) -> Mapping[str, Grant]:
+    contest = Contest(forecast_all(jobs, NOW, settings), Resources(cpu, 64 * GIB))
+    return policy_named("optimus").allocate(contest, settings)
+
+
+def running(name: str, speed: SpeedLaw, has: tuple[int, int], steps: int = 10_000) -> Job:
+    spec = a_spec(rule=ConvergenceRule(max_steps=steps))
+    return a_job(name, has=has, spec=spec, measured=samples(speed, [*SIZES, has]))
+
+
+def ring(name: str, seconds: float, exchange: float, steps: int, most: int = 8) -> Job:
+    """An all-reduce job whose speed is known and that waits."""
+    spec = JobSpec(
+        worker=TaskDemand(Resources(1.0, GIB), 1, most),
+        server=TaskDemand(Resources(), 0, 0),
+        convergence=ConvergenceRule(max_steps=steps),
+        architecture=Architecture.ALLREDUCE,
+    )
+
+    def speed(workers: int, _servers: int) -> float:
+        return workers / (seconds + exchange * (workers - 1))
+
+    measured = samples(speed, [(workers, 0) for workers in range(1, most + 1)])
+    return a_job(name, spec=spec, state=JobState.PAUSED, allocated_at=NOW - 60, measured=measured)
+
+
+rings = st.builds(
+    lambda seconds, exchange, steps: (seconds, exchange * seconds, steps),
+    st.floats(0.1, 10.0),
+    st.floats(0.02, 0.4),
+    st.integers(100, 100_000),
+)
+
+
+def worth(outlooks: Sequence[Outlook], sizes: Sequence[Allocation], cpu: float) -> float:
+    """What the policy maximises: the sum of weight · speed / best speed per share."""
+    each = Ladders(outlooks, Resources(cpu, 64 * GIB)).each
+    factors = weights(outlooks, each, SETTINGS)
+    return sum(
+        float(factor) * one.speeds.at(size) / ladder.best_speed_per_share
+        for factor, one, size, ladder in zip(factors, outlooks, sizes, each, strict=True)
+    )
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(st.lists(rings, min_size=1, max_size=3), st.integers(3, 9))
+def test_equal_to_the_best_of_all_sizes(drawn: list[tuple[float, float, int]], cpu: int) -> None:
+    """One resource and concave speeds: greedy is the optimum, to within the least gain that is worth a task."""
+    jobs = [ring(f"j{i}", *each) for i, each in enumerate(drawn)]
+    outlooks = forecast_all(jobs, NOW, SETTINGS)
+    grants = allocate(jobs, cpu)
+    got = worth(outlooks, [grants[one.id].allocation for one in outlooks], cpu)
+    counts = (each for each in product(range(9), repeat=len(jobs)) if sum(each) <= cpu)
+    best = max(worth(outlooks, [Allocation(count, 0) for count in each], cpu) for each in counts)
+    assert got >= 0.97 * best
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(st.lists(rings, min_size=1, max_size=5), st.integers(4, 24), st.integers(1, 12))
+def test_more_capacity_does_not_hurt(drawn: list[tuple[float, float, int]], cpu: int, more: int) -> None:
+    """The total worth never falls by more than 1 %, the least gain of a task."""
+    jobs = [ring(f"j{i}", *each) for i, each in enumerate(drawn)]
+    outlooks = forecast_all(jobs, NOW, SETTINGS)
+    small, large = (
+        worth(outlooks, [allocate(jobs, cores)[one.id].allocation for one in outlooks], cpu)
+        for cores in (cpu, cpu + more)
+    )
+    assert large >= 0.99 * small
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(laws, st.integers(1, 8), st.integers(1, 8)), min_size=1, max_size=5), st.integers(2, 40))
+def test_a_second_round_changes_nothing(drawn: list[tuple[SpeedLaw, int, int]], cpu: int) -> None:
+    """Once changed and measured as predicted, the same jobs in the same world keep what they have."""
+    jobs = [running(f"r{i}", speed, (w, p)) for i, (speed, w, p) in enumerate(drawn)]
+    settled = [_having(job, allocate(jobs, cpu)[job.id]) for job in jobs]
+    again = allocate(settled, cpu)
+    third = allocate([_having(job, again[job.id]) for job in settled], cpu)
+    assert {name: grant.allocation for name, grant in third.items()} == {
+        name: grant.allocation for name, grant in again.items()
+    }
+
+
+def _having(job: Job, grant: Grant) -> Job:
+    """The job after it was given that, with the new size measured as its model predicted."""
+    if grant.allocation.is_empty:
+        return replace(job, allocation=grant.allocation, state=JobState.PAUSED, allocated_at=NOW - 60)
+    size = (grant.allocation.workers, grant.allocation.servers)
+    speed = forecast_all([job], NOW, SETTINGS)[0].speeds.at(grant.allocation)
+    elsewhere = [sample for sample in job.speed_samples if (sample.workers, sample.servers) != size]
+    measured = (*elsewhere, *samples(lambda w, p: speed, [size]))
+    return replace(job, allocation=grant.allocation, allocated_at=NOW - 60, speed_samples=measured)
+
+
+@pytest.mark.parametrize("policy", ["optimus", "optimus-paper", "fifo"])
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(laws, st.integers(0, 6), st.integers(1, 6), st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        max_size=6,
+    ),
+    st.integers(0, 30),
+    st.permutations(range(6)),
+)
+def test_grants_are_within_capacity_and_limits_whatever_the_order(
+    policy: str, drawn: list[tuple[SpeedLaw, int, int, tuple[int, int]]], cpu: int, order: list[int]
+) -> None:
+    jobs = [
+        replace(
+            running(f"j{i}", speed, (max(w, least[0]), max(p, least[1]))), spec=a_spec(minimum=least, maximum=(7, 7))
+        )
+        if w
+        else a_job(f"j{i}", spec=a_spec(minimum=least))
+        for i, (speed, w, p, least) in enumerate(drawn)
+    ]
+    contenders = forecast_all(jobs, NOW, SETTINGS)
+    shuffled = tuple(contenders[i] for i in order if i < len(contenders))
+    capacity = Resources(float(cpu), 64 * GIB)
+    grants = policy_named(policy).allocate(Contest(contenders, capacity), SETTINGS)
+    assert policy_named(policy).allocate(Contest(shuffled, capacity), SETTINGS) == grants
+    assert sum(grant.allocation.workers + grant.allocation.servers for grant in grants.values()) <= cpu
+    for outlook in contenders:
+        granted = grants[outlook.id].allocation
+        if not granted.is_empty:
+            assert outlook.minimum.workers <= granted.workers <= outlook.maximum.workers
+            assert outlook.minimum.servers <= granted.servers <= outlook.maximum.servers
+
+
+def test_nobody_starves_under_sustained_overload() -> None:
+    """Short jobs arrive faster than the cluster can serve them, for ever; a long one gets its turn all the same.
+
+    It takes 2,000 s on one core: it is asked to wait for 300 s and half of that, and then for those before it.
+    """
+    round_seconds, cores = 120.0, 2
+    long = replace(ring("long", 1.0, 0.1, 2_000), state=JobState.QUEUED, submitted_at=NOW, allocated_at=None)
+    jobs, now, number = {"long": long}, NOW, 0
+    while jobs["long"].allocation.is_empty:
+        for _ in range(2):
+            short = replace(ring(f"short-{number}", 1.0, 0.1, 300, most=1), state=JobState.QUEUED)
+            jobs[short.id], number = replace(short, submitted_at=now, allocated_at=None), number + 1
+        contest = Contest(forecast_all(tuple(jobs.values()), now, SETTINGS), Resources(float(cores), 64 * GIB))
+        grants = policy_named("optimus").allocate(contest, SETTINGS)
+        jobs = _later(jobs, grants, now, round_seconds)
+        now += round_seconds
+        assert now - NOW <= 1300.0 + 20 * round_seconds
+    assert number > cores * (now - NOW) / 300.0  # it was an overload
+
+
+def _later(jobs: Mapping[str, Job], grants: Mapping[str, Grant], now: float, seconds: float) -> dict[str, Job]:
+    """All jobs with what they were granted, after so long; without those that have ended."""
+    later = {}
+    for name, job in jobs.items():
+        size = grants[name].allocation
+        since = job.allocated_at if size == job.allocation and not size.is_empty else now
+        state = JobState.RUNNING if size.workers else job.state
+        changed = replace(
+            job, allocation=size, allocated_at=since, state=state, step=job.step + int(size.workers * seconds)
+        )
+        limit = job.spec.convergence.max_steps
+        if limit is None or changed.step < limit:
+            later[name] = changed
+    return later
+
+
+def test_weights_of_ranks() -> None:
+    """heSRPT: the parts of the cluster that these weights lead to are those of the theorem."""
+    exponent, count = 0.5, 6
+    found = rank_weights(count, exponent)
+    ranks = np.arange(1, count + 1)
+    q = 1.0 / (1.0 - exponent)
+    # max Σ weight · part^p under Σ part = 1: parts in proportion to weight^q
+    parts = found**q / (found**q).sum()
+    np.testing.assert_allclose(parts, (ranks / count) ** q - ((ranks - 1) / count) ** q)
