@@ -74,8 +74,10 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     for side in moving:
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
-    if any(side.leaving() for side in moving):  # then it counts who stays where they are
-        moving += [_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes) for job in settled]
+    left_nodes = {task.node for side in moving for task in side.leaving()}
+    for job in settled if left_nodes else ():  # it counts who stays where others leave
+        if any(task.node in left_nodes for task in tasks_by_job[job.id]):
+            moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes))
     return (
         *sorted(sets, key=lambda action: action.job_id),
         *sorted(stops, key=lambda action: action.key),
@@ -101,6 +103,7 @@ class _JobSide:
 
     def __init__(self, job: Job, want: Want, observed: Iterable[Task], open_nodes: frozenset[str]) -> None:
         self._job, self._want, self._open_nodes = job, want, open_nodes
+        self._has_left = has_left_its_type(job)
         self._observed = sorted(observed, key=lambda task: task.key)
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
@@ -183,7 +186,7 @@ class _JobSide:
     def _fill(self, post: Post) -> PlacedTask:
         """The task that fills a post: the one that does so already, or the next incarnation."""
         node, previous = self._want.nodes[post], self._previous.get(post)
-        moved = post[0] is Role.WORKER and has_left_its_type(self._job)
+        moved = post[0] is Role.WORKER and self._has_left
         if previous is not None and previous.node == node and not moved:
             observed = self._by_key.get(previous.key)
             if observed is None or observed.phase is not TaskPhase.EXITED or self._is_done(observed):
@@ -222,11 +225,12 @@ def _starts_with_room(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Itera
             free[task.node] -= owner.held_by(task)
     starts = [(start.task, side) for side in sides for start in side.starts()]
     for placed, owner in sorted(starts, key=lambda entry: entry[0].key):
-        need = owner.need(placed.key.role)
-        if placed.node not in free or placed.key.role is Role.COORDINATOR or need.fits_in(free[placed.node]):
-            if placed.node in free:
-                free[placed.node] -= need
-            yield StartTask(placed)
+        if placed.node in free:
+            need = owner.need(placed.key.role)
+            if placed.key.role is not Role.COORDINATOR and not need.fits_in(free[placed.node]):
+                continue
+            free[placed.node] -= need
+        yield StartTask(placed)
 
 
 def _stops(unwanted: Iterable[Task], now: float, patience: float, force_after: float) -> Iterator[StopTask]:

@@ -246,7 +246,8 @@ class JobSpec:
     @property
     def gpu_type(self) -> str | None:
         """The GPU type that `worker.resources` names; None for a CPU job."""
-        return next((kind for kind, count in sorted(self.worker.resources.gpus.items()) if count > 0), None)
+        gpus = self.worker.resources.gpus
+        return next((kind for kind, count in sorted(gpus.items()) if count > 0), None) if gpus else None
 
     def on(self, gpu_type: str | None) -> JobSpec:
         """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""
