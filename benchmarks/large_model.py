@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -9,6 +11,8 @@ from torch.utils.data import TensorDataset
 from optimus_workers.task import OptimizerSpec, TrainingTask
 
 WIDTH = 5000
+PAUSE_SECONDS = 0.2
+"""Of each micro-batch, so that newcomers find time to start while others train."""
 
 
 def make() -> TrainingTask:
@@ -25,5 +29,6 @@ def make() -> TrainingTask:
 
 
 def _loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    time.sleep(PAUSE_SECONDS)
     output: Tensor = model(batch[0])
     return output.square().mean()

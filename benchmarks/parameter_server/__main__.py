@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -30,9 +31,10 @@ def main() -> None:
     for size in sizes if options.rounds else []:
         rows.append(row(size, measuring))
         _progress(rows[-1])
+    slowly = replace(measuring, n_rounds=options.paced_rounds, n_steps=3)
     for size in sizes:
-        if options.paced_steps and size.n_floats == max(each.n_floats for each in sizes):
-            paced.append(paced_row(size, options.paced_steps))
+        if options.paced_rounds and size.n_floats == max(each.n_floats for each in sizes):
+            paced.append(paced_row(size, slowly))
             _progress(paced[-1])
     result = {"machine": before | {"load_after": os.getloadavg()}, "rows": rows, "paced": paced}
     result["summary"] = summary(rows, paced)
@@ -52,7 +54,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="bursts of each contender; 0: only the paced ones")
     parser.add_argument("--steps", type=int, default=5, help="in a burst")
     parser.add_argument("--rest", type=float, default=1.0, help="pause after each burst, in bursts")
-    parser.add_argument("--paced-steps", type=int, default=3, help="steps of the paced runs; 0: none")
+    parser.add_argument("--paced-rounds", type=int, default=3, help="bursts of the paced runs, of 3 steps; 0: none")
     parser.add_argument("--contenders", nargs="*", default=[], help="beside DDP: local unix tcp tcp_bf16 loopback")
     parser.add_argument("--realtime", action="store_true", help="run bursts before other work (needs the right)")
     return parser.parse_args()

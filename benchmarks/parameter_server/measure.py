@@ -114,13 +114,16 @@ def _in_turns(groups: Mapping[str, Group], options: Options) -> dict[str, Measur
     return measured
 
 
-def paced_row(size: Size, n_steps: int, rate: float = PACED_BYTES_PER_SECOND) -> dict[str, Any]:
+def paced_row(size: Size, options: Options, rate: float = PACED_BYTES_PER_SECOND) -> dict[str, Any]:
     """Every process limited to `rate` bytes a second each way."""
     ideal = FLOAT_BYTES * size.n_floats * max(size.workers / size.servers, 1.0) / rate
     found = {}
     for name, compression in (("float32", Compression.NONE), ("bf16_push", Compression.BF16)):
-        with parameter_server(size, Transport.TCP, compression=compression, bytes_per_second=rate) as group:
-            found[name] = statistics.median(group.burst(1 + n_steps).step_seconds)
+        with parameter_server(
+            size, Transport.TCP, compression=compression, bytes_per_second=rate, realtime=options.realtime
+        ) as group:
+            bursts = [group.burst(options.n_steps) for _ in range(options.n_rounds)]
+        found[name] = min(statistics.median(burst.step_seconds) for burst in bursts)
     return {
         "parameters": size.n_floats,
         "workers": size.workers,

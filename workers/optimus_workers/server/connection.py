@@ -81,6 +81,11 @@ class DataConnection:
         self.maps_parameters = False
         """The worker at the other end reads parameters from the server's memory."""
 
+    @property
+    def is_local(self) -> bool:
+        """The other end is on this machine: what it gets comes out of memory, not off a wire."""
+        return self._socket.family == socket.AF_UNIX
+
     def send(self, header: Header, payload: memoryview | bytes = b"") -> None:
         """Queue a frame; its payload must stay as it is until it has been sent."""
         self._outgoing.put((header, payload))

@@ -191,7 +191,7 @@ class ShardService:
                 piece = as_bytes(whole[chunk_first - state.first : chunk_end - state.first])
                 head = Header(
                     FrameType.PIECE, epoch=connection.epoch, offset=chunk_first, length=len(piece),
-                    version=state.version, section=section, crc=zlib.crc32(piece),
+                    version=state.version, section=section, crc=0 if connection.is_local else zlib.crc32(piece),
                 )  # fmt: skip
                 connection.send(head, piece)
 
