@@ -97,7 +97,6 @@ class MembershipForming(Checkpointing):
         if self._open_attempt.awaiting:
             return False
         self._do(*self._open_attempt.joins(self.tasks))
-        self._let_leavers_go()
         self.phase = Phase.JOINING
         return True
 
@@ -114,6 +113,8 @@ class MembershipForming(Checkpointing):
         if self.checkpoint is None:
             self._save_at = self._now
         self._n_attempts = 0
+        # Not earlier: processes that end take time from those that get the parameters while everybody waits.
+        self._let_leavers_go()
         self.phase = Phase.TRAINING
         return True
 
