@@ -64,14 +64,14 @@ def test_the_paper_admits_in_order_of_arrival() -> None:
 
 
 def test_the_paper_feeds_long_jobs() -> None:
-    """Gain grows with the steps left (reference, section 3.5): the default policy does not have this bias."""
+    """Gain grows with the steps left (reference, section 3.5): the default policy feeds the short ones."""
     jobs = [
         a_job(name, has=(1, 1), spec=a_spec(rule=ConvergenceRule(max_steps=steps)), measured=samples(law(), ALL_SIZES))
         for name, steps in (("long", 100_000), ("short", 10_000))
     ]
     paper, ours = (allocate(policy, jobs, cores(10)) for policy in ("optimus-paper", "optimus"))
     assert (sum(size(paper["long"])), sum(size(paper["short"]))) == (7, 3)
-    assert (sum(size(ours["long"])), sum(size(ours["short"]))) == (5, 5)
+    assert sum(size(ours["short"])) > sum(size(ours["long"]))
 
 
 def test_the_paper_stops_at_the_first_task_that_does_not_fit() -> None:

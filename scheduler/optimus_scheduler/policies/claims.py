@@ -35,7 +35,7 @@ def claims(
 ) -> Claims:
     """Who has something for sure. `unchanged`: jobs that are to keep what they have.
 
-    A job that is about to end keeps what it has, and one that has started a moment ago at least its minimum. Then come
+    A job that got tasks a moment ago keeps its minimum. Then come
     the waiting jobs that have waited too long, the longest overdue first, and none passes them: so nobody starves,
     however many short jobs arrive. Then come all other minima: as many as fit, those first that are worth most per
     share; who runs may so be paused for others. If all fit, only a waiting job of known length and speeds has no claim
@@ -45,8 +45,7 @@ def claims(
     kept, late, others = _in_order(outlooks, candidates, demand, room, settings, unchanged)
     may_start = np.ones(len(outlooks), dtype=bool)
     for j in kept:
-        keeps_all = j in unchanged or is_near_end(outlooks[j], settings)
-        wanted = present_row(outlooks[j], candidates, j) if keeps_all else int(least[j])
+        wanted = present_row(outlooks[j], candidates, j) if j in unchanged else int(least[j])
         if (demand[wanted] <= room + 1e-9).all():
             row[j], room = wanted, room - demand[wanted]
     for j in late:
@@ -110,10 +109,7 @@ def _kept(outlooks: Sequence[Outlook], settings: Settings, unchanged: Collection
     kept = [
         j
         for j, one in enumerate(outlooks)
-        if one.claimed
-        or j in unchanged
-        or (one.is_held and one.held_seconds < settings.least_run_seconds)
-        or is_near_end(one, settings)
+        if one.claimed or j in unchanged or (one.is_held and one.held_seconds < settings.least_run_seconds)
     ]
     return sorted(kept, key=lambda j: (not outlooks[j].claimed, -outlooks[j].held_seconds, outlooks[j].id))
 

@@ -100,7 +100,13 @@ class _Matter:
         return hand_out(table, self.demand, claimed.row, claimed.room, settings.least_task_gain)
 
     def would_give_what_comes_by_itself(self, result: HandedOut) -> frozenset[int]:
-        """Jobs that would shrink to make room that will be there in a moment anyway; empty if more is needed."""
+        """Jobs that would shrink to make room that will be there in a moment anyway; empty if more is needed.
+
+        Nobody who could start is asked to wait for that.
+        """
+        starts = (result.row[j] > self.table.first[j] for j, one in enumerate(self.outlooks) if not one.is_held)
+        if any(starts):
+            return frozenset()
         if not self.amounts.leaving.any() and not any(is_near_end(one, self.settings) for one in self.outlooks):
             return frozenset()
         leaving = self.amounts.leaving.copy()

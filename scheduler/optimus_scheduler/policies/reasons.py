@@ -47,7 +47,8 @@ class _Explanation:
         row = result.row[table.job]
         above = index > row
         gains = np.full(len(table), -np.inf)
-        gains[above] = (table.plain[above] - table.plain[row[above]]) / (table.cost[above] - table.cost[row[above]])
+        shares = np.maximum(table.cost[above] - table.cost[row[above]], 1e-15)
+        gains[above] = (table.plain[above] - table.plain[row[above]]) / shares
         order = np.lexsort((-index, gains, table.job))
         self._next = order[table.first[1:] - 1]
         self._next_gain = gains[self._next]
