@@ -44,7 +44,7 @@ def young(*similar: EndedJob, measured: tuple[SpeedSample, ...] = (), n: int = 4
         loss_steps=STEPS[:n],
         losses=dropping()[:n],
         similar=similar,
-        **fields,
+        **fields,  # type: ignore[arg-type]
     )
 
 

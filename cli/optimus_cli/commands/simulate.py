@@ -29,7 +29,10 @@ def simulate(
     like_pollux: Annotated[
         bool, typer.Option("--like-pollux", help="The exact semantics of the published Pollux simulations.")
     ] = False,
-    load: Annotated[float, typer.Option(min=0.01, help="Let jobs arrive so many times as fast.")] = 1.0,
+    load: Annotated[str, typer.Option(help="Let jobs arrive so many times as fast; several as 0.5,1,2.")] = "1",
+    interval: Annotated[
+        str, typer.Option(help="Seconds between scheduling rounds; several as 60,300,600. Default: 60.")
+    ] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option; see docs/simulate.md.")
     ] = None,
@@ -40,17 +43,47 @@ def simulate(
     """Replay a trace under several policies: what would each of them have done?"""
     from optimus_cli.simulation import run
 
-    options = _options(oracle, like_pollux, load, settings or [])
-    scenarios = _scenarios(trace, policy, range(seed, seed + seeds), options)
+    options = _options(oracle, like_pollux, settings or [])
+    variants = _variants(options, _numbers("--load", load), _numbers("--interval", interval))
+    runs = range(seed, seed + seeds)
+    scenarios = [each for label, changed in variants for each in _scenarios(trace, policy, runs, changed, label)]
     run(scenarios, processes or os.cpu_count() or 1, html, as_json=as_json)
 
 
-def _options(oracle: bool, like_pollux: bool, load: float, settings: list[str]) -> Options:
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        numbers = [float(word) for word in text.split(",") if word.strip()]
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}") from error
+    if any(number <= 0 for number in numbers):
+        raise BadInput(f"{name}: above 0, please")
+    return numbers
+
+
+def _variants(options: Options, loads: list[float], intervals: list[float]) -> list[tuple[str, Options]]:
+    """The options under every load and interval, with what tells them apart."""
+    from dataclasses import replace
+
+    told = [("load", "load", loads), ("interval", "round_seconds", intervals)]
+    variants = [("", options)]
+    for title, field, values in told:
+        variants = [
+            (
+                f"{label}, {title} {value:g}" if len(values) > 1 else label,
+                replace(before, **{field: value}),  # type: ignore[arg-type]
+            )
+            for label, before in variants
+            for value in values or [getattr(before, field)]
+        ]
+    return variants
+
+
+def _options(oracle: bool, like_pollux: bool, settings: list[str]) -> Options:
     from dataclasses import replace
 
     from optimus_simulator.options import Options, option_value
 
-    values: dict[str, float | bool] = {"oracle": oracle, "load": load}
+    values: dict[str, float | bool] = {"oracle": oracle}
     for setting in settings:
         name, _, text = setting.partition("=")
         try:
@@ -61,7 +94,8 @@ def _options(oracle: bool, like_pollux: bool, load: float, settings: list[str]) 
     return options.like_pollux() if like_pollux else options
 
 
-def _scenarios(trace: str, policies: str, seeds: range, options: Options) -> list[Scenario]:
+def _scenarios(trace: str, policies: str, seeds: range, options: Options, label: str) -> list[Scenario]:
+    """`label` is what tells these from other scenarios of the same policies."""
     from optimus_scheduler.policies import UnknownPolicy, policy_named
     from optimus_simulator.scenario import Scenario
 
@@ -73,4 +107,4 @@ def _scenarios(trace: str, policies: str, seeds: range, options: Options) -> lis
         raise BadInput(str(error)) from error
     if not names:
         raise BadInput("--policy: name at least one")
-    return [Scenario(trace, name, seed, options) for name in names for seed in seeds]
+    return [Scenario(trace, name, seed, options, name + label if label else "") for name in names for seed in seeds]
