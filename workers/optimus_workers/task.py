@@ -83,7 +83,7 @@ class TrainingTask:
     0), which begins after `epoch` passes over the data. None: always 1."""
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     """`evaluate(model)`: figures for the job's result, for example {"test_accuracy": 0.97}. Called at the end, and
-    while the job trains after each epoch if it is to converge by one of them (or as often as `evaluate_epochs` says)."""
+    after each epoch if the job is to converge by one of them (or as often as `evaluate_epochs` says)."""
 
     def __post_init__(self) -> None:
         _need(callable(self.model), "model must be a function that returns a torch.nn.Module")
