@@ -37,6 +37,8 @@ class Candidates:
     """(k,) worth less what changing to it costs."""
     first: IntArray
     """(n + 1,) rows of job j are first[j] ... first[j + 1] - 1."""
+    least_speed: FloatArray
+    """(n,) steps per second of each job at its minimum."""
 
     def __len__(self) -> int:
         return len(self.job)
@@ -97,7 +99,8 @@ def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, sett
     lost[job[is_present]] = (charge[job] * plain)[is_present]
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
-    return Candidates(job, workers, servers, cost, plain, worth, first)
+    least_speed = np.array([ladder.speeds[1] for ladder in ladders.each])
+    return Candidates(job, workers, servers, cost, plain, worth, first, least_speed)
 
 
 def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:

@@ -76,7 +76,11 @@ def _in_order(
 ) -> tuple[list[int], list[int], list[int]]:
     """Jobs that keep something, waiting jobs that are overdue, and the others, each in the order of their turn."""
     kept = _kept(outlooks, settings, unchanged)
-    late = {j: overdue_seconds(one, settings) for j, one in enumerate(outlooks) if not (one.is_held or one.claimed)}
+    late = {
+        j: overdue_seconds(one, float(candidates.least_speed[j]), settings)
+        for j, one in enumerate(outlooks)
+        if not (one.is_held or one.claimed)
+    }
     least = candidates.first[:-1] + 1
     possible = (demand[least] <= room + 1e-9).all(axis=1)  # who could not run even alone holds nobody up
     overdue = [j for j, seconds in late.items() if seconds > 0 and possible[j]]
@@ -94,12 +98,17 @@ def is_known(outlook: Outlook) -> bool:
     return not outlook.learning and outlook.forecast.remaining_steps is not None
 
 
-def overdue_seconds(outlook: Outlook, settings: Settings) -> float:
+def overdue_seconds(outlook: Outlook, least_speed: float, settings: Settings) -> float:
     """How much longer a waiting job has waited than it is asked to; negative before.
 
-    The longer a job takes, the longer it may wait: a fixed patience plus a part of the time that it needs.
+    The longer a job takes, the longer it may wait: a fixed patience plus a part of the time that it needs at its
+    minimum, where it does `least_speed` steps per second.
     """
-    needed = outlook.remaining_seconds(outlook.minimum)
+    if outlook.waited_seconds <= settings.patience_seconds:
+        return outlook.waited_seconds - settings.patience_seconds
+    remaining = outlook.forecast.remaining_steps
+    is_unknown = remaining is None or outlook.speeds.source is None
+    needed = outlook.typical_seconds if is_unknown or remaining is None else remaining.mean / least_speed
     patience = settings.patience_seconds + settings.patience_part * needed / outlook.job.spec.priority
     return outlook.waited_seconds - patience
 
