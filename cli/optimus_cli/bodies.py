@@ -129,6 +129,7 @@ class Explanation(TypedDict):
     confidence: float | None
     expected: Expected
     last_rescale: RescaleEffect | None
+    troubles: list[str]
 
 
 class Effect(TypedDict):

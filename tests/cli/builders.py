@@ -179,6 +179,7 @@ def explanation(**changes: Any) -> Explanation:
         "confidence": 0.7,
         "expected": {"start_seconds": None, "finish_seconds": None, "finish_at": None},
         "last_rescale": None,
+        "troubles": [],
     }
     return cast("Explanation", {**body, **changes})
 

@@ -35,7 +35,10 @@ export interface Explanation {
 export interface CurvePoint { step: number; loss: number | null }
 export interface FittedPoint extends CurvePoint { low: number | null; high: number | null }
 export interface Predictions {
-  total_steps: Interval | null; confidence: number; losses: CurvePoint[]; fitted: FittedPoint[];
+  total_steps: Interval | null; confidence: number;
+  /** Null without prices. */
+  cost?: { so_far: number; to_finish: Interval | null } | null;
+  losses: CurvePoint[]; fitted: FittedPoint[];
   speeds: { workers: number; servers: number; steps_per_second: number | null }[];
 }
 export interface AllocationPoint {

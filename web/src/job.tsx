@@ -76,6 +76,13 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
           <span class="value">{job.finished_at ? UNKNOWN : `${job.running.workers} w + ${job.running.servers} s`}</span>
           <span class="quiet">{job.finished_at ? "it has ended" : size(job.running.workers, job.running.servers)}{job.running.gpu_type ? ` on ${job.running.gpu_type}` : ""}</span>
         </div>
+        {predictions.cost && (
+          <div class="tile">
+            <span class="name">Cost</span>
+            <span class="value">{number(predictions.cost.so_far)}</span>
+            <span class="quiet">{predictions.cost.to_finish && !job.finished_at ? `so far; about ${number(predictions.cost.to_finish.mean)} more` : "so far"}</span>
+          </div>
+        )}
         <div class="tile">
           <span class="name">Loss</span>
           <span class="value">{number(job.result?.final_loss ?? job.loss, 4)}</span>
