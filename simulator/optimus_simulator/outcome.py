@@ -24,6 +24,8 @@ class JobRecord:
     trained_share_seconds: float
     fairness: float
     """Finish-time fairness ρ: its completion time by what it would have been on its fair part of the cluster."""
+    predictions: tuple[tuple[float, float], ...] = ()
+    """Predictions of its end on the way: (part of its steps done, predicted steps in all by the true ones)."""
 
     @property
     def jct_seconds(self) -> float:

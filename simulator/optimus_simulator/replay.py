@@ -148,6 +148,8 @@ class Replay:
         jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
+        for decision in outcome.decisions:
+            self.active[decision.job_id].note_prediction(decision.forecast.total_steps)
         for action in outcome.actions:
             match action:
                 case SetWanted():
@@ -233,4 +235,5 @@ def _record(job: RunningJob, fairness: float) -> JobRecord:
         job.attained_share_seconds,
         job.trained_share_seconds,
         fairness,
+        job.judged_predictions(),
     )

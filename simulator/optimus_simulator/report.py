@@ -25,6 +25,10 @@ _LINES = ("-", "--", "-.", ":")
 """Policies differ in their lines as well, for black-and-white prints."""
 _POINTS = 600
 """Of a line over time."""
+_PARTS = 20
+"""Parts of the jobs' progress in which predictions are summed up ..."""
+_LEAST_PREDICTIONS = 5
+"""... if there are so many."""
 
 
 def write_report(results: Sequence[PolicyResult], commands: Sequence[str], path: Path) -> None:
@@ -36,6 +40,7 @@ def write_report(results: Sequence[PolicyResult], commands: Sequence[str], path:
         ("Jobs that wait", _draw(results, _over_time(lambda moment: float(moment.waiting), "waiting jobs"))),
         ("Jobs that run", _draw(results, _over_time(lambda moment: float(moment.running), "running jobs"))),
         ("Finish-time fairness", _draw(results, _draw_fairness)),
+        ("Predicted and actual ends", _draw(results, _draw_predictions)),
     ]
     parts = [
         _HEAD.format(title=html.escape(f"{trace}: {', '.join(result.policy for result in results)}")),
@@ -109,6 +114,25 @@ def _draw_fairness(axes: Axes, result: PolicyResult, colour: str, line: str) -> 
     _draw_distribution(axes, result, colour, line, values)
     axes.axvline(1.0, color="0.6", linewidth=1)
     axes.set_xlabel("ρ: completion time by that on the job's own part of the cluster")
+
+
+def _draw_predictions(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
+    """The middle of the predictions by progress, and the band that holds eight of ten."""
+    judged = [point for outcome in result.outcomes for job in outcome.jobs for point in job.predictions]
+    done, ratio = np.array(judged).reshape(-1, 2).T
+    axes.axhline(1.0, color="0.6", linewidth=1)
+    axes.set_xlabel("part of the job's steps that are done")
+    axes.set_ylabel("predicted by true total steps")
+    axes.set_yscale("log")
+    number = np.minimum((done * _PARTS).astype(int), _PARTS - 1)
+    parts = [part for part in range(_PARTS) if np.count_nonzero(number == part) >= _LEAST_PREDICTIONS]
+    if parts:
+        low, middle, high = np.array([np.quantile(ratio[number == part], (0.1, 0.5, 0.9)) for part in parts]).T
+        at = (np.array(parts) + 0.5) / _PARTS
+        axes.plot(at, middle, color=colour, linestyle=line, label=result.policy)
+        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+    else:
+        axes.plot([], [], color=colour, linestyle=line, label=f"{result.policy}: too few predictions")
 
 
 def _jcts(outcome: Outcome) -> FloatArray:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from optimus_scheduler.types import NOTHING, Allocation, Directive, EndedJob, Job, JobState, PlacedTask
+from optimus_scheduler.types import NOTHING, Allocation, Directive, EndedJob, Interval, Job, JobState, PlacedTask
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import TraceJob
 from optimus_simulator.truth import Shape, Training
+
+_PREDICTION_SPACING = 1.1
+"""Predictions are noted at steps that grow by this factor."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,8 @@ class RunningJob:
     attained_share_seconds: float = 0.0
     trained_share_seconds: float = 0.0
     """That part of it in which it made progress."""
+    predicted: list[tuple[float, float]] = field(default_factory=list)
+    """(steps done, steps in all as they were predicted then)."""
 
     @property
     def id(self) -> str:
@@ -71,6 +76,18 @@ class RunningJob:
             self.finished_at = start + used
         else:
             self.telemetry.trained(now, self.training.step - before, used, self.training)
+
+    def note_prediction(self, total_steps: Interval | None) -> None:
+        """What the scheduler believes of its end, noted whenever it has come a tenth further."""
+        step = self.training.step
+        if total_steps is None or step < 1 or (self.predicted and step < self.predicted[-1][0] * _PREDICTION_SPACING):
+            return
+        self.predicted.append((step, total_steps.mean))
+
+    def judged_predictions(self) -> tuple[tuple[float, float], ...]:
+        """(part of the steps done, predicted steps in all by the true ones), now that it has ended."""
+        true = max(self.training.step, 1e-9)
+        return tuple((step / true, total / true) for step, total in self.predicted)
 
     def ends_at(self, now: float) -> float:
         """When it will be done if nothing changes; infinite while it makes no progress."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optimus_scheduler.policies import policy_named
@@ -27,6 +27,8 @@ class Scenario:
     policy: str
     seed: int = 0
     options: Options = field(default_factory=Options)
+    label: str = ""
+    """What it is called beside others of the same policy; the policy's name if empty."""
 
     @property
     def command(self) -> str:
@@ -67,6 +69,7 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     options, seed = scenario.options, scenario.seed
     trace, policy = load(scenario.trace, options, seed), policy_named(scenario.policy)
     try:
-        return Replay(trace, policy, options, seed=seed, progress=progress).run()
+        outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:
         raise Stuck(f"{error}\nseed {seed}; again with: {scenario.command}") from error
+    return replace(outcome, policy=scenario.label) if scenario.label else outcome

@@ -43,7 +43,7 @@ def test_table_and_report_name_the_policies(trace: Path, tmp_path: Path) -> None
     assert code == 0
     assert "tiresias" in text
     html = report.read_text(encoding="utf-8")
-    assert html.count("<svg") == 5
+    assert html.count("<svg") == 6
     assert "optimus simulate --trace" in html
 
 
@@ -59,6 +59,17 @@ def test_what_cannot_be_used_is_refused(trace: Path, words: list[str], said: str
     code, text = run("--trace", trace, *words)
     assert code == 2
     assert said in text
+
+
+def test_loads_and_intervals_are_swept_in_one_go(trace: Path) -> None:
+    words = ("--trace", trace, "--policy", "fifo,drf", "--load", "1,2", "--interval", "60,300", "--processes", 1)
+    code, text = run(*words, "--json")
+    assert code == 0
+    names = [result["policy"] for result in json.loads(text)["policies"]]
+    assert len(names) == 8
+    assert names[0] == "fifo, load 1, interval 60"
+    assert names[-1] == "drf, load 2, interval 300"
+    assert run("--trace", trace, "--load", "none")[0] == 2
 
 
 def test_a_missing_trace_is_bad_input() -> None:
