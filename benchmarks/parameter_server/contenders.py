@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.parameter_server import roles
 from benchmarks.parameter_server.groups import Group, receive
@@ -50,7 +48,7 @@ def parameter_server(
 def ddp(size: Size, *, bucketed: bool, realtime: bool = False) -> Group:
     """As many ranks as there are workers; servers do not count."""
     group = Group(realtime=realtime)
-    store = str(Path(tempfile.mkdtemp(prefix="optimus-benchmark-")) / "store")
+    store = str(group.folder / "store")
     for rank in range(size.workers):
         group.step(roles.all_reduce, rank, size.workers, store, size.n_floats, bucketed)
     return group

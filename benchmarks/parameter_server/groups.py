@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -37,6 +39,7 @@ class Group:
         self._realtime = realtime
         self._in_step = in_step
         self._processes: list[BaseProcess] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="optimus-benchmark-")
         self._servers: list[Connection] = []
         self._steppers: list[Connection] = []
         self.server_bytes = 0
@@ -49,6 +52,12 @@ class Group:
         for process in self._processes:
             process.kill()
             process.join()
+        self._folder.cleanup()
+
+    @property
+    def folder(self) -> Path:
+        """For files that its processes meet in."""
+        return Path(self._folder.name)
 
     def serve(self, body: Body, *arguments: Any) -> Connection:
         """Run `body(pipe, *arguments)` in a process that is asked after each burst what it used."""

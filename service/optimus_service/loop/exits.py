@@ -18,6 +18,7 @@ from optimus_service.store.repository import Repository
 CODE_OF_THE_USER = 3
 """The user's code failed: trying again would fail again (docs/protocol.md)."""
 _LOST_COORDINATOR = 4
+_HUNG = 5
 """A consequence of another task's death, which is counted itself."""
 _STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 _TRACEBACK_BYTES = 4000
@@ -143,6 +144,7 @@ def _words(task: Task) -> str:
         0: "it had done its part",
         CODE_OF_THE_USER: "the job's own code failed",
         _LOST_COORDINATOR: "it lost its coordinator",
+        _HUNG: "its training code hung",
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")

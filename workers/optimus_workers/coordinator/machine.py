@@ -98,6 +98,8 @@ class Coordinator(MembershipForming):
         out, self._out = self._out, []
         return out
 
+    # --- events: they change facts -----------------------------------------------------------------------------------
+
     def _take_in(self, event: Event) -> None:
         match event:
             case TaskArrived():
@@ -225,6 +227,8 @@ class Coordinator(MembershipForming):
         self._complaints.clear()
         self._wants_to_leave(self.tasks[name])
         return f"{name} is cut off from another task"
+
+    # --- phases of training: they look at the facts; True: another phase has begun ------------------------------------
 
     def _training(self) -> bool:
         self._dismiss_unwanted()
