@@ -116,7 +116,7 @@ def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:
         for one in outlooks
     ]
     stops = np.array([one.stop_seconds for one in outlooks]) * settings.rescale_margin
-    return np.clip(stops / np.maximum(np.array(seconds), 1e-3), settings.least_speedup, 1.0)
+    return np.asarray(np.clip(stops / np.maximum(np.array(seconds), 1e-3), settings.least_speedup, 1.0))
 
 
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
@@ -144,8 +144,12 @@ def _with_present(outlook: Outlook, ladder: Ladder, ladders: Ladders, j: int) ->
     if at < len(ladder.costs) and (ladder.workers[at], ladder.servers[at]) == (workers, servers):
         return ladder
     speed = outlook.speeds.at(outlook.present)
-    inserted = ((ladder.workers, workers), (ladder.servers, servers), (ladder.speeds, speed), (ladder.costs, cost))
-    return Ladder(*(np.insert(column, at, value) for column, value in inserted))
+    return Ladder(
+        np.insert(ladder.workers, at, workers),
+        np.insert(ladder.servers, at, servers),
+        np.insert(ladder.speeds, at, speed),
+        np.insert(ladder.costs, at, cost),
+    )
 
 
 def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
@@ -153,7 +157,7 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     is_present = (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
     is_least = (workers == sizes.least[job, 0]) & (servers == sizes.least[job, 1])
     fixed = is_present | is_least | (tasks == 0)
-    return fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job]))
+    return np.asarray(fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job])))
 
 
 def _knowledge(outlook: Outlook) -> tuple[bool, bool, bool]:

@@ -82,7 +82,7 @@ def _in_order(
         if not (one.is_held or one.claimed)
     }
     least = candidates.first[:-1] + 1
-    possible = (demand[least] <= room + 1e-9).all(axis=1)  # who could not run even alone holds nobody up
+    possible = np.asarray((demand[least] <= room + 1e-9).all(axis=1))  # who could not run even alone holds nobody up
     overdue = [j for j, seconds in late.items() if seconds > 0 and possible[j]]
     overdue.sort(key=lambda j: (-late[j], outlooks[j].id))
     gain = candidates.plain[least] / candidates.cost[least]

@@ -120,7 +120,7 @@ def _take(steps: Steps, row: IntArray, room: FloatArray) -> tuple[IntArray, Floa
             np.maximum.at(row, steps.job[taken], steps.to[taken])
             room = room - total[count - 1]
             price = float(steps.gain[taken[-1]])
-        misfits = (steps.demand[left] > room + tolerance).any(axis=1)
+        misfits = np.asarray((steps.demand[left] > room + tolerance).any(axis=1))
         some_left_out |= bool(misfits.any())
         left = left[_before_first(misfits, steps.job[left])]
     return row, room, price if some_left_out else 0.0

@@ -48,12 +48,14 @@ class Ladders:
         ]
         # Remembered with the speeds, which live as long as nothing new is measured: most ladders are those of the
         # round before.
-        known = {(id(one.speeds), key): one.speeds.ladders.get(key) for one, key in zip(outlooks, keys, strict=True)}
-        missing = {
-            (id(one.speeds), key): j
-            for j, (one, key) in enumerate(zip(outlooks, keys, strict=True))
-            if known[id(one.speeds), key] is None
-        }
+        known: dict[tuple[int, object], Ladder] = {}
+        missing: dict[tuple[int, object], int] = {}
+        for j, (one, key) in enumerate(zip(outlooks, keys, strict=True)):
+            ladder = one.speeds.ladders.get(key)
+            if ladder is None:
+                missing[id(one.speeds), key] = j
+            else:
+                known[id(one.speeds), key] = ladder
         rows = list(missing.values())
         built = _build([outlooks[j] for j in rows], self.worker_shares[rows], self.server_shares[rows])
         for j, ladder in zip(rows, built, strict=True):
@@ -80,7 +82,7 @@ def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares
     """A job of which only one role can grow has no choice of steps; the others climb together."""
     straight = np.array([_is_straight(one) for one in outlooks], dtype=bool)
     climbing = np.flatnonzero(~straight)
-    climbed = iter(_climb([outlooks[j] for j in climbing], worker_shares[climbing], server_shares[climbing]))
+    climbed = iter(_climb([outlooks[j] for j in climbing.tolist()], worker_shares[climbing], server_shares[climbing]))
     shares = zip(worker_shares.tolist(), server_shares.tolist(), strict=True)
     return [
         _straight(one, *each) if is_straight else next(climbed)

@@ -33,7 +33,7 @@ def weights(outlooks: Sequence[Outlook], ladders: Sequence[Ladder], settings: Se
     by_rank = rank_weights(n, settings.speed_exponent)
     result = np.empty(n)
     result[largest_first] = by_rank
-    return result * np.array([one.job.spec.priority for one in outlooks])
+    return np.asarray(result * np.array([one.job.spec.priority for one in outlooks]))
 
 
 def rank_weights(count: int, exponent: float) -> FloatArray:
