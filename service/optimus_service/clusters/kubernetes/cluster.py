@@ -93,8 +93,8 @@ class KubernetesCluster:
 
     def tasks(self) -> tuple[Task, ...]:
         self._require_up_to_date()
-        found = {task.key: task for task in self._pods.vanished()}
-        pods, asked = self._pods.known(), self._pods.asked_to_leave()
+        pods, vanished, asked = self._pods.look()
+        found = {task.key: task for task in vanished}
         for task in self._verdicts.judge(pods, self._nodes.values(), time.monotonic(), asked):
             found[task.key] = task
         return tuple(found[key] for key in sorted(found))

@@ -122,10 +122,13 @@ class PodMirror(Mirror[ObservedPod]):
         with self._lock:
             self._stopped[uid] = force or self._stopped.get(uid, False)
 
-    def asked_to_leave(self) -> frozenset[str]:
-        """Uids of the pods that we asked to leave."""
+    def look(self) -> tuple[list[ObservedPod], list[Task], frozenset[str]]:
+        """At one instant: pods that are not forgotten, tasks whose pods vanished, uids of pods that we asked to leave.
+
+        Asked one after the other, a pod that vanishes in between would be in neither list.
+        """
         with self._lock:
-            return frozenset(self._stopped)
+            return self.known(), self.vanished(), frozenset(self._stopped)
 
     def forget(self, key: TaskKey) -> None:
         """Tell no more of this task."""
