@@ -81,7 +81,7 @@ def measure(n_jobs: int, n_nodes: int, policy: str) -> dict[str, float]:
     shell = Shell(policy)
     snapshot = Snapshot(NOW, made_up_nodes(n_nodes), made_up_jobs(n_jobs))
     cold = shell.round(snapshot)
-    figures = {"jobs": n_jobs, "nodes": n_nodes, "tasks": sum(map(_size, cold.decisions))}
+    figures: dict[str, float] = {"jobs": n_jobs, "nodes": n_nodes, "tasks": sum(map(_size, cold.decisions))}
     figures |= {f"cold_{phase}": seconds for phase, seconds in shell.seconds.items()}
     snapshot = _applied(snapshot, cold.actions)
     for _ in range(2):  # the first one still finds everything new

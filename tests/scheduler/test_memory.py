@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapsho
 
 from optimus_scheduler import cycle
 from optimus_scheduler.memory import HeldPosts, Memory
-from optimus_scheduler.place import Placed, Placer, Request, place
+from optimus_scheduler.place import Placed, Placer, Post, Request, place
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.transfer import spread_least_transfer
 from optimus_scheduler.types import Allocation, Job, Node, Resources, Snapshot
@@ -86,7 +87,8 @@ def test_a_placer_gives_what_place_gives(rounds: list[list[tuple[int, int, int, 
         Node(f"n{i}", Resources(float(cpu)), labels={"rack": str(i // 2)} if racks else {})
         for i, cpu in enumerate((3, 5, 4, 6, 2))
     )
-    placer, held = Placer(), {}
+    placer = Placer()
+    held: dict[str, Mapping[Post, str]] = {}
     for drawn in rounds:
         wanted = [
             Request(
