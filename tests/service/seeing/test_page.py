@@ -69,12 +69,12 @@ def rows(page: Page) -> Any:
 
 def test_the_cluster_at_a_glance(chromium: Browser, live: LiveService) -> None:
     with opened(chromium, live.url) as page:
-        page.get_by_role("heading", level=1).filter(has_text="CPU cores").wait_for()
+        page.get_by_role("heading", level=1).filter(has_text=re.compile("of 4 GPUs|Nothing is training")).wait_for()
         rows(page).first.wait_for()
         names = {each.text_content() for each in page.locator("table.jobs th[scope=row] a").all()}
         known = {each["name"] for each in httpx.get(f"{live.url}/v1/jobs", trust_env=False).json()["jobs"]}
         assert names == known
-        page.get_by_role("img", name=re.compile("CPU cores by job. Now .* of 24 in use")).wait_for()
+        page.get_by_role("img", name=re.compile("GPUs by job. Now .* of 4 in use")).wait_for()
         assert page.locator(".plot canvas").count() == 1
         assert page.get_by_role("list", name="Who has what").get_by_role("link").count() >= 1
 
