@@ -44,7 +44,7 @@ class Settings:
     least_run_seconds: float = 300.0
     """A job that got tasks is not paused sooner: of a shorter run, too much would go into starting."""
     speed_exponent: float = 0.65
-    """p of speed k^p on k units, for the weights of jobs by rank; from 0.5 to 0.9 the mean JCT is the same within 2 %."""
+    """p of speed k^p on k units, for the weights of jobs by rank; the mean JCT is within 2 % from 0.5 to 0.9."""
 
     # --- charging for changes
     horizon_seconds: float = 1200.0
