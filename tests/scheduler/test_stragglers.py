@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ SLOW = TaskKey("a", Role.WORKER, 1, 0)
 SIZE = (3, 1)
 
 
-def a_slow_job(spread: dict[Post, str] | str = "node-0", **fields: object) -> Job:
+def a_slow_job(spread: dict[Post, str] | str = "node-0", **fields: Any) -> Job:
     return a_job("a", has=SIZE, nodes=spread, spec=a_spec(maximum=SIZE), stragglers=(SLOW,), **fields)
 
 
