@@ -7,6 +7,7 @@ is done outside of it by whoever completed the chunk.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -26,7 +27,7 @@ STAGED_SHARES = 1.5
 that is 3.5 shares: below 4 with what else a server needs."""
 
 
-class Shard:
+class Shard(ABC):
     """The chunk table, initial parameters, pulls, and the memory of workers on this machine."""
 
     def __init__(self, assume: Assume, state: RangeState | None) -> None:
@@ -111,10 +112,10 @@ class Shard:
         self._initial_missing.discard(self._index[header.offset])
         return self.is_ready
 
+    @abstractmethod
     def push_received(self, header: Header) -> Iterable[Range]:
         """A chunk of a push is in place (a whole push, if it is in shared memory); the ranges whose new parameters
         can be sent now."""
-        raise NotImplementedError
 
     def locate(self, part: Range) -> tuple[Tensor, int]:
         """The newest parameters of one or more chunks, and in which of `memories` they lie."""
@@ -129,8 +130,9 @@ class Shard:
             index += 1
         return found
 
+    @abstractmethod
     def _staging(self, header: Header, index: int) -> Tensor:
-        raise NotImplementedError
+        """Where a push's chunk is received."""
 
     def _check_rank(self, rank: int) -> None:
         if rank >= self.n_workers:
