@@ -107,7 +107,8 @@ class GpuTypeModel:
         explained = np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
         variance = np.maximum(at.variance() - explained, 0.0)  # unscaled
         reach = float(stdtrit(self.n_points + _SCALE_EVIDENCE, 0.5 + coverage / 2.0)) * self.scale * np.sqrt(variance)
-        return np.exp(mean - reach), np.exp(mean + reach)
+        # Beyond this a double has no numbers: who measured nonsense is told an interval that says nothing.
+        return np.exp(mean - reach), np.exp(np.minimum(mean + reach, 700.0))
 
     def _places(self, job: KindOfJob, gpu_types: Sequence[str]) -> tuple[_Places, FloatArray]:
         """The pairs that are asked for, n, and (n, m) their covariance with the m measurements."""

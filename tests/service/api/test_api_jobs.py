@@ -270,7 +270,7 @@ def test_predictions_show_the_curve_the_speeds_and_earlier_beliefs(api: Api) -> 
     speeds = {(point["workers"], point["servers"]): point["steps_per_second"] for point in found["speeds"]}
     assert len(speeds) == 8
     assert speeds[2, 1] == pytest.approx(10.0, rel=0.1)  # ten steps a second were measured at this size
-    assert speeds[4, 1] > speeds[1, 1]
+    assert speeds[4, 2] > speeds[2, 1] > speeds[1, 1]  # what others of its kind do, until more is measured
     assert len(found["losses"]) == 21
     assert found["losses"][-1] == {"step": 210.0, "loss": None}
     assert found["fitted"][5]["loss"] == pytest.approx(samples[5]["loss"], rel=0.2)
