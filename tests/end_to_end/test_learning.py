@@ -45,7 +45,7 @@ def test_the_second_job_of_a_task_is_judged_by_the_first(tmp_path: Path) -> None
         # Worker 0 told the layers; what they reach of one core's data sheet is measured with them.
         assert taught["device"] == "CPU core"
         assert 0.001 < taught["percent_of_peak"] < 2.0
-        assert len(taught["losses"]) > 10
+        assert len(taught["losses"]) >= 3  # a point an epoch; how many depends on when a round sees the metric
         shown = optimus(service, "predict", first["id"])
         assert shown.returncode == 0, shown.stderr
         assert "What was predicted, and what came" in shown.stdout
