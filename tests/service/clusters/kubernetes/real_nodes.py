@@ -10,6 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +20,35 @@ HOW_TO = "set OPTIMUS_TEST_KUBE_NODES and KUBEBUILDER_ASSETS (see docs/kubernete
 BRIDGE = "10.240.0.1"
 REPOSITORY = Path(__file__).resolve().parents[4]
 _PROGRAMS = ("containerd", "runc", "ctr", "ip", "iptables", "curl", "openssl")
+
+
+@contextmanager
+def visible_to_pods() -> Iterator[tuple[Path, Path]]:
+    """The repository and the virtual environment, where pods can see them.
+
+    Pods have a /tmp of their own, so what lies there is shown to them under another path.
+    """
+    places = [REPOSITORY, Path(sys.prefix).resolve()]
+    with ExitStack() as stack:
+        if any(place.is_relative_to("/tmp") for place in places):
+            outside = Path(tempfile.mkdtemp(prefix="optimus-pods-", dir="/var/lib"))
+            stack.callback(outside.rmdir)
+            outside.chmod(0o755)
+            for number, place in enumerate(places):
+                stack.enter_context(_bound(place, outside / str(number)))
+            places = [outside / str(number) for number in range(len(places))]
+        yield places[0], places[1]
+
+
+@contextmanager
+def _bound(place: Path, other: Path) -> Iterator[None]:
+    other.mkdir()
+    subprocess.run(["mount", "--bind", str(place), str(other)], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(other)], check=True, capture_output=True)
+        other.rmdir()
 
 
 class NodesMissing(Exception):
@@ -30,10 +62,12 @@ class RealCluster:
     directory: Path
     scripts: Path
     binaries: Path
+    mounts: tuple[Path, ...]
+    """What containers see of this machine, read-only, beside its Python."""
     nodes: list[str] = field(default_factory=list)
 
     @classmethod
-    def start(cls, directory: Path, n_nodes: int, gpus: int) -> RealCluster:
+    def start(cls, directory: Path, n_nodes: int, gpus: int, mounts: tuple[Path, ...]) -> RealCluster:
         """Raises `NodesMissing`."""
         scripts, binaries = os.environ.get("OPTIMUS_TEST_KUBE_NODES"), os.environ.get("KUBEBUILDER_ASSETS")
         if not scripts or not binaries:
@@ -43,7 +77,7 @@ class RealCluster:
             raise NodesMissing(f"not installed: {', '.join(missing or ['containernetworking-plugins'])}")
         if os.geteuid() != 0:
             raise NodesMissing("real nodes need root")
-        cluster = cls(directory, Path(scripts), Path(binaries))
+        cluster = cls(directory, Path(scripts), Path(binaries), mounts)
         cluster._run("start-control-plane.sh", str(directory), ADDR=BRIDGE)
         try:
             for index in range(1, n_nodes + 1):
@@ -70,7 +104,7 @@ class RealCluster:
 
     def _start_node(self, index: int, gpus: int) -> None:
         # Containers see the machine's Python and this repository, read-only: no image has to be built.
-        mounts = sorted({"/usr", sys.base_prefix, str(REPOSITORY), str(Path(sys.prefix).resolve())})
+        mounts = sorted({"/usr", sys.base_prefix, *map(str, self.mounts)})
         outermost = [path for path in mounts if not any(path != top and path.startswith(f"{top}/") for top in mounts)]
         self.nodes.append(f"n{index}")
         image = str(self.scripts / "images" / "hostfs.tar")

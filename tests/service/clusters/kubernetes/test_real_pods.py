@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.clusters.kubernetes.real_nodes import BRIDGE, NodesMissing, RealCluster
+from tests.service.clusters.kubernetes.real_nodes import BRIDGE, NodesMissing, RealCluster, visible_to_pods
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -62,11 +62,13 @@ class Deployment:
         return found
 
     def running_workers(self, job_id: str) -> int:
-        return int(self.job(job_id)["running"]["workers"])
+        job = self.job(job_id)
+        assert job["finished_at"] is None, self.story(job_id)
+        return int(job["running"]["workers"])
 
     def story(self, job_id: str) -> str:
         events = self.get(f"/v1/jobs/{job_id}/events?limit=100")["events"]
-        return "\n".join(f"{each['at']} {each['kind']} {each['message']}" for each in reversed(events))
+        return "\n".join(f"{each['at']} {each['type']} {each['message']}" for each in reversed(events))
 
     def wait_for_end(self, job_id: str) -> dict[str, Any]:
         job = wait_until(f"{job_id} has ended", lambda: (found := self.job(job_id))["finished_at"] and found)
@@ -89,9 +91,14 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Deployment]:
+    with visible_to_pods() as (repository, environment):
+        yield from _deployment(repository, environment)
+
+
+def _deployment(repository: Path, virtual_environment: Path) -> Iterator[Deployment]:
     directory = Path(tempfile.mkdtemp(prefix="optimus-nodes-"))  # of short name: containerd's sockets are in it
     try:
-        cluster = RealCluster.start(directory / "cluster", n_nodes=2, gpus=2)
+        cluster = RealCluster.start(directory / "cluster", 2, gpus=2, mounts=(repository, virtual_environment))
     except NodesMissing as missing:
         shutil.rmtree(directory)
         if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBE_NODES") == "1":
@@ -106,7 +113,10 @@ def deployment() -> Iterator[Deployment]:
         "namespace": NAMESPACE,
         "kubeconfig": str(cluster.kubeconfig),
         "image": "python:3.11-slim",
-        "command": [sys.executable, "-m", "optimus_workers", "{role}"],
+        "command": [
+            *("/usr/bin/env", f"PYTHONPATH={repository / 'workers'}"),
+            *(str(virtual_environment / "bin" / "python"), "-m", "optimus_workers", "{role}"),
+        ],
         "jobs_volume": {"hostPath": {"path": str(jobs)}},
         "grace_seconds": 15,
         "keep_pods_seconds": 0,
