@@ -124,7 +124,10 @@ def scraped(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iter
         running.wait_for("count_over_time(optimus_leader[1m]) >= 3 and optimus_leader == 1")
         rule = {"loss_decrease": {"below": 0.01}, "max_steps": 25}
         live.world.submit("sprint-1", name="sprint", workers={"max": 1}, servers={"max": 1}, convergence=rule)
+        # Room for this one has to be made: others stop for a moment and go on smaller.
+        live.world.submit("wide-1", name="wide", workers={"min": 6, "max": 6}, servers={"max": 1}, convergence=rule)
         live.loop.trigger("submit")
+        running.wait_for("rate(optimus_rescale_pause_seconds_count[30s]) > 0")
         running.wait_for('increase(optimus_job_completion_seconds_count{outcome="succeeded"}[1m]) > 0')
         running.wait_for("rate(optimus_round_seconds_count[30s]) > 0")
         yield running
