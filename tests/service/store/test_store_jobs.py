@@ -223,6 +223,7 @@ def test_a_life_from_start_to_result(repository: Repository, make_job: MakeJob) 
         "metrics": {"test_accuracy": 0.97},
         "error": None,
         "checkpoint": None,
+        "model": None,
     }
     types = [event.type for event in repository.events("job-1").items]
     assert types == ["JobSucceeded", "JobResumed", "JobPaused", "JobStarted", "JobSubmitted"]
