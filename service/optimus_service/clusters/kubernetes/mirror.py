@@ -101,9 +101,9 @@ class PodMirror(Mirror[ObservedPod]):
                 self._started_at[uid] = time.monotonic()
 
     def put(self, found: Json) -> None:
-        super().put(found)
         uid = found["metadata"]["uid"]
-        with self._lock:
+        with self._lock:  # at one instant: who sees the pod can also ask for it by its key
+            super().put(found)
             if (pod := self._objects.get(uid)) is not None:
                 self._by_key[pod.key] = uid
 
