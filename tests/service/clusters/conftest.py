@@ -33,7 +33,9 @@ def kubelet(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def kubernetes(kubeconfig: Path, kubelet: FakeKubelet) -> Iterator[KubernetesHarness]:
-    """A namespace and a cluster in it."""
+    """A namespace and a cluster in it. The kubelet is shared: what one test asks of it must not last for the next."""
+    kubelet.stubborn.clear()
+    kubelet.stays_pending.clear()
     harness = KubernetesHarness(gateway_of(kubeconfig), kubeconfig, kubelet)
     yield harness
     harness.close()
