@@ -51,7 +51,7 @@ def test_it_bites_who_gives_no_sign_and_nobody_else() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_job_goes_on_without_a_worker_that_hangs(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    job = make_job({"step_seconds": 0.002, "hangs_unless": str(tmp_path / "hung")}, hang_seconds=2.0)
+    job = make_job({"step_seconds": 0.002, "hangs_unless": str(tmp_path / "hung")}, hang_seconds=6.0)
     job.scale(worker(0), worker(1), server(0))
     both = job.wait_for_size(2, 1)
     alone = job.wait_for_size(1, 1, after_epoch=both["epoch"])
