@@ -80,7 +80,7 @@ class TrainingJobController:
                 self.sync()
             except (ClusterUnavailable, DatabaseNotAvailable) as error:
                 _log.warning("training jobs could not be brought up to date", error=str(error))
-            except Exception:  # noqa: BLE001 - one odd object must not close the door for all others
+            except Exception:  # noqa: BLE001 - the next pass tries again: a thread that died would be missed by nobody
                 _log.exception("training jobs could not be brought up to date")
 
     # --- one pass ---------------------------------------------------------------------------------------------------
@@ -91,10 +91,23 @@ class TrainingJobController:
         jobs = self._services.repository.jobs_by_submission(KEY_PREFIX, [each.key for each in objects])
         decisions = self._services.repository.latest_decisions([job.id for job in jobs.values()])
         for each in objects:
-            status = self._reconciled(each, jobs.get(each.key), decisions)
-            if differs(each.status, status):
+            status = self._handled(each, jobs.get(each.key), decisions)
+            if status is not None and differs(each.status, status):
                 self._write_status(each, status)
         self._cancel_without_object({each.key for each in objects}, jobs)
+
+    def _handled(
+        self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord]
+    ) -> dict[str, object] | None:
+        """The object's status; None when a job that runs is to keep the one it has."""
+        try:
+            return self._reconciled(found, job, decisions)
+        except (ClusterUnavailable, DatabaseNotAvailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - one odd object must not close the door for all others
+            _log.exception("an object could not be handled", object=found.name)
+            message = f"it could not be handled ({type(error).__name__}); the service's log says more"
+            return refused_status(message, found.generation) if job is None else None
 
     def _reconciled(
         self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord]

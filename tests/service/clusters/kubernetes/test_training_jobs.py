@@ -214,3 +214,21 @@ def test_durations_are_short(seconds: float) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (7260, "2h1m")])
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_an_object_that_breaks_the_controller_keeps_no_other_out(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    door.apply("broken")
+    door.apply("sound")
+    handle = door.controller._reconciled
+
+    def breaks_for_one(found: Any, *rest: Any) -> dict[str, object]:
+        if found.name == "broken":
+            raise RuntimeError("nobody thought of this")
+        return handle(found, *rest)
+
+    monkeypatch.setattr(door.controller, "_reconciled", breaks_for_one)
+    door.controller.sync()
+    assert door.status("sound")["jobId"]
+    broken = door.status("broken")
+    assert broken["state"] == "refused"
+    assert "RuntimeError" in broken["message"]
