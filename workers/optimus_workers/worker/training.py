@@ -1,0 +1,202 @@
+"""The training that a worker does: join a membership, take a step, evaluate. `run` decides when."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from optimus_workers.environment import TaskEnvironment
+from optimus_workers.loading import load_task
+from optimus_workers.pacing import CpuPacer
+from optimus_workers.sampler import epoch_of
+from optimus_workers.service_client import ServiceClient
+from optimus_workers.task import TrainingTask
+from optimus_workers.telemetry import Record, Telemetry
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.messages import DataLost, Done, Evaluate, Evaluated, Go, Join, Joined
+from optimus_workers.wire.sockets import Transport
+from optimus_workers.worker.compressor import make_compressor
+from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
+from optimus_workers.worker.describing import tell_network
+from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
+from optimus_workers.worker.export import export_model
+from optimus_workers.worker.flat import FlatModel
+from optimus_workers.worker.inbox import Inbox, Interrupted
+from optimus_workers.worker.profile import task_profile
+from optimus_workers.worker.session import DataOptions, Exchanged, Session
+from optimus_workers.worker.user_code import users
+from optimus_workers.worker.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+TELEMETRY_SECONDS = 5.0
+"""How long a worker that was let go stays for its last samples."""
+
+Answer = Joined | Done | DataLost | Evaluated
+
+
+class Training:
+    """The loaded task, its model, and the session with the servers of the present membership."""
+
+    def __init__(self, environment: TaskEnvironment, inbox: Inbox, send: Callable[[Answer], None]) -> None:
+        """Load the user's task; raises `UserCodeFailed`. `send`: takes what the coordinator is to be told."""
+        self._environment = environment
+        self._inbox = inbox
+        self._send = send
+        self._seed = int(environment.spec.get("seed", 0))
+        self._session: Session | None = None
+        self.newest_version = 0
+        """The newest version of the parameters that was here in full."""
+        self._evaluations = Evaluations(environment.spec)
+        self._pacer = CpuPacer(environment.cpu_limit)
+        self._watchdog = Watchdog(environment.spec.get("hang_seconds"))
+        self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
+        client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
+        self._telemetry = Telemetry(client.post_telemetry)
+        self._task = users(self._load)
+        users(lambda: self._evaluations.check(self._task))
+        self._flat = users(lambda: FlatModel(self._task.build_model(self._seed)))
+        if environment.rank == EVALUATING_RANK:
+            tell_network(self._task, self._flat, client)
+        self.profile = task_profile(self._task, self._flat)
+        self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
+
+    def _load(self) -> TrainingTask:
+        spec = self._environment.spec
+        task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
+        return task.with_global_batch_size(spec.get("global_batch_size"))
+
+    def abort(self) -> None:
+        """End a transfer that is going on. Safe from other threads."""
+        session = self._session
+        if session is not None:
+            session.abort()
+
+    def halt(self) -> None:
+        """The membership is over."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """Send the last samples."""
+        self._telemetry.close(TELEMETRY_SECONDS)
+
+    def transfer(self, work: Callable[[], None]) -> None:
+        """Do work that needs the servers; when they fail it, the coordinator decides what comes next."""
+        session = self._session
+        try:
+            work()
+        except Interrupted:
+            return
+        except (OSError, WireError) as error:
+            session = self._session or session
+            if session is not None and not self._inbox.is_interrupted:
+                self._send(DataLost(session.join.epoch, f"{type(error).__name__}: {error}", session.lost))
+
+    def join(self, join: Join) -> None:
+        """Become a member: connect to the servers, get the parameters (or bring them)."""
+        self.halt()
+        self._inbox.check()
+        session = Session(join, self._flat.parameter_floats, self._options, self._compressor)
+        self._session = session
+        self._inbox.check()
+        session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
+        if join.brings_parameters:
+            self._restore_initial()
+        session.fetch(self._flat.values)
+        session.version = join.version
+        if self._compressor is not None:
+            self._compressor.joined(join.version)
+        self.newest_version = max(self.newest_version, join.version)
+        self._evaluations.begin(self._data_epoch(join.version))
+        self._send(Joined(join.epoch))
+
+    def _restore_initial(self) -> None:
+        """The parameters that training begins with, however far this process has trained before."""
+        initial = users(lambda: FlatModel(self._task.build_model(self._seed)))
+        self._flat.values.copy_(initial.values)
+
+    def step(self, go: Go) -> None:
+        """Compute, push, pull, tell."""
+        session = self._session
+        if session is None or session.join.epoch != go.epoch:
+            return
+        started_at = time.perf_counter()
+        computed = self._compute(session.join, go.step)
+        used_version = session.version
+        learning_rate = users(lambda: self._task.learning_rate(go.step))
+        exchanged = session.push_and_pull(go.step, learning_rate, self._flat.push)
+        self.newest_version = max(self.newest_version, exchanged.version)
+        if self._compressor is not None:
+            self._compressor.completed(exchanged.version)
+        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
+        staleness = exchanged.version - 1 - used_version if session.join.is_async else None
+        seconds = time.perf_counter() - started_at
+        self._record(session.join, go.step, computed, exchanged, seconds, staleness)
+
+    def _compute(self, join: Join, step: int) -> Computed:
+        def after_each() -> None:
+            self._watchdog.sign()
+            self._pacer.pace()
+            self._inbox.check()
+
+        if join.is_async:
+            slots = async_slots(self._task, self._seed, step)
+        else:
+            slots = sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot)
+        self._watchdog.begin()
+        try:
+            return users(lambda: compute_slots(self._task, self._flat, slots, after_each))
+        finally:
+            self._watchdog.end()
+
+    def _record(
+        self, join: Join, step: int, computed: Computed, exchanged: Exchanged, seconds: float, staleness: float | None
+    ) -> None:
+        # Async: the job's steps, not this ticket's number, which may be ahead of others still at work.
+        completed = exchanged.version if join.is_async else step + 1
+        record = Record(
+            membership_epoch=join.epoch,
+            rank=join.rank,
+            workers=join.n_workers,
+            servers=len(join.servers),
+            at=time.time(),
+            step=completed,
+            data_epoch=self._data_epoch(completed),
+            loss=computed.loss,
+            n_examples=computed.n_examples,
+            seconds=seconds,
+            data_seconds=computed.data_seconds,
+            compute_seconds=computed.compute_seconds,
+            push_seconds=exchanged.push_seconds,
+            wait_seconds=exchanged.wait_seconds,
+            pull_seconds=exchanged.pull_seconds,
+            sent_bytes=exchanged.sent_bytes,
+            received_bytes=exchanged.received_bytes,
+            staleness=staleness,
+            metrics=self._metrics(join, completed),
+        )
+        self._telemetry.record(record)
+
+    def _metrics(self, join: Join, completed: int) -> dict[str, float] | None:
+        """The figures of an evaluation, if one is due after this many steps."""
+        if join.rank != EVALUATING_RANK or not self._evaluations.is_due(self._data_epoch(completed)):
+            return None
+        return users(lambda: self._evaluations.figures(self._task, self._flat))
+
+    def _data_epoch(self, steps: int) -> float:
+        return epoch_of(steps, self._task.global_batch_size, self._task.n_examples)
+
+    def evaluate(self, message: Evaluate) -> None:
+        """The final figures, and the model as a file."""
+        if self._session is None or self._session.join.epoch != message.epoch:
+            return
+        metrics = users(lambda: evaluate(self._task, self._flat))
+        model: str | None = None
+        try:
+            model = str(export_model(self._flat, self._environment.job_directory))
+        except OSError as error:
+            log.warning("the model is in the checkpoint only: %s", error)
+        self._send(Evaluated(message.epoch, metrics, model))
