@@ -13,6 +13,9 @@ ALIGNMENT = 16
 """Floats, one cache line. Fused optimizer kernels compute the tail behind the last full vector register differently
 (one rounding less), so boundaries elsewhere would make results depend on the number of servers."""
 
+NORM_BLOCKS = 4096
+"""A squared norm is the sum of about so many partial sums, at most twice as many: few enough to send at every step."""
+
 Range = tuple[int, int]
 """First float and end (not included)."""
 
@@ -22,12 +25,25 @@ def aligned(n_floats: int) -> int:
     return -(-n_floats // ALIGNMENT) * ALIGNMENT
 
 
+def block_floats(total_floats: int) -> int:
+    """The length of the blocks that squared norms are summed over: 16 times a power of two, at most a chunk.
+
+    Blocks begin at its multiples, and so do the servers' ranges: a block's sum does not depend on how the vector is
+    cut, and the sum of all of them in order neither.
+    """
+    length = ALIGNMENT
+    while length < CHUNK_FLOATS and length * NORM_BLOCKS < total_floats:
+        length *= 2
+    return length
+
+
 def server_ranges(total_floats: int, n_servers: int) -> tuple[Range, ...]:
-    """`n_servers` contiguous ranges that cover [0, total_floats), even to within 16 floats, some maybe empty."""
-    units = total_floats // ALIGNMENT
-    if units * ALIGNMENT != total_floats:
+    """`n_servers` contiguous ranges that cover [0, total_floats), even to within one block, some maybe empty."""
+    if total_floats % ALIGNMENT:
         raise ValueError(f"the vector must have a multiple of {ALIGNMENT} floats, not {total_floats}")
-    bounds = [ALIGNMENT * (units * index // n_servers) for index in range(n_servers + 1)]
+    length = block_floats(total_floats)
+    n_blocks = -(-total_floats // length)
+    bounds = [min(total_floats, length * (n_blocks * index // n_servers)) for index in range(n_servers + 1)]
     return tuple(pairwise(bounds))
 
 

@@ -42,6 +42,9 @@ class OptimizerSpec:
     """adamw only."""
     eps: float = 1e-8
     """adamw only."""
+    max_gradient_norm: float | None = None
+    """Clip the gradient of a step (sync: of the whole global batch, async: of a worker's mini-batch) to this Euclidean
+    norm over all parameters, as `torch.nn.utils.clip_grad_norm_` does. None: no clipping."""
 
     def __post_init__(self) -> None:
         _need(self.kind in get_args(OptimizerKind), f"kind must be sgd or adamw, not {self.kind!r}")
@@ -51,6 +54,8 @@ class OptimizerSpec:
         _need(_finite(self.weight_decay) and self.weight_decay >= 0, "weight_decay must not be below 0")
         _need(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas must be two of 0 to below 1")
         _need(_finite(self.eps) and self.eps > 0, "eps must be above 0")
+        limit = self.max_gradient_norm
+        _need(limit is None or (_finite(limit) and limit > 0), "max_gradient_norm must be above 0, or None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,9 @@ class TrainingTask:
     learning_rate_at: Callable[[int, float], float] | None = None
     """`learning_rate_at(step, epoch)`: what to multiply the optimizer's learning rate with at step `step` (counted from
     0), which begins after `epoch` passes over the data. None: always 1."""
+    parameter_groups: Callable[[nn.Module], Iterable[Any]] | None = None
+    """`parameter_groups(model)`: what one would give torch's optimizer, a list of dicts with "params" and any of "lr"
+    and "weight_decay" (see `optimus_workers.parameter_groups`). None: all parameters are updated alike."""
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     """`evaluate(model)`: figures for the job's result, for example {"test_accuracy": 0.97}. Called at the end, and
     after each epoch if the job is to converge by one of them (or as often as `evaluate_epochs` says)."""
@@ -99,6 +107,10 @@ class TrainingTask:
         _need(
             self.learning_rate_at is None or callable(self.learning_rate_at),
             "learning_rate_at must be a function of (step, epoch)",
+        )
+        _need(
+            self.parameter_groups is None or callable(self.parameter_groups),
+            "parameter_groups must be a function of the model",
         )
         _need(self.evaluate is None or callable(self.evaluate), "evaluate must be a function of the model")
 
@@ -144,6 +156,10 @@ class TrainingTask:
     def with_global_batch_size(self, global_batch_size: int | None) -> Self:
         """The same task with the job's batch size; None keeps the task's own."""
         return self if global_batch_size is None else replace(self, global_batch_size=global_batch_size)
+
+    def with_max_gradient_norm(self, limit: float | None) -> Self:
+        """The same task clipped as the job says; None keeps the task's own."""
+        return self if limit is None else replace(self, optimizer=replace(self.optimizer, max_gradient_norm=limit))
 
 
 def _need(condition: bool, message: str) -> None:

@@ -159,7 +159,7 @@ class DataConnection:
         self._service.received(self, header, payload)
 
     def _receive_small(self, header: Header) -> bytes:
-        if header.type is not FrameType.FETCH:
+        if header.type not in (FrameType.FETCH, FrameType.CLIP):
             raise WireError(f"a server takes no {header.type.name}")
         data = bytearray(header.length)
         receive_into(self._socket, memoryview(data))

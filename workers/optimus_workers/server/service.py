@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -12,11 +13,11 @@ from optimus_workers.ranges import Range, chunks
 from optimus_workers.server.async_shard import AsyncShard
 from optimus_workers.server.connection import DataConnection
 from optimus_workers.server.fetching import FETCH_RANGE, find_state
-from optimus_workers.server.shard import Shard
+from optimus_workers.server.shard import Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.wire.data import NO_RANK, as_bytes
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.frames import Codec, FrameType, Header
+from optimus_workers.wire.frames import CLIP_COEFFICIENT, Codec, FrameType, Header
 from optimus_workers.wire.memory import attach_floats
 from optimus_workers.wire.messages import Holding
 
@@ -107,7 +108,14 @@ class ShardService:
     def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         match header.type:
             case FrameType.PUSH:
-                self._push_received(connection, header)
+                shard = self._served(connection)
+                self._send_ready(connection, shard, header, shard.push_received(header))
+            case FrameType.CLIP:
+                shard = self._served(connection)
+                (coefficient,) = CLIP_COEFFICIENT.unpack(payload)
+                if connection.source != 0:
+                    raise WireError(f"worker {connection.source} has no say in clipping")
+                self._send_ready(connection, shard, header, shard.clip_received(header, coefficient))
             case FrameType.INITIAL:
                 if self._served(connection).initial_received(header):
                     self._answer_waiting_pulls()
@@ -124,17 +132,27 @@ class ShardService:
             raise WireError("this server serves another membership epoch")
         return shard
 
-    def _push_received(self, connection: DataConnection, header: Header) -> None:
-        shard = self._served(connection)
+    def _send_ready(self, connection: DataConnection, shard: Shard, header: Header, ready: Iterable[Ready]) -> None:
+        """Send what comes of a frame while it comes."""
         is_async = isinstance(shard, AsyncShard)
-        updated = False
-        for part in shard.push_received(header):
-            updated = True
+        worked = False
+        for part in ready:
+            worked = True
+            if isinstance(part, Norms):
+                self._send_norms(shard, header.step, part)
+                continue
             version = shard.version if is_async else header.step + 1
             for receiver in [connection] if is_async else self._all_workers():
                 self._send_parameters(receiver, shard, part, version)
-        if updated:
+        if worked:
             self._pacer.pace()
+
+    def _send_norms(self, shard: Shard, step: int, norms: Norms) -> None:
+        with self._lock:
+            first = self._workers.get(0)
+        if first is not None:  # otherwise it is lost, and the step is repeated in the next membership
+            length = len(norms.squares)
+            first.send(Header(FrameType.NORMS, epoch=shard.epoch, step=step, length=length), norms.squares)
 
     def _all_workers(self) -> list[DataConnection]:
         with self._lock:

@@ -10,13 +10,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from optimus_workers.ranges import Range, chunks
 from optimus_workers.server.state import RangeState
-from optimus_workers.server.update import apply_update, n_state_sections
+from optimus_workers.server.update import apply_update, n_state_sections, pieces
 from optimus_workers.wire.compression import check_length
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FLOAT_BYTES, Codec, FrameType, Header
@@ -25,6 +26,17 @@ from optimus_workers.wire.messages import Assume, Holding
 STAGED_SHARES = 1.5
 """What pushes on their way may take, in shares of parameters and optimizer state. With the two versions of the share
 that is 3.5 shares: below 4 with what else a server needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """For worker 0: the sums of squares of the gradient's blocks, float64."""
+
+    squares: bytes
+
+
+Ready = Range | Norms
+"""What can be sent: new parameters of a range, or norms."""
 
 
 class Shard(ABC):
@@ -113,9 +125,12 @@ class Shard(ABC):
         return self.is_ready
 
     @abstractmethod
-    def push_received(self, header: Header) -> Iterable[Range]:
-        """A chunk of a push is in place (a whole push, if it is in shared memory); the ranges whose new parameters
-        can be sent now."""
+    def push_received(self, header: Header) -> Iterable[Ready]:
+        """A chunk of a push is in place (a whole push, if it is in shared memory); what can be sent now."""
+
+    def clip_received(self, header: Header, coefficient: float) -> Iterable[Ready]:  # noqa: ARG002 - of those that clip
+        """Worker 0 knows what to multiply the gradient with; what can be sent now."""
+        raise WireError("gradients are not clipped here")
 
     def locate(self, part: Range) -> tuple[Tensor, int]:
         """The newest parameters of one or more chunks, and in which of `memories` they lie."""
@@ -149,11 +164,14 @@ class Shard(ABC):
 
     def _update(self, part: Range, learning_rate: float, summed: Tensor, target: RangeState) -> None:
         """Apply the summed push of a part of one chunk to `target`, which holds what it is to be applied to."""
-        parameters, *state = target.part(*part)
         if part[0] >= self.parameter_floats:
-            parameters.copy_(summed)  # buffers: the mean that the workers computed, no optimizer
-        else:
-            apply_update(self._profile.update, learning_rate, self.version, parameters, summed, state)
+            target.part(*part)[0].copy_(summed)  # buffers: the mean that the workers computed, no optimizer
+            return
+        for piece in pieces(self._profile.update, part):
+            parameters, *state = target.part(piece.first, piece.end)
+            gradient = summed[piece.first - part[0] : piece.end - part[0]]
+            rate = learning_rate * piece.learning_rate_scale
+            apply_update(piece.rule, rate, self.version, parameters, gradient, state)
 
     def _new_staging(self, n_rows: int, n_columns: int) -> Tensor:
         """Memory for pushes; untouched, it costs nothing."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from optimus_workers.ranges import Range
-from optimus_workers.server.shard import STAGED_SHARES, Shard
+from optimus_workers.server.shard import STAGED_SHARES, Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Codec, Header
@@ -90,7 +90,7 @@ class SyncShard(Shard):
         if header.step != self.version or header.source not in self._missing[index]:
             raise WireError(f"a push of step {header.step} by worker {header.source} at version {self.version}")
 
-    def push_received(self, header: Header) -> Iterator[Range]:
+    def push_received(self, header: Header) -> Iterator[Ready]:
         is_shared = header.codec is Codec.SHARED
         with self._changed:
             self._check_running()
@@ -106,27 +106,29 @@ class SyncShard(Shard):
             self._changed.notify_all()
         yield from self._work()
         if is_shared:
-            yield from self._help(header.step)
+            yield from self._help(header)
 
-    def _help(self, step: int) -> Iterator[Range]:
+    def _help(self, header: Header) -> Iterator[Ready]:
         """Nothing more can come from this worker until the step is done: work on what others complete."""
-        while not self._stopped and self.version == step:
+        while not self._stopped and self._may_help(header):
             yield from self._work()
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self.version != step or bool(self._complete))
+                self._changed.wait_for(lambda: self._stopped or not self._may_help(header) or bool(self._complete))
 
-    def _work(self) -> Iterator[Range]:
-        """Update chunks as long as there are complete ones."""
+    def _may_help(self, header: Header) -> bool:
+        return self.version == header.step
+
+    def _work(self) -> Iterator[Ready]:
+        """Process chunks as long as there are complete ones."""
         while run := self._take():
             try:
                 for index in run:
-                    self._make_next(index)
+                    self._process(index)
             finally:
                 with self._changed:
                     self._n_working -= 1
                     self._changed.notify_all()
-            self._finished(run)
-            yield self.chunks[run[0]][0], self.chunks[run[-1]][1]
+            yield from self._processed(run)
 
     def _take(self) -> list[int]:
         """Consecutive complete chunks for one thread; none if there are none."""
@@ -142,16 +144,22 @@ class SyncShard(Shard):
                 self._other_is_whole = False
         return run
 
-    def _finished(self, run: list[int]) -> None:
+    def _processed(self, run: list[int]) -> Iterator[Ready]:
+        """Chunks in a row have their next version: it can be sent."""
         with self._changed:
             self._done.update(run)
-            staged = [self._staged.pop((rank, index), None) for index in run for rank in range(self.n_workers)]
-            self._unused.extend(chunk for chunk in staged if chunk is not None)
+            self._release(run)
             while self._first_undone in self._done:
                 self._first_undone += 1
             if self._first_undone == len(self.chunks):
                 self._turn()
             self._changed.notify_all()
+        yield self.chunks[run[0]][0], self.chunks[run[-1]][1]
+
+    def _release(self, run: list[int]) -> None:
+        """Their pushes are no longer needed."""
+        staged = [self._staged.pop((rank, index), None) for index in run for rank in range(self.n_workers)]
+        self._unused.extend(chunk for chunk in staged if chunk is not None)
 
     def _turn(self) -> None:
         """All chunks have their next version: it becomes the current one."""
@@ -162,17 +170,27 @@ class SyncShard(Shard):
 
     # --- arithmetic --------------------------------------------------------------------------------------------------
 
-    def _make_next(self, index: int) -> None:
+    def _process(self, index: int) -> None:
         """Write the chunk's next version into the other state."""
+        for block in self._blocks(index):
+            if block[0] < self.parameter_floats:
+                self._copy_current(block)
+            self._update(block, self._learning_rate, self._summed_pushes(index, block), self._other)
+
+    def _blocks(self, index: int) -> Iterator[Range]:
         start, end = self.chunks[index]
-        pushes = [self._pushed(rank, index) for rank in range(self.n_workers)]
         for first in range(start, end, BLOCK_FLOATS):
-            last = min(first + BLOCK_FLOATS, end)
-            if start < self.parameter_floats:
-                for old, new in zip(self._current.part(first, last), self._other.part(first, last), strict=True):
-                    new.copy_(old)
-            blocks = [push[first - start : last - start] for push in pushes]
-            self._update((first, last), self._learning_rate, self._sum(blocks), self._other)
+            yield first, min(first + BLOCK_FLOATS, end)
+
+    def _copy_current(self, block: Range) -> None:
+        for old, new in zip(self._current.part(*block), self._other.part(*block), strict=True):
+            new.copy_(old)
+
+    def _summed_pushes(self, index: int, block: Range) -> Tensor:
+        """Of a part of one chunk."""
+        start = self.chunks[index][0]
+        pushes = [self._pushed(rank, index) for rank in range(self.n_workers)]
+        return self._sum([push[block[0] - start : block[1] - start] for push in pushes])
 
     def _pushed(self, rank: int, index: int) -> Tensor:
         first, end = self.chunks[index]
@@ -183,10 +201,15 @@ class SyncShard(Shard):
         """In the order of ranks, so that the result is always the same."""
         if len(blocks) == 1:
             return blocks[0]
-        if not hasattr(self._scratch, "floats"):
-            self._scratch.floats = torch.empty(BLOCK_FLOATS)
-        summed: Tensor = self._scratch.floats[: len(blocks[0])]
+        summed = self._scratch_floats(len(blocks[0]))
         torch.add(blocks[0], blocks[1], out=summed)
         for block in blocks[2:]:
             summed.add_(block)
         return summed
+
+    def _scratch_floats(self, n_floats: int) -> Tensor:
+        """Memory of this thread."""
+        if not hasattr(self._scratch, "floats"):
+            self._scratch.floats = torch.empty(BLOCK_FLOATS)
+        floats: Tensor = self._scratch.floats
+        return floats[:n_floats]

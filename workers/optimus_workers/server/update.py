@@ -1,13 +1,17 @@
-"""The update rule on one chunk. One fused kernel per rule, at boundaries that are multiples of 16 floats, so that the
-result does not depend on how the vector is cut (see `ranges`)."""
+"""The update rule on one chunk, group by group. One fused kernel per rule, at boundaries that are multiples of 16
+floats, so that the result does not depend on how the vector is cut (see `ranges`)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from optimus_workers.ranges import Range
 from optimus_workers.wire.messages import UpdateRule
 
 
@@ -16,6 +20,27 @@ def n_state_sections(rule: UpdateRule) -> int:
     if rule.kind == "adamw":
         return 2  # first and second moment
     return 1 if rule.momentum > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a chunk that one call updates."""
+
+    first: int
+    end: int
+    rule: UpdateRule
+    learning_rate_scale: float = 1.0
+
+
+def pieces(rule: UpdateRule, part: Range) -> Iterator[Piece]:
+    """The pieces of [first, end), a range of parameters, in order."""
+    first, end = part
+    if not rule.groups:
+        yield Piece(first, end, rule)
+    for group in rule.groups:
+        start, stop = max(first, group.first), min(end, group.end)
+        if start < stop:
+            yield Piece(start, stop, replace(rule, weight_decay=group.weight_decay), group.learning_rate_scale)
 
 
 def apply_update(

@@ -21,6 +21,8 @@ from optimus_workers.wire.errors import WireError
 MAGIC = b"OPTW"
 HEADER = struct.Struct("<4sBBBBIIQQQQdII")
 HEADER_BYTES = HEADER.size
+CLIP_COEFFICIENT = struct.Struct("<d")
+"""The payload of CLIP."""
 FLOAT_BYTES = 4
 CHUNK_FLOATS = 262_144
 """1 MiB: large enough that headers cost nothing, small enough that receiving, summing and sending overlap."""
@@ -55,6 +57,10 @@ class FrameType(IntEnum):
     """Server → server: that version is not here (any more)."""
     SHARE = 11
     """Both ways, once, after the handshake on a Unix socket: descriptors of memory travel beside it (maybe none)."""
+    NORMS = 12
+    """Server → worker 0: the sums of squares of its blocks of the gradient (payload: float64 each)."""
+    CLIP = 13
+    """Worker 0 → server: what to multiply the gradient with (payload: one float64)."""
 
 
 class Codec(IntEnum):
@@ -86,6 +92,7 @@ _PAYLOAD_BYTES = {
     FrameType.FETCH: 16,
     FrameType.MISSING: 0,
     FrameType.SHARE: 0,
+    FrameType.CLIP: 8,
 }
 
 
@@ -149,6 +156,8 @@ def _check_payload(frame_type: FrameType, codec: Codec, length: int) -> None:
         legal = codec in _TENSOR_CODECS[frame_type] and 0 < length <= limit
         if codec in (Codec.FLOAT32, Codec.SHARED):
             legal = legal and length % FLOAT_BYTES == 0
+    elif frame_type is FrameType.NORMS:
+        legal = codec is Codec.NONE and 0 < length <= MAX_PAYLOAD_BYTES and length % 8 == 0
     else:
         legal = codec is Codec.NONE and length == _PAYLOAD_BYTES[frame_type]
     if not legal:

@@ -22,6 +22,17 @@ class TaskRole(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateGroup:
+    """A range of the parameters that is updated with values of its own."""
+
+    first: int
+    end: int
+    learning_rate_scale: float
+    """Times the step's learning rate."""
+    weight_decay: float
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateRule:
     """The optimizer as the servers need it (fields as in `task.OptimizerSpec`, without the learning rate)."""
 
@@ -31,6 +42,9 @@ class UpdateRule:
     weight_decay: float
     betas: tuple[float, float]
     eps: float
+    groups: tuple[UpdateGroup, ...] = ()
+    """They cover all parameters; none: all are updated alike."""
+    max_gradient_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,18 @@ class ServerRange:
     end: int
     local: str | None = None
     """Its name for tasks on its own machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The process group of an all-reduce job's membership: everybody holds everything."""
+
+    root: int
+    """The rank that has the state, or makes it."""
+    shares_state: bool
+    """Somebody does not have it: the root broadcasts it."""
+    sources: tuple[Source, ...] = ()
+    """The files that the root reads it from; none: it has it in memory (or brings the initial one)."""
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------
@@ -181,6 +207,8 @@ class Join:
     is_async: bool
     brings_parameters: bool
     """Push the initial parameters first."""
+    group: Group | None = None
+    """All-reduce jobs: the process group, instead of servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +232,15 @@ class Evaluate:
     """Worker: evaluate the model with the parameters that you have."""
 
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """All-reduce worker: a member of your group says this about itself (see `Publish`)."""
+
+    epoch: int
+    key: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +345,15 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Publish:
+    """All-reduce worker: tell the other members of my group, so that they find me (values are hexadecimal)."""
+
+    epoch: int
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """I was asked to end (SIGTERM): let me go at the next step boundary."""
 
@@ -319,10 +365,10 @@ class Failed:
     traceback: str
 
 
-ToTask = Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Save | Evaluate | Exit
+ToTask = Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Save | Evaluate | Published | Exit
 FromTask = (
     Hello | Pong | Halted | Assumed | AssumeFailed | Joined | Done | DataLost | SnapshotTaken | Saved | SaveFailed
-    | Evaluated | Leave | Failed
+    | Evaluated | Publish | Leave | Failed
 )  # fmt: skip
 
 
@@ -331,12 +377,12 @@ class Kinds:
 
     to_task: ClassVar[dict[str, type[ToTask]]] = {
         kind.__name__: kind
-        for kind in (Challenge, Welcome, Ping, Halt, Assume, Release, Join, Go, Save, Evaluate, Exit)
+        for kind in (Challenge, Welcome, Ping, Halt, Assume, Release, Join, Go, Save, Evaluate, Published, Exit)
     }
     from_task: ClassVar[dict[str, type[FromTask]]] = {
         kind.__name__: kind
         for kind in (
             Hello, Pong, Halted, Assumed, AssumeFailed, Joined, Done, DataLost, SnapshotTaken, Saved, SaveFailed,
-            Evaluated, Leave, Failed,
+            Evaluated, Publish, Leave, Failed,
         )
     }  # fmt: skip

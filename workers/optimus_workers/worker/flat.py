@@ -1,14 +1,19 @@
 """The model as one flat vector: parameters first, then floating-point buffers, each part padded to 16 floats.
 
-The model's parameters and their gradients are views of it, so that pulling and pushing copy nothing.
+Parameters that are updated differently (`parameter_groups`) are parts of their own, so that a server updates each with
+one call and the result does not depend on where the vector is cut. The model's parameters and their gradients are views
+of it, so that pulling and pushing copy nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+
 import torch
 from torch import nn
 
-from optimus_workers.ranges import aligned
+from optimus_workers.ranges import Range, aligned
 from optimus_workers.wire.memory import private_floats, shareable_floats
 
 
@@ -20,22 +25,28 @@ class FlatModel:
     function made them. Everything is float32.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, groups: Sequence[Sequence[nn.Parameter]] | None = None) -> None:
+        """`groups`: the trainable parameters in the order that they are to have; None: one group, in model order."""
         self.model = model.to(torch.float32)
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if groups is None:
+            groups = [[parameter for parameter in model.parameters() if parameter.requires_grad]]
         self._buffers = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
-        self.n_parameters = sum(parameter.numel() for parameter in parameters)
-        self.parameter_floats = aligned(self.n_parameters)
+        sizes = [sum(parameter.numel() for parameter in group) for group in groups]
+        ends = list(accumulate(aligned(size) for size in sizes))
+        self.group_ranges: tuple[Range, ...] = tuple(pairwise([0, *ends]))
+        """Of each group, with its padding."""
+        self.n_parameters = sum(sizes)
+        self.parameter_floats = ends[-1]
         n_buffer_floats = sum(model.get_buffer(name).numel() for name in self._buffers)
         self.total_floats = self.parameter_floats + aligned(n_buffer_floats)
         self.values = private_floats(self.total_floats)
         self.push_memory = shareable_floats(self.total_floats)
         self.push = self.push_memory.floats
-        self._bind(parameters)
+        for group, (first, _) in zip(groups, self.group_ranges, strict=True):
+            self._bind(group, first)
         self.read_buffers()
 
-    def _bind(self, parameters: list[nn.Parameter]) -> None:
-        start = 0
+    def _bind(self, parameters: Iterable[nn.Parameter], start: int) -> None:
         for parameter in parameters:
             end = start + parameter.numel()
             view = self.values[start:end].view(parameter.shape)

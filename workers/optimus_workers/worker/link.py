@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
+import torch
 from torch import Tensor
 
 from optimus_workers.ranges import Range, chunks
@@ -34,10 +35,11 @@ from optimus_workers.worker.compressor import Compressor
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What is sent: the header of each frame but for its place, and the whole vector (None: a header is all)."""
+    """What is sent: the header of each frame but for its place, and the whole vector (None: header and payload)."""
 
     header: Header
     vector: Tensor | None = None
+    payload: bytes = b""
 
 
 class Link:
@@ -55,9 +57,10 @@ class Link:
         parameter_floats: int,
         changed: Callable[[], None],
         compressor: Compressor | None = None,
+        norm_blocks: int = 0,
     ) -> None:
         """`header`: epoch and rank of all frames. Parameters that arrive are written into `values` (the whole flat
-        vector)."""
+        vector). `norm_blocks`: length of the blocks whose squares the server sends this worker; 0: it does not."""
         self.connection = connection
         self.address = server.address
         self.first, self.end = server.first, server.end
@@ -73,6 +76,11 @@ class Link:
         self._due: set[int] = set()
         self._parameters: list[Tensor] = []  # the server's memory
         self._shares_push = False
+        n_floats = min(server.end, parameter_floats) - server.first
+        self.n_squares = max(0, -(-n_floats // norm_blocks)) if norm_blocks else 0
+        """Sums of squares that this server sends for each push; 0: it does not."""
+        self.squares: list[float] | None = None
+        """Those of the present exchange, once they are there."""
         self._threads = [
             threading.Thread(target=self._guarded, args=(loop,), name="data-link", daemon=True)
             for loop in (self._send, self._receive)
@@ -85,6 +93,7 @@ class Link:
         self.n_received = 0
         self.sent_at = 0.0
         self.first_byte_at = 0.0
+        self.received_at = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -118,13 +127,21 @@ class Link:
                 thread.join()
         self.connection.close()
 
-    def begin(self, *frames: Outgoing) -> None:
-        """Send this server's range of each vector, and expect all of its parameters."""
+    def begin(self, *frames: Outgoing, n_to_follow: int = 0) -> None:
+        """Send this server's range of each vector, and expect all of its parameters.
+
+        `n_to_follow`: frames that `follow` will be called with.
+        """
         self.first_byte_at = 0.0
+        self.squares = None
         self._due = {first for first, _ in self.chunks}
-        self._n_unsent = len(frames)
+        self._n_unsent = len(frames) + n_to_follow
         for frame in frames:
             self._outgoing.put(frame)
+
+    def follow(self, frame: Outgoing) -> None:
+        """Send one of the frames that `begin` announced."""
+        self._outgoing.put(frame)
 
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
@@ -145,7 +162,7 @@ class Link:
 
     def _send_frames(self, frame: Outgoing) -> None:
         if frame.vector is None:
-            self._send_buffers(frame.header)
+            self._send_buffers(frame.header, frame.payload)
         elif self._shares_push and frame.header.type is FrameType.PUSH:
             length = FLOAT_BYTES * (self.end - self.first)
             self._send_buffers(replace(frame.header, offset=self.first, length=length, codec=Codec.SHARED))
@@ -170,6 +187,9 @@ class Link:
         """Frame by frame. While nothing is due, a byte that arrives is the end of the connection or a mistake."""
         while True:
             header = receive_header(self.connection)
+            if header.type is FrameType.NORMS:
+                self._receive_squares(header)
+                continue
             self.first_byte_at = self.first_byte_at or time.perf_counter()
             covered = self._covered(header)
             first, end = header.offset, max(self._ends[start] for start in covered)
@@ -180,9 +200,19 @@ class Link:
                 receive_into(self.connection, as_bytes(self._values[first:end]))
             self.n_received += HEADER_BYTES + header.length
             self.version = header.version
+            self.received_at = time.perf_counter()
             self._due -= covered
             if self.is_complete:
                 self._changed()
+
+    def _receive_squares(self, header: Header) -> None:
+        if self.squares is not None or header.length != 8 * self.n_squares or header.epoch != self._header.epoch:
+            raise WireError(f"norms of {header.length} bytes, epoch {header.epoch}, were not due")
+        squares = torch.empty(self.n_squares, dtype=torch.float64)
+        receive_into(self.connection, as_bytes(squares))
+        self.n_received += HEADER_BYTES + header.length
+        self.squares = squares.tolist()
+        self._changed()
 
     def _covered(self, header: Header) -> set[int]:
         """The chunks that a frame is about: one, or several in a row if they lie in shared memory."""

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+from torch import nn
+
+from optimus_workers.parameter_groups import parameter_groups
 from optimus_workers.task import TrainingTask
-from optimus_workers.wire.messages import TaskProfile, UpdateRule
+from optimus_workers.wire.messages import TaskProfile, UpdateGroup, UpdateRule
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.user_code import users
 
 
-def task_profile(task: TrainingTask, flat: FlatModel) -> TaskProfile:
+def make_flat(task: TrainingTask, model: nn.Module) -> tuple[FlatModel, tuple[UpdateGroup, ...]]:
+    """The model as one vector, group by group, and how each group is updated (none: all alike)."""
+    groups = parameter_groups(task, model)
+    flat = FlatModel(model, [group.parameters for group in groups])
+    updates = tuple(
+        UpdateGroup(first, end, group.learning_rate_scale, group.weight_decay)
+        for group, (first, end) in zip(groups, flat.group_ranges, strict=True)
+    )
+    is_plain = len(groups) == 1 and (1.0, float(task.optimizer.weight_decay)) == (
+        groups[0].learning_rate_scale,
+        groups[0].weight_decay,
+    )
+    return flat, () if is_plain else updates
+
+
+def task_profile(task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup, ...] = ()) -> TaskProfile:
     """Raises `UserCodeFailed` when the data set does not tell its length."""
     spec = task.optimizer
-    betas = (float(spec.betas[0]), float(spec.betas[1]))
     rule = UpdateRule(
-        spec.kind, float(spec.momentum), bool(spec.nesterov), float(spec.weight_decay), betas, float(spec.eps)
+        kind=spec.kind,
+        momentum=float(spec.momentum),
+        nesterov=bool(spec.nesterov),
+        weight_decay=float(spec.weight_decay),
+        betas=(float(spec.betas[0]), float(spec.betas[1])),
+        eps=float(spec.eps),
+        groups=groups,
+        max_gradient_norm=None if spec.max_gradient_norm is None else float(spec.max_gradient_norm),
     )
     return TaskProfile(
         n_parameters=flat.n_parameters,

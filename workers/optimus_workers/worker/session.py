@@ -5,15 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from torch import Tensor
 
+from optimus_workers.norms import clip_coefficient
+from optimus_workers.ranges import block_floats
 from optimus_workers.wire.data import connect
 from optimus_workers.wire.errors import ConnectionOver
-from optimus_workers.wire.frames import FrameType, Header
+from optimus_workers.wire.frames import CLIP_COEFFICIENT, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory
 from optimus_workers.wire.messages import Address, Join, ServerRange
 from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
@@ -58,7 +61,9 @@ class Session:
         parameter_floats: int,
         options: DataOptions = DataOptions(),
         compressor: Compressor | None = None,
+        max_gradient_norm: float | None = None,
     ) -> None:
+        """`max_gradient_norm`: of the gradients that the servers sum; the worker of rank 0 tells them by how much."""
         self.join = join
         self._options = options
         self._compressor = compressor
@@ -67,6 +72,7 @@ class Session:
         self._parameter_floats = parameter_floats
         self.lost: Address | None = None
         """The server whose connection failed."""
+        self._max_gradient_norm = None if join.is_async or join.rank else max_gradient_norm
         self._links: list[Link] = []
         self._header = Header(FrameType.PUSH, epoch=join.epoch, source=join.rank)
         self._changed = threading.Event()  # set by links
@@ -101,8 +107,16 @@ class Session:
             transport=options.transport,
             bytes_per_second=share_of_rate(options.bytes_per_second, join.n_workers, len(join.servers)),
         )
+        blocks = 0 if self._max_gradient_norm is None else block_floats(join.servers[-1].end)
         link = Link(
-            connection, server, self._header, values, self._parameter_floats, self._changed.set, self._compressor
+            connection,
+            server,
+            self._header,
+            values,
+            self._parameter_floats,
+            self._changed.set,
+            self._compressor,
+            blocks,
         )
         self._links.append(link)
         return link
@@ -130,15 +144,18 @@ class Session:
     def push_and_pull(self, step: int, learning_rate: float, push: Tensor) -> Exchanged:
         """Send what was computed with the present parameters and get the new ones."""
         header = replace(self._header, step=step, version=self.version, learning_rate=learning_rate)
-        return self._exchange(Outgoing(header, push))
+        return self._exchange(Outgoing(header, push), clips=self._max_gradient_norm is not None)
 
-    def _exchange(self, *frames: Outgoing) -> Exchanged:
+    def _exchange(self, *frames: Outgoing, clips: bool = False) -> Exchanged:
         started_at = time.perf_counter()
         sent, received = self._counts()
         self.version = -1
         for link in self._links:
-            link.begin(*frames)
-        self._wait()
+            link.begin(*frames, n_to_follow=int(clips and link.n_squares > 0))
+        if clips:
+            self._wait(lambda: all(link.squares is not None for link in self._links if link.n_squares))
+            self._clip(frames[-1].header.step)
+        self._wait(lambda: all(link.is_complete for link in self._links))
         ended_at = time.perf_counter()
         sent_at = max((link.sent_at for link in self._links), default=started_at)
         first_byte_at = max(sent_at, min((link.first_byte_at for link in self._links), default=ended_at))
@@ -153,19 +170,28 @@ class Session:
             version=self.version,
         )
 
-    def _wait(self) -> None:
-        """Until all links are done. Raises what ended one of them."""
+    def _clip(self, step: int) -> None:
+        """Tell the servers what to multiply the gradient with, now that each has told the squares of its part."""
+        assert self._max_gradient_norm is not None, "there is a norm to clip to"
+        told = [link for link in self._links if link.squares is not None]
+        squares = chain.from_iterable(link.squares for link in told if link.squares is not None)
+        payload = CLIP_COEFFICIENT.pack(clip_coefficient(squares, self._max_gradient_norm))
+        header = replace(self._header, type=FrameType.CLIP, step=step, length=len(payload))
+        for link in told:
+            link.follow(Outgoing(header, payload=payload))
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Until the links have what they wait for. Raises what ended one of them."""
         while True:
             self._changed.clear()
             for link in self._links:
                 if link.error is not None:
                     self.lost = link.address
                     raise link.error
-            busy = [link for link in self._links if not link.is_complete]
-            if not busy:
+            if is_over():
                 return
             if not self._changed.wait(CHECK_SECONDS):
-                self._check_reachable(busy)
+                self._check_reachable([link for link in self._links if not link.is_complete])
 
     def _check_reachable(self, links: Sequence[Link]) -> None:
         for link in links:

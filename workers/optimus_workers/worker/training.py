@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.loading import load_task
+from optimus_workers.norms import clip
 from optimus_workers.pacing import CpuPacer
+from optimus_workers.ranges import block_floats
 from optimus_workers.sampler import epoch_of
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
@@ -21,9 +23,8 @@ from optimus_workers.worker.compute import Computed, async_slots, compute_slots,
 from optimus_workers.worker.describing import tell_network
 from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
-from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.inbox import Inbox, Interrupted
-from optimus_workers.worker.profile import task_profile
+from optimus_workers.worker.profile import make_flat, task_profile
 from optimus_workers.worker.session import DataOptions, Exchanged, Session
 from optimus_workers.worker.user_code import users
 from optimus_workers.worker.watchdog import Watchdog
@@ -56,16 +57,17 @@ class Training:
         self._telemetry = Telemetry(client.post_telemetry)
         self._task = users(self._load)
         users(lambda: self._evaluations.check(self._task))
-        self._flat = users(lambda: FlatModel(self._task.build_model(self._seed)))
+        self._flat, groups = users(lambda: make_flat(self._task, self._task.build_model(self._seed)))
         if environment.rank == EVALUATING_RANK:
             tell_network(self._task, self._flat, client)
-        self.profile = task_profile(self._task, self._flat)
+        self.profile = task_profile(self._task, self._flat, groups)
         self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
 
     def _load(self) -> TrainingTask:
         spec = self._environment.spec
         task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
-        return task.with_global_batch_size(spec.get("global_batch_size"))
+        task = task.with_global_batch_size(spec.get("global_batch_size"))
+        return task.with_max_gradient_norm(spec.get("max_gradient_norm"))
 
     def abort(self) -> None:
         """End a transfer that is going on. Safe from other threads."""
@@ -99,7 +101,8 @@ class Training:
         """Become a member: connect to the servers, get the parameters (or bring them)."""
         self.halt()
         self._inbox.check()
-        session = Session(join, self._flat.parameter_floats, self._options, self._compressor)
+        limit = self.profile.update.max_gradient_norm
+        session = Session(join, self._flat.parameter_floats, self._options, self._compressor, limit)
         self._session = session
         self._inbox.check()
         session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
@@ -115,7 +118,7 @@ class Training:
 
     def _restore_initial(self) -> None:
         """The parameters that training begins with, however far this process has trained before."""
-        initial = users(lambda: FlatModel(self._task.build_model(self._seed)))
+        initial, _ = users(lambda: make_flat(self._task, self._task.build_model(self._seed)))
         self._flat.values.copy_(initial.values)
 
     def step(self, go: Go) -> None:
@@ -125,6 +128,7 @@ class Training:
             return
         started_at = time.perf_counter()
         computed = self._compute(session.join, go.step)
+        self._clip_own(session.join)
         used_version = session.version
         learning_rate = users(lambda: self._task.learning_rate(go.step))
         exchanged = session.push_and_pull(go.step, learning_rate, self._flat.push)
@@ -135,6 +139,12 @@ class Training:
         staleness = exchanged.version - 1 - used_version if session.join.is_async else None
         seconds = time.perf_counter() - started_at
         self._record(session.join, go.step, computed, exchanged, seconds, staleness)
+
+    def _clip_own(self, join: Join) -> None:
+        """Async: each worker clips what it pushes. Sync: the servers clip the sum."""
+        limit = self.profile.update.max_gradient_norm
+        if join.is_async and limit is not None:
+            clip(self._flat.push[: self._flat.parameter_floats], limit, block_floats(self._flat.total_floats))
 
     def _compute(self, join: Join, step: int) -> Computed:
         def after_each() -> None:

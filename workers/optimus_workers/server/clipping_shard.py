@@ -1,0 +1,97 @@
+"""Sync training with the gradient clipped: nothing is updated before the norm of all of it is known.
+
+A step has two halves. First the pushes of each chunk are summed into the memory that will have its next version, and
+worker 0 is sent the sums of squares of this server's blocks (NORMS). It adds up those of all servers and answers with
+the coefficient (CLIP); then the chunks are updated. No more memory is needed than without clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from optimus_workers.norms import block_squares
+from optimus_workers.ranges import block_floats
+from optimus_workers.server.shard import Norms, Ready
+from optimus_workers.server.state import RangeState
+from optimus_workers.server.sync_shard import SyncShard
+from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.frames import Header
+from optimus_workers.wire.messages import Assume
+
+
+class ClippingShard(SyncShard):
+    """A range with at least one parameter, of a job that clips."""
+
+    def __init__(self, assume: Assume, state: RangeState | None) -> None:
+        self._block_floats = block_floats(assume.profile.total_floats)
+        n_floats = min(assume.end, assume.profile.parameter_floats) - assume.first
+        self._squares = torch.zeros(-(-n_floats // self._block_floats), dtype=torch.float64)
+        super().__init__(assume, state)
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        self._coefficient: float | None = None
+        self._summed: set[int] = set()
+
+    @property
+    def _is_summed(self) -> bool:
+        return len(self._summed) == len(self.chunks)
+
+    def clip_received(self, header: Header, coefficient: float) -> Iterator[Ready]:
+        """The second half of the step."""
+        with self._changed:
+            self._check_running()
+            if header.step != self.version or not self._is_summed or self._coefficient is not None:
+                raise WireError(f"a coefficient for step {header.step} at version {self.version}")
+            self._coefficient = coefficient
+            self._first_undone = 0
+            self._complete.extend(range(len(self.chunks)))
+            self._changed.notify_all()
+        yield from self._work()
+
+    def _may_help(self, header: Header) -> bool:
+        # Worker 0 has the coefficient to bring, by the very connection whose thread would be kept here.
+        return super()._may_help(header) and not (header.source == 0 and self._is_summed)
+
+    def _process(self, index: int) -> None:
+        if self._coefficient is None:
+            self._add_up(index)
+        else:
+            self._update_summed(index, self._coefficient)
+
+    def _processed(self, run: list[int]) -> Iterator[Ready]:
+        if self._coefficient is not None:
+            yield from super()._processed(run)
+            return
+        with self._changed:
+            self._release(run)
+            self._summed.update(run)
+            while self._first_undone in self._summed:
+                self._first_undone += 1
+            is_last = self._is_summed
+            self._changed.notify_all()
+        if is_last:
+            yield Norms(self._squares.numpy().tobytes())
+
+    def _add_up(self, index: int) -> None:
+        """Leave the chunk's gradient where its next parameters will be."""
+        first, end = self.chunks[index]
+        for block in self._blocks(index):
+            place = self._other.part(*block)[0]
+            place.copy_(self._summed_pushes(index, block))
+        if first < self.parameter_floats:
+            number = (first - self.first) // self._block_floats
+            squares = block_squares(self._other.part(first, end)[0], self._block_floats)
+            self._squares[number : number + len(squares)] = squares
+
+    def _update_summed(self, index: int, coefficient: float) -> None:
+        if self.chunks[index][0] >= self.parameter_floats:
+            return  # buffers: their sum is their next version
+        for block in self._blocks(index):
+            gradient = self._scratch_floats(block[1] - block[0]).copy_(self._other.part(*block)[0])
+            if coefficient != 1.0:
+                gradient.mul_(coefficient)
+            self._copy_current(block)
+            self._update(block, self._learning_rate, gradient, self._other)
