@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from optimus_scheduler.allocate import allocate, request_for
+from optimus_scheduler.batches import batch_for
 from optimus_scheduler.constraints.dead_ends import without_dead_ends
 from optimus_scheduler.constraints.look_ahead import look_ahead
 from optimus_scheduler.explain import decide
@@ -43,6 +45,8 @@ def plan(
     A shell that gives the same `memory` every time gets the same plan sooner.
     """
     settings, memory = settings or Settings(), memory or Memory()
+    if settings.scale_batches and not policy.scales_batches:
+        settings = replace(settings, scale_batches=False)
 
     # 1. Forecast: what will each job do, on the GPU type that suits it?
     with timer("forecast"):
@@ -63,12 +67,14 @@ def plan(
 
     # 4. Reconcile: what has to be started, stopped and told, given what is there?
     with timer("reconcile"):
-        wants = {outlook.id: _want(outlook, placements) for outlook in outlooks}
+        wants = {outlook.id: _want(outlook, placements, settings) for outlook in outlooks}
         wants = move_stragglers(snapshot, wants)
         actions = reconcile(snapshot, wants, settings)
 
     # 5. Say why.
-    decisions = tuple(decide(outlook, grants[outlook.id], placements.get(outlook.id)) for outlook in outlooks)
+    decisions = tuple(
+        decide(outlook, grants[outlook.id], placements.get(outlook.id), wants[outlook.id].batch) for outlook in outlooks
+    )
     return Plan(decisions, actions)
 
 
@@ -90,13 +96,13 @@ def _place(
     return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 
-def _want(outlook: Outlook, placements: Placements) -> Want:
+def _want(outlook: Outlook, placements: Placements, settings: Settings) -> Want:
     """What the job should have: what was placed, with the directive that goes with it."""
     job, placed = outlook.job, placements.get(outlook.id)
     if job.directive is Directive.CANCEL:
-        return Want(Directive.CANCEL, NOTHING, {})
+        return Want(Directive.CANCEL, NOTHING, {}, job.batch)
     if not isinstance(placed, Placed):
         is_waiting = job.allocation.is_empty
-        return Want(job.directive if is_waiting else Directive.PAUSE, NOTHING, {})
+        return Want(job.directive if is_waiting else Directive.PAUSE, NOTHING, {}, job.batch)
     directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
-    return Want(directive, placed.allocation, placed.nodes)
+    return Want(directive, placed.allocation, placed.nodes, batch_for(outlook, placed.allocation, settings))

@@ -12,12 +12,14 @@ from optimus_scheduler.types import NOTHING, Allocation, Decision, Reason
 from optimus_scheduler.wording import duration, size_words
 
 
-def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> Decision:
-    """The decision for one job. `placed` is None when the job was granted nothing."""
+def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None = None) -> Decision:
+    """The decision for one job. `placed` is None when the job was granted nothing, `batch` without an elastic batch."""
     grant = _as_placed(outlook, grant, placed)
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
         message = f"Waits: {placed.reason} ({size_words(outlook.minimum)})."
+    if batch is not None and not grant.allocation.is_empty:
+        message = f"{message} {_batch(outlook, batch)}"
     if grant.note is not None:
         message = f"{message} {grant.note}"
     return Decision(
@@ -29,6 +31,7 @@ def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> 
         forecast=outlook.forecast,
         gain=grant.gain,
         next_gain=grant.next_gain,
+        batch=batch,
     )
 
 
@@ -177,6 +180,13 @@ def _effect(outlook: Outlook, size: Allocation) -> str:
     if outlook.forecast.remaining_steps is None:
         return speed
     return f"{speed}, about {duration(outlook.remaining_seconds(size))} left"
+
+
+def _batch(outlook: Outlook, batch: int) -> str:
+    before = outlook.job.batch
+    if before is None or before == batch:
+        return f"It trains with batches of {batch} examples."
+    return f"Its batch goes from {before} to {batch} examples."
 
 
 def _outlook(outlook: Outlook) -> str:

@@ -51,6 +51,8 @@ class Want:
     allocation: Allocation
     nodes: Mapping[Post, str]
     """Node of each worker and server."""
+    batch: int | None = None
+    """Of a job with an elastic batch."""
 
 
 def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings) -> tuple[Action, ...]:
@@ -87,7 +89,7 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
 
 def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     """Whether the job has exactly what it should have, all of it alive: most jobs in most rounds."""
-    if want.allocation != job.allocation or want.directive is not job.directive:
+    if want.allocation != job.allocation or want.directive is not job.directive or want.batch != job.batch:
         return False
     if len(want.nodes) != len(job.wanted_tasks) or len(observed) != len(job.wanted_tasks) + bool(job.wanted_tasks):
         return False
@@ -113,9 +115,9 @@ class _JobSide:
     def set_wanted(self) -> Iterator[SetWanted]:
         """The new wanted set, if it is new."""
         job, want = self._job, self._want
-        before = (job.allocation, job.directive, job.wanted_tasks)
-        if before != (want.allocation, want.directive, self._wanted):
-            yield SetWanted(job.id, want.allocation, want.directive, self._wanted)
+        before = (job.allocation, job.directive, job.wanted_tasks, job.batch)
+        if before != (want.allocation, want.directive, self._wanted, want.batch):
+            yield SetWanted(job.id, want.allocation, want.directive, self._wanted, want.batch)
 
     def starts(self) -> Iterator[StartTask]:
         """Wanted tasks that were never seen: one that exited is wanted only as its next incarnation."""

@@ -46,6 +46,12 @@ class Settings:
     speed_exponent: float = 0.65
     """p of speed k^p on k units, for the weights of jobs by rank; the mean JCT is within 2 % from 0.5 to 0.9."""
 
+    # --- elastic batches
+    scale_batches: bool = True
+    """Whether jobs with an elastic batch get the batch that suits their size; otherwise their fixed one."""
+    least_batch_gain: float = 0.03
+    """A batch changes alone, at a step boundary and without a stop, for so much more goodput: noise is not followed."""
+
     # --- charging for changes
     horizon_seconds: float = 1200.0
     """No saving further away than this counts: by then other jobs will have come and gone."""

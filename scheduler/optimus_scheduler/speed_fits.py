@@ -6,20 +6,23 @@
 | ... of an all-reduce job | the same with a curve over workers alone (`optimus_models.scaling_curve`) |
 | nothing measured, ended jobs of the same task | theirs, corrected for another batch size |
 | neither, but the layers of its network | arithmetic (`optimus_models.analytic`), until the first measurement |
+| whatever is known, of a job with an elastic batch | see `goodput_fits` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.goodput import StepTimes
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_drift import present_speeds
 from optimus_models.speed_model import SpeedModel
+from optimus_scheduler.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds, SpeedSource
 from optimus_scheduler.types import Architecture, EndedJob, Job, Mode, SpeedSample
@@ -53,13 +56,20 @@ class SpeedData(NamedTuple):
     similar: tuple[EndedJob, ...]
     calculated: tuple[SpeedSample, ...]
     """Speeds by arithmetic, some sizes."""
+    elastic: ElasticData | None = None
+    """What is known beside that of a job with an elastic batch."""
 
     @classmethod
     def of(cls, job: Job, settings: Settings) -> SpeedData:
         spec = job.spec
         kind = (spec.mode, spec.architecture)
+        elastic = ElasticData.of(job, settings)
         similar = tuple(
-            ended for ended in job.similar if (ended.mode, ended.architecture) == kind and ended.speed_samples
+            ended
+            for ended in job.similar
+            if (ended.mode, ended.architecture) == kind
+            and ended.speed_samples
+            and is_elastic(ended) == (elastic is not None)
         )
         return cls(
             job.speed_samples,
@@ -72,6 +82,7 @@ class SpeedData(NamedTuple):
             # Those with the same batch first, as they scale alike; of these the newest.
             tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.global_batch_size))[-MAX_SIMILAR:],
             () if similar or job.speed_samples else job.calculated_speeds,
+            elastic,
         )
 
 
@@ -94,8 +105,10 @@ class _Points(NamedTuple):
         return _fit(self, data.mode, data.batch)
 
 
-def fit_speeds(data: SpeedData) -> Speeds:
-    """The speeds of one job."""
+def fit_speeds(data: SpeedData, known: Mapping[SpeedData, StepTimes] | None = None) -> Speeds:
+    """The speeds of one job. `known`: step times of jobs with an elastic batch, by `without_noise` of their data."""
+    if data.elastic is not None:
+        return _fit_goodput(data, data.elastic, known or {})
     return _fit_scaling(data) if data.architecture is Architecture.ALLREDUCE else _fit_servers(data)
 
 
@@ -117,6 +130,20 @@ def _fit_scaling(data: SpeedData) -> Speeds:
         return Speeds(curve, None)
     trust = 1.0 if curve.n_points else _trust(data)
     return Speeds(replace(curve, confidence=curve.confidence * trust), _source(data, curve.n_points))
+
+
+def _fit_goodput(data: SpeedData, elastic: ElasticData, known: Mapping[SpeedData, StepTimes]) -> Speeds:
+    times = known.get(without_noise(data)) or fit_step_times(data.samples, data.similar, elastic.limits)
+    n_own = times.speed.n_points
+    if not n_own and not data.similar:
+        return Speeds(fit_goodput(times, elastic, data.similar, 0.0), None)
+    trust = 1.0 if n_own else _trust(data)
+    return Speeds(fit_goodput(times, elastic, data.similar, trust), _source(data, n_own))
+
+
+def without_noise(data: SpeedData) -> SpeedData:
+    """What step times are a function of: noise scales change more often."""
+    return data if data.elastic is None else data._replace(elastic=data.elastic.without_noise())
 
 
 def _batch_ratio(ended: EndedJob, data: SpeedData) -> float:

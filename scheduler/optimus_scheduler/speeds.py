@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.goodput import Goodput
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.types import Allocation
 
-Model = SpeedModel | ScalingCurve
+Model = SpeedModel | ScalingCurve | Goodput
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
@@ -33,7 +34,10 @@ class SpeedSource(StrEnum):
 
 
 class Speeds:
-    """Steps per second by (workers, servers), predicted block by block when first asked for."""
+    """Steps per second by (workers, servers), predicted block by block when first asked for.
+
+    Of a job with an elastic batch: scale-invariant steps, with the batch that suits each size.
+    """
 
     def __init__(self, model: Model, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
         """`source`: None when nothing is known."""
@@ -55,6 +59,14 @@ class Speeds:
     def many(self, workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) speeds of sizes with at least one worker."""
         return self.model.predict(workers, np.maximum(servers, 1))
+
+    def batch_at(self, workers: int) -> int | None:
+        """The global batch that suits so many workers, at least 1; None for a job without an elastic batch."""
+        return self.model.best_batch(workers) if isinstance(self.model, Goodput) else None
+
+    def with_batch(self, workers: int, batch: int) -> float:
+        """Steps per second with that batch, which may not be the best."""
+        return self.model.at(workers, batch) if isinstance(self.model, Goodput) else 0.0
 
     def remember(self, key: Hashable, ladder: object) -> None:
         """Keep a ladder; of a few kinds only, as the cluster's capacity, which is part of the key, may change."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from optimus_models.elastic_batch import ElasticBatch
+
 NO_GPUS: Mapping[str, int] = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _NO_FIGURES: Mapping[str, float] = MappingProxyType({})
@@ -242,6 +244,13 @@ class JobSpec:
     """Whose quota it counts against."""
     deadline_at: float | None = None
     """When it should be done, POSIX seconds."""
+    elastic_batch: ElasticBatch | None = None
+    """Its global batch may be chosen within these bounds; None: it is fixed. See `Job.step` for how steps count."""
+
+    @property
+    def counted_batch(self) -> int | None:
+        """The batch in whose steps work is counted."""
+        return self.elastic_batch.minimum if self.elastic_batch is not None else self.global_batch_size
 
     @property
     def gpu_type(self) -> str | None:
@@ -359,6 +368,10 @@ class SpeedSample:
     """How many steps the measurement covers: its weight."""
     at: float = 0.0
     gpu_type: str | None = None
+    batch: int | None = None
+    """Of a job with an elastic batch: the global batch that it had ..."""
+    exchange_seconds: float | None = None
+    """... and the part of each step in which gradients travelled and nothing was computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +401,9 @@ class EndedJob:
     """What its workers computed on (`cold_start.device_name`) ..."""
     percent_of_peak: float | None = field(default=None, compare=False)
     """... and which part of that device's arithmetic speed they reached, where that was measured."""
+    noise_steps: tuple[float, ...] = field(default=(), compare=False)
+    noise_scales: tuple[float, ...] = field(default=(), compare=False)
+    """As in `Job`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +416,8 @@ class Job:
     submitted_at: float
     started_at: float | None = None
     step: int = 0
-    """Steps completed."""
+    """Steps completed. Here and wherever a number of a step is told, a job with an elastic batch counts scale-invariant
+    steps: so many with its smallest batch would have achieved the same."""
     steps_per_epoch: float | None = None
     """None until the job's tasks have reported it."""
     loss_steps: tuple[float, ...] = ()
@@ -431,6 +448,12 @@ class Job:
     """Workers much slower than the others, the slowest first."""
     attained_share_seconds: float = 0.0
     """Dominant share held, integrated over time: service received so far."""
+    batch: int | None = None
+    """With an elastic batch: the global batch that it was last told to have."""
+    noise_steps: tuple[float, ...] = ()
+    """Steps at which the noise scale of its gradients was measured, increasing."""
+    noise_scales: tuple[float, ...] = ()
+    """tr(Σ)/|G|² at each of `noise_steps`, in examples (`optimus_models.noise_scale`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,6 +565,8 @@ class Decision:
     """Marginal gain of the last task granted (see the policy for its unit)."""
     next_gain: float | None = None
     """Marginal gain that its next task would have had."""
+    batch: int | None = None
+    """The global batch that goes with the allocation; None for a job without an elastic batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,6 +578,8 @@ class SetWanted:
     directive: Directive
     tasks: tuple[PlacedTask, ...]
     """Workers and servers, sorted by key; the coordinator is not part of it."""
+    batch: int | None = None
+    """The global batch from now on; None for a job without an elastic batch."""
 
 
 @dataclass(frozen=True, slots=True)

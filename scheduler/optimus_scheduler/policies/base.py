@@ -58,5 +58,9 @@ class Policy(Protocol):
     def places_in_order(self) -> bool:
         """Whether jobs choose their nodes in the order of the grants; otherwise those with least to place first."""
 
+    @property
+    def scales_batches(self) -> bool:
+        """Whether jobs with an elastic batch get the batch that suits their size, or train with their fixed one."""
+
     def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every contender; together they fit in the capacity."""

@@ -25,6 +25,7 @@ class MaxMinPolicy:
     name = "max-min"
     keeps_places = True
     places_in_order = False
+    scales_batches = False
     spread = staticmethod(spread_evenly)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:

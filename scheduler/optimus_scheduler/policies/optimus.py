@@ -28,6 +28,7 @@ class OptimusPolicy:
     name = "optimus"
     keeps_places = True
     places_in_order = False
+    scales_batches = True
     spread = staticmethod(spread_least_transfer)
 
     def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:

@@ -24,6 +24,7 @@ class OptimusPaperPolicy:
     name = "optimus-paper"
     keeps_places = False
     places_in_order = False
+    scales_batches = False
     spread = staticmethod(spread_evenly)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:

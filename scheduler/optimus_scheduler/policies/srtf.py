@@ -22,6 +22,7 @@ class SrtfPolicy:
     name = "srtf"
     keeps_places = True
     places_in_order = False
+    scales_batches = False
     spread = staticmethod(spread_least_transfer)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:

@@ -29,6 +29,7 @@ class TiresiasPolicy:
     name = "tiresias"
     keeps_places = True
     places_in_order = True
+    scales_batches = False
     spread = staticmethod(spread_emptiest)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:

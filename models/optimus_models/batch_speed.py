@@ -1,0 +1,162 @@
+"""Step time of an all-reduce job by its workers and by what each of them computes at once.
+
+A step is `passes` gradients of m examples each, and one exchange:
+
+    T(w, m, passes) = passes · g(m) + x(w),   x(1) = 0
+
+ln g over ln m and ln x over ln w are Gaussian processes round a prior: m plus a fixed part, and a flat exchange. Other
+jobs of the same kind tell the shape of both; the level is each job's own.
+
+References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2; Qiao et al.,
+"Pollux", OSDI 2021, section 3.2, for the split of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from optimus_models.history import FloatArray
+
+_FIXED = 0.1
+"""Time of a pass that does not depend on its examples, in that of a full pass, before anything is measured."""
+_EXCHANGE = 0.1
+"""An exchange in full passes, before one is measured."""
+_NOISE = 0.05
+"""Relative error of one measurement."""
+_STRANGER_NOISE = 0.1
+"""... and of another job's as evidence for this one's."""
+_LEAST_SHARE = 1e-3
+"""An exchange below this part of its step is no measurement of one."""
+_FARTHEST = 100.0
+"""Bound of logarithms: nonsense stays finite."""
+
+
+class _Kernel(NamedTuple):
+    """Sigmas of a logarithm over another, and how far deviations reach."""
+
+    level: float
+    own_level: float
+    """How much jobs of the same kind differ."""
+    slope: float
+    deviation: float
+    reach: float
+
+    def __call__(self, a: FloatArray, a_source: FloatArray, b: FloatArray, b_source: FloatArray) -> FloatArray:
+        """(n, m) prior covariance."""
+        apart = np.abs(a[:, None] - b) / self.reach
+        same = a_source[:, None] == b_source
+        level = self.level**2 + self.own_level**2 * same
+        return np.asarray(level + self.slope**2 * np.outer(a, b) + self.deviation**2 * np.exp(-apart))
+
+
+_PASS = _Kernel(level=3.0, own_level=0.1, slope=0.2, deviation=0.2, reach=2.0)
+_RING = _Kernel(level=1.5, own_level=0.2, slope=0.3, deviation=1.0, reach=1.0)
+"""Exchanges differ by factors: within a machine, between machines, by how well they overlap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Process:
+    """A Gaussian process after its measurements (n,)."""
+
+    kernel: _Kernel
+    at: FloatArray
+    source: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def fit(
+        cls, kernel: _Kernel, at: FloatArray, values: FloatArray, noise: FloatArray, source: FloatArray
+    ) -> _Process:
+        covariance = kernel(at, source, at, source) + np.diag(noise**2)
+        return cls(kernel, at, source, np.asarray(np.linalg.solve(covariance, values), dtype=np.float64))
+
+    def __call__(self, at: FloatArray) -> FloatArray:
+        """(m,) of the job itself, number 0."""
+        return np.asarray(self.kernel(at, np.zeros(len(at)), self.at, self.source) @ self.weights)
+
+
+class BatchSamples(NamedTuple):
+    """Measured steps of one job; arrays of one length."""
+
+    workers: ArrayLike
+    local: ArrayLike
+    """Examples of one pass of one worker."""
+    passes: ArrayLike
+    seconds: ArrayLike
+    """Of a step."""
+    exchange_seconds: ArrayLike
+    """That part of it in which gradients travelled and nothing was computed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchSpeed:
+    """The step time of one job."""
+
+    n_points: int
+    """Distinct numbers of workers that the job itself has measured."""
+    confidence: float
+    """0 (no measurement) to 1."""
+    per_pass: float
+    """Examples of a full pass."""
+    _pass: _Process = field(repr=False)
+    _ring: _Process = field(repr=False)
+
+    @classmethod
+    def fit(cls, own: BatchSamples, per_pass: float, others: Sequence[BatchSamples] = ()) -> BatchSpeed:
+        """From the job's `own` measurements and those of `others` of the same kind. Never raises on data: what is not
+        finite and above 0 is ignored.
+        """
+        columns = [_columns(samples, number) for number, samples in enumerate((own, *others))]
+        w, m, passes, seconds, exchange, source = (np.concatenate(each) for each in zip(*columns, strict=True))
+        noise = np.where(source == 0, _NOISE, _STRANGER_NOISE)
+        prior = np.log(m + _FIXED * per_pass)
+        computing = _Process.fit(_PASS, np.log(m), _bounded((seconds - exchange) / passes) - prior, noise, source)
+        rings = (w > 1) & (exchange > _LEAST_SHARE * seconds)
+        full = float(_full_pass(computing, per_pass))
+        values = _bounded(exchange[rings]) - full - np.log(_EXCHANGE)
+        ring = _Process.fit(_RING, np.log(w[rings]), values, 2.0 * noise[rings], source[rings])
+        n_points, n_shape = len(np.unique(w[source == 0])), len(np.unique(w))
+        evidence = n_points + 0.7 * (n_shape - n_points)
+        return cls(n_points, evidence / (evidence + 2.0), per_pass, computing, ring)
+
+    def pass_seconds(self, local: ArrayLike) -> FloatArray:
+        """(n,) one gradient of so many examples."""
+        m = np.maximum(np.asarray(local, dtype=np.float64).reshape(-1), 1.0)
+        return _exp(np.log(m + _FIXED * self.per_pass) + self._pass(np.log(m)))
+
+    def exchange_seconds(self, workers: ArrayLike) -> FloatArray:
+        """(n,) the visible exchange among so many workers."""
+        w = np.maximum(np.asarray(workers, dtype=np.float64).reshape(-1), 1.0)
+        level = _full_pass(self._pass, self.per_pass) + np.log(_EXCHANGE)
+        return np.where(w > 1, _exp(level + self._ring(np.log(w))), 0.0)
+
+    def step_seconds(self, workers: ArrayLike, local: ArrayLike, passes: ArrayLike) -> FloatArray:
+        """(n,) a whole step, above 0."""
+        n_passes = np.maximum(np.asarray(passes, dtype=np.float64).reshape(-1), 1.0)
+        return n_passes * self.pass_seconds(local) + self.exchange_seconds(workers)
+
+
+def _full_pass(process: _Process, per_pass: float) -> FloatArray:
+    """Logarithm of the seconds of a full pass."""
+    return np.asarray(np.log((1.0 + _FIXED) * per_pass) + process(np.log([max(per_pass, 1.0)]))[0])
+
+
+def _columns(samples: BatchSamples, number: int) -> tuple[FloatArray, ...]:
+    """The usable measurements, and the number of their job."""
+    w, m, passes, seconds, exchange = (np.asarray(column, dtype=np.float64).reshape(-1) for column in samples)
+    sizes = np.isfinite(w) & (w >= 1) & np.isfinite(m) & (m >= 1) & np.isfinite(passes) & (passes >= 1)
+    good = sizes & np.isfinite(seconds) & (exchange >= 0) & (seconds > exchange)
+    return w[good], m[good], passes[good], seconds[good], exchange[good], np.full(int(good.sum()), float(number))
+
+
+def _bounded(seconds: FloatArray) -> FloatArray:
+    return np.asarray(np.clip(np.log(np.maximum(seconds, 1e-300)), -_FARTHEST, _FARTHEST))
+
+
+def _exp(logs: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(np.clip(logs, -3.0 * _FARTHEST, 3.0 * _FARTHEST)))
