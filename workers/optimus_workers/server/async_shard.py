@@ -56,8 +56,13 @@ class AsyncShard(Shard):
     def push_received(self, header: Header) -> Iterator[Range]:
         rank = header.source
         if header.codec is Codec.SHARED:
-            self._check_shared(header)
-            yield from self._apply(self._shared[rank][self.first : self.end], header.learning_rate)
+            missing = self._missing.get(rank) or set(range(len(self.chunks)))
+            indices = self._shared_indices(header)
+            if not missing.issuperset(indices):
+                raise WireError(f"chunks from {header.offset} on of worker {rank} came twice")
+            self._missing[rank] = missing.difference(indices)
+            if not self._missing[rank]:
+                yield from self._apply(self._shared[rank][self.first : self.end], header.learning_rate)
             return
         missing = self._missing[rank]
         missing.discard(self._index[header.offset])

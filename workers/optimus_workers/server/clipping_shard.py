@@ -46,7 +46,7 @@ class ClippingShard(SyncShard):
             if header.step != self.version or not self._is_summed or self._coefficient is not None:
                 raise WireError(f"a coefficient for step {header.step} at version {self.version}")
             self._coefficient = coefficient
-            self._first_undone = 0
+            self._n_finished = 0
             self._complete.extend(range(len(self.chunks)))
             self._changed.notify_all()
         yield from self._work()
@@ -68,8 +68,7 @@ class ClippingShard(SyncShard):
         with self._changed:
             self._release(run)
             self._summed.update(run)
-            while self._first_undone in self._summed:
-                self._first_undone += 1
+            self._n_finished = len(self._summed)
             is_last = self._is_summed
             self._changed.notify_all()
         if is_last:

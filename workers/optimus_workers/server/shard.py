@@ -126,7 +126,7 @@ class Shard(ABC):
 
     @abstractmethod
     def push_received(self, header: Header) -> Iterable[Ready]:
-        """A chunk of a push is in place (a whole push, if it is in shared memory); what can be sent now."""
+        """A chunk of a push is in place (or several in a row, in shared memory); what can be sent now."""
 
     def clip_received(self, header: Header, coefficient: float) -> Iterable[Ready]:  # noqa: ARG002 - of those that clip
         """Worker 0 knows what to multiply the gradient with; what can be sent now."""
@@ -153,10 +153,13 @@ class Shard(ABC):
         if rank >= self.n_workers:
             raise WireError(f"there is no worker {rank}")
 
-    def _check_shared(self, header: Header) -> None:
-        whole = header.offset == self.first and header.length == FLOAT_BYTES * (self.end - self.first)
-        if header.source not in self._shared or not whole:
-            raise WireError("not the whole range, or of memory that is not shared")
+    def _shared_indices(self, header: Header) -> list[int]:
+        """The chunks that a push in shared memory is of. Raises `WireError` when it is of parts of chunks."""
+        first, end = header.offset, header.offset + header.length // FLOAT_BYTES
+        found = self.chunks_of((first, end)) if first in self._index else []
+        if header.source not in self._shared or not found or found[-1][1] != end:
+            raise WireError("not of whole chunks, or of memory that is not shared")
+        return [self._index[start] for start, _ in found]
 
     def _check_running(self) -> None:
         if self._stopped:

@@ -38,7 +38,8 @@ class SyncShard(Shard):
         self._other = RangeState.zeros(-1, self.first, self.end, len(self._current.sections))
         self._states = [self._current, self._other]
         self._other_is_whole = False
-        # A chunk may come once the one `window` before it is done: there is always room for what is due next.
+        # A worker may be so many chunks ahead of what is done. All push in the same order, so there is always room for
+        # what is due next.
         shares = STAGED_SHARES * len(self._current.sections) / max(1, self.n_workers)
         self._window = min(len(self.chunks), max(MIN_WINDOW, int(shares * len(self.chunks))))
         self._staged: dict[tuple[int, int], Tensor] = {}  # (rank, index) → a pushed chunk
@@ -52,7 +53,8 @@ class SyncShard(Shard):
         self._missing = [set(range(self.n_workers)) for _ in self.chunks]
         self._complete: deque[int] = deque()
         self._done: set[int] = set()
-        self._first_undone = 0
+        self._n_finished = 0  # chunks whose pushes are not needed any more
+        self._n_pushed = [0] * self.n_workers
 
     @property
     def memories(self) -> list[RangeState]:
@@ -78,7 +80,8 @@ class SyncShard(Shard):
     def _staging(self, header: Header, index: int) -> Tensor:
         with self._changed:
             self._check_due(header, index)
-            self._changed.wait_for(lambda: self._stopped or index < self._first_undone + self._window)
+            n_before = self._n_pushed[header.source]
+            self._changed.wait_for(lambda: self._stopped or n_before < self._n_finished + self._window)
             self._check_running()
             key = header.source, index
             if key not in self._staged:
@@ -92,14 +95,13 @@ class SyncShard(Shard):
 
     def push_received(self, header: Header) -> Iterator[Ready]:
         is_shared = header.codec is Codec.SHARED
+        indices = self._shared_indices(header) if is_shared else [self._index[header.offset]]
         with self._changed:
             self._check_running()
-            indices = range(len(self.chunks)) if is_shared else [self._index[header.offset]]
-            if is_shared:
-                self._check_shared(header)
             for index in indices:
                 self._check_due(header, index)
                 self._missing[index].discard(header.source)
+            self._n_pushed[header.source] += len(indices)
             if header.source == 0:
                 self._learning_rate = header.learning_rate
             self._complete.extend(index for index in indices if not self._missing[index])
@@ -116,7 +118,7 @@ class SyncShard(Shard):
                 self._changed.wait_for(lambda: self._stopped or not self._may_help(header) or bool(self._complete))
 
     def _may_help(self, header: Header) -> bool:
-        return self.version == header.step
+        return self.version == header.step and self._n_pushed[header.source] == len(self.chunks)
 
     def _work(self) -> Iterator[Ready]:
         """Process chunks as long as there are complete ones."""
@@ -149,9 +151,8 @@ class SyncShard(Shard):
         with self._changed:
             self._done.update(run)
             self._release(run)
-            while self._first_undone in self._done:
-                self._first_undone += 1
-            if self._first_undone == len(self.chunks):
+            self._n_finished = len(self._done)
+            if self._n_finished == len(self.chunks):
                 self._turn()
             self._changed.notify_all()
         yield self.chunks[run[0]][0], self.chunks[run[-1]][1]

@@ -7,14 +7,15 @@ of it, so that pulling and pushing copy nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from optimus_workers.ranges import Range, aligned
 from optimus_workers.wire.memory import private_floats, shareable_floats
+from optimus_workers.worker.staging import OnePlace, Staging
 
 
 class FlatModel:
@@ -25,8 +26,16 @@ class FlatModel:
     function made them. Everything is float32.
     """
 
-    def __init__(self, model: nn.Module, groups: Sequence[Sequence[nn.Parameter]] | None = None) -> None:
-        """`groups`: the trainable parameters in the order that they are to have; None: one group, in model order."""
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: Sequence[Sequence[nn.Parameter]] | None = None,
+        staging: Callable[[Tensor, Tensor], Staging] = OnePlace,
+    ) -> None:
+        """`groups`: the trainable parameters in the order that they are to have; None: one group, in model order.
+
+        `staging`: makes of the two vectors those that the model computes in.
+        """
         self.model = model.to(torch.float32)
         if groups is None:
             groups = [[parameter for parameter in model.parameters() if parameter.requires_grad]]
@@ -42,43 +51,63 @@ class FlatModel:
         self.values = private_floats(self.total_floats)
         self.push_memory = shareable_floats(self.total_floats)
         self.push = self.push_memory.floats
-        for group, (first, _) in zip(groups, self.group_ranges, strict=True):
-            self._bind(group, first)
-        self.read_buffers()
+        starts = [first for first, _ in self.group_ranges]
+        places = {
+            id(each): place
+            for group, first in zip(groups, starts, strict=True)
+            for each, place in _places(group, first)
+        }
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        """The parameters that travel, in the order of the model."""
+        self.parameter_ranges: tuple[Range, ...] = tuple(places[id(parameter)] for parameter in self.trained)
+        """Where each of `trained` lies."""
+        self._fill()
+        self.staging = staging(self.values, self.push)
+        self.device = self.staging.values.device
+        self.model.to(self.device)
+        self._bind()
 
-    def _bind(self, parameters: Iterable[nn.Parameter], start: int) -> None:
-        for parameter in parameters:
-            end = start + parameter.numel()
-            view = self.values[start:end].view(parameter.shape)
-            view.copy_(parameter.detach())
-            parameter.data = view
-            parameter.grad = self.push[start:end].view(parameter.shape)
-            start = end
+    def _fill(self) -> None:
+        """Take what the model has into `values`."""
+        with torch.no_grad():
+            for parameter, (first, end) in zip(self.trained, self.parameter_ranges, strict=True):
+                self.values[first:end] = parameter.reshape(-1)
+            for name, (first, end) in self._buffer_ranges():
+                self.values[first:end] = self.model.get_buffer(name).reshape(-1)
+
+    def _bind(self) -> None:
+        """Make the model's parameters and their gradients views of the vectors that it computes in."""
+        values, gradients = self.staging.values, self.staging.gradients
+        for parameter, (first, end) in zip(self.trained, self.parameter_ranges, strict=True):
+            parameter.data = values[first:end].view(parameter.shape)
+            parameter.grad = gradients[first:end].view(parameter.shape)
+
+    def _buffer_ranges(self) -> Iterator[tuple[str, Range]]:
+        first = self.parameter_floats
+        for name in self._buffers:
+            end = first + self.model.get_buffer(name).numel()
+            yield name, (first, end)
+            first = end
 
     def begin(self) -> None:
-        """Forget the last step's push."""
-        self.push.zero_()
+        """Forget the last step's push, and compute with the parameters that are here."""
+        self.staging.begin()
+        self.staging.gradients.zero_()
 
     def write_buffers(self) -> None:
         """Give the model the buffers of `values`: every slot starts from the same ones."""
-        start = self.parameter_floats
-        for name in self._buffers:
+        for name, (first, end) in self._buffer_ranges():
             buffer = self.model.get_buffer(name)
-            buffer.copy_(self.values[start : start + buffer.numel()].view(buffer.shape))
-            start += buffer.numel()
+            buffer.copy_(self.staging.values[first:end].view(buffer.shape))
 
     def add_buffers(self, weight: float) -> None:
         """Add what a slot made of the buffers to the push, with the slot's share of the batch."""
-        start = self.parameter_floats
-        for name in self._buffers:
-            buffer = self.model.get_buffer(name)
-            self.push[start : start + buffer.numel()].add_(buffer.detach().reshape(-1), alpha=weight)
-            start += buffer.numel()
+        for name, (first, end) in self._buffer_ranges():
+            self.staging.gradients[first:end].add_(self.model.get_buffer(name).detach().reshape(-1), alpha=weight)
 
-    def read_buffers(self) -> None:
-        """Take the model's buffers into `values`."""
-        start = self.parameter_floats
-        for name in self._buffers:
-            buffer = self.model.get_buffer(name)
-            self.values[start : start + buffer.numel()] = buffer.detach().reshape(-1)
-            start += buffer.numel()
+
+def _places(parameters: Iterable[nn.Parameter], first: int) -> Iterator[tuple[nn.Parameter, Range]]:
+    """Each parameter, and its range where they lie one behind the other from `first` on."""
+    for parameter in parameters:
+        yield parameter, (first, first + parameter.numel())
+        first += parameter.numel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
@@ -30,16 +30,25 @@ from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES, HEADER_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory, attach_floats
 from optimus_workers.wire.messages import ServerRange
+from optimus_workers.worker.buckets import contiguous
 from optimus_workers.worker.compressor import Compressor
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What is sent: the header of each frame but for its place, and the whole vector (None: header and payload)."""
+    """What is sent: the header of each frame but for its place, and chunks of the vector (None: header and payload)."""
 
     header: Header
     vector: Tensor | None = None
     payload: bytes = b""
+    chunks: Sequence[Range] = ()
+    wait: Callable[[], None] | None = None
+    """Returns when the chunks are in the vector: they may still be on their way from a GPU."""
+
+    @property
+    def n_parts(self) -> int:
+        """What it counts for in `begin`."""
+        return 1 if self.vector is None else len(self.chunks)
 
 
 class Link:
@@ -56,11 +65,13 @@ class Link:
         values: Tensor,
         parameter_floats: int,
         changed: Callable[[], None],
+        received: Callable[[Range], None],
         compressor: Compressor | None = None,
         norm_blocks: int = 0,
     ) -> None:
         """`header`: epoch and rank of all frames. Parameters that arrive are written into `values` (the whole flat
-        vector). `norm_blocks`: length of the blocks whose squares the server sends this worker; 0: it does not."""
+        vector), then `received` is told. `norm_blocks`: length of the blocks whose squares the server sends this
+        worker; 0: it does not."""
         self.connection = connection
         self.address = server.address
         self.first, self.end = server.first, server.end
@@ -70,9 +81,12 @@ class Link:
         self._values = values
         self._parameter_floats = parameter_floats
         self._changed = changed
+        self._received = received
         self._compressor = compressor
         self._outgoing: SimpleQueue[Outgoing | None] = SimpleQueue()
-        self._n_unsent = 0
+        self._n_unsent = 0  # chunks, and frames without one
+        self._writable = threading.Event()  # parameters may be written to
+        self._writable.set()
         self._due: set[int] = set()
         self._parameters: list[Tensor] = []  # the server's memory
         self._shares_push = False
@@ -127,21 +141,25 @@ class Link:
                 thread.join()
         self.connection.close()
 
-    def begin(self, *frames: Outgoing, n_to_follow: int = 0) -> None:
-        """Send this server's range of each vector, and expect all of its parameters.
+    def begin(self, n_parts: int, *, writable: bool = True) -> None:
+        """Expect all of the server's parameters. So many chunks and frames without one are going to be sent.
 
-        `n_to_follow`: frames that `follow` will be called with.
+        Not `writable`: the parameters are in use, what arrives has to wait for `allow_writing`.
         """
         self.first_byte_at = 0.0
         self.squares = None
         self._due = {first for first, _ in self.chunks}
-        self._n_unsent = len(frames) + n_to_follow
-        for frame in frames:
-            self._outgoing.put(frame)
+        self._n_unsent = n_parts
+        if not writable:
+            self._writable.clear()
 
-    def follow(self, frame: Outgoing) -> None:
-        """Send one of the frames that `begin` announced."""
+    def send(self, frame: Outgoing) -> None:
+        """Send this as soon as what came before has been sent."""
         self._outgoing.put(frame)
+
+    def allow_writing(self) -> None:
+        """The parameters are not in use any more. Safe from other threads."""
+        self._writable.set()
 
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
@@ -155,19 +173,22 @@ class Link:
     def _send(self) -> None:
         while (frame := self._outgoing.get()) is not None:
             self._send_frames(frame)
-            self._n_unsent -= 1
+            self._n_unsent -= frame.n_parts
             self.sent_at = time.perf_counter()
             if self.is_complete:
                 self._changed()
 
     def _send_frames(self, frame: Outgoing) -> None:
+        if frame.wait is not None:
+            frame.wait()
         if frame.vector is None:
             self._send_buffers(frame.header, frame.payload)
         elif self._shares_push and frame.header.type is FrameType.PUSH:
-            length = FLOAT_BYTES * (self.end - self.first)
-            self._send_buffers(replace(frame.header, offset=self.first, length=length, codec=Codec.SHARED))
+            for first, end in contiguous(frame.chunks):
+                length = FLOAT_BYTES * (end - first)
+                self._send_buffers(replace(frame.header, offset=first, length=length, codec=Codec.SHARED))
         else:
-            for chunk in self.chunks:
+            for chunk in frame.chunks:
                 self._send_chunk(frame.header, chunk, frame.vector[chunk[0] : chunk[1]])
 
     def _send_chunk(self, header: Header, chunk: Range, part: Tensor) -> None:
@@ -193,11 +214,13 @@ class Link:
             self.first_byte_at = self.first_byte_at or time.perf_counter()
             covered = self._covered(header)
             first, end = header.offset, max(self._ends[start] for start in covered)
+            self._writable.wait()
             if header.codec is Codec.SHARED:
                 source = self._parameters[header.section]
                 self._values[first:end].copy_(source[first - self.first : end - self.first])
             else:
                 receive_into(self.connection, as_bytes(self._values[first:end]))
+            self._received((first, end))
             self.n_received += HEADER_BYTES + header.length
             self.version = header.version
             self.received_at = time.perf_counter()

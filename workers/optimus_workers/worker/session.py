@@ -13,15 +13,17 @@ from itertools import chain
 from torch import Tensor
 
 from optimus_workers.norms import clip_coefficient
-from optimus_workers.ranges import block_floats
+from optimus_workers.ranges import Range, block_floats
 from optimus_workers.wire.data import connect
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory
 from optimus_workers.wire.messages import Address, Join, ServerRange
 from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
+from optimus_workers.worker.buckets import Buckets, push_order
 from optimus_workers.worker.compressor import Compressor
 from optimus_workers.worker.link import Link, Outgoing
+from optimus_workers.worker.staging import Staging
 
 CHECK_SECONDS = 2.0
 """How often a worker that waits looks whether its servers can still be reached."""
@@ -41,7 +43,7 @@ class Exchanged:
     """One push and pull over all servers at once."""
 
     push_seconds: float = 0.0
-    """Until the last byte was handed to the network."""
+    """From the end of computing until the last byte was handed to the network."""
     wait_seconds: float = 0.0
     """From then until the first byte of new parameters: other workers and the update."""
     pull_seconds: float = 0.0
@@ -62,8 +64,14 @@ class Session:
         options: DataOptions = DataOptions(),
         compressor: Compressor | None = None,
         max_gradient_norm: float | None = None,
+        parameters: Sequence[Range] = (),
+        staging: Staging | None = None,
     ) -> None:
-        """`max_gradient_norm`: of the gradients that the servers sum; the worker of rank 0 tells them by how much."""
+        """`max_gradient_norm`: of the gradients that the servers sum; the worker of rank 0 tells them by how much.
+
+        `parameters`: the range of each in the flat vector, in the order of the model: chunks then leave in the reverse
+        of it. `staging`: what lies between the vector and the model.
+        """
         self.join = join
         self._options = options
         self._compressor = compressor
@@ -73,6 +81,12 @@ class Session:
         self.lost: Address | None = None
         """The server whose connection failed."""
         self._max_gradient_norm = None if join.is_async or join.rank else max_gradient_norm
+        self._parameters = parameters
+        self._staging = staging
+        self._buckets: list[Buckets] = []
+        self._step = 0
+        self._started_at = 0.0
+        self._counted = 0, 0
         self._links: list[Link] = []
         self._header = Header(FrameType.PUSH, epoch=join.epoch, source=join.rank)
         self._changed = threading.Event()  # set by links
@@ -115,11 +129,18 @@ class Session:
             values,
             self._parameter_floats,
             self._changed.set,
+            self._received,
             self._compressor,
             blocks,
         )
+        if self._parameters:
+            link.chunks = tuple(push_order(link.chunks, self._parameters, self._parameter_floats))
         self._links.append(link)
         return link
+
+    def _received(self, part: Range) -> None:
+        if self._staging is not None:
+            self._staging.received(part)
 
     def abort(self) -> None:
         """End what is going on. Safe from other threads."""
@@ -127,6 +148,7 @@ class Session:
         for link in list(self._links):
             with suppress(OSError):
                 link.connection.shutdown(socket.SHUT_RDWR)
+            link.allow_writing()
 
     def close(self) -> None:
         """Hang up."""
@@ -137,34 +159,88 @@ class Session:
 
     def fetch(self, values: Tensor) -> Exchanged:
         """Get all parameters, having brought the initial ones if it is upon this worker to do so."""
-        pull = Outgoing(replace(self._header, type=FrameType.PULL))
-        initial = Outgoing(replace(self._header, type=FrameType.INITIAL), values)
-        return self._exchange(*([initial, pull] if self.join.brings_parameters else [pull]))
+        initial = self.join.brings_parameters
+        self._begin()
+        for link in self._links:
+            link.begin(1 + len(link.chunks) * initial)
+            if initial:
+                link.send(Outgoing(replace(self._header, type=FrameType.INITIAL), values, chunks=link.chunks))
+            link.send(Outgoing(replace(self._header, type=FrameType.PULL)))
+        self._wait(self._all_complete)
+        return self._exchanged()
 
     def push_and_pull(self, step: int, learning_rate: float, push: Tensor) -> Exchanged:
         """Send what was computed with the present parameters and get the new ones."""
-        header = replace(self._header, step=step, version=self.version, learning_rate=learning_rate)
-        return self._exchange(Outgoing(header, push), clips=self._max_gradient_norm is not None)
+        self.begin_push(step, learning_rate, push)
+        self.finish_push()
+        return self.wait()
 
-    def _exchange(self, *frames: Outgoing, clips: bool = False) -> Exchanged:
-        started_at = time.perf_counter()
-        sent, received = self._counts()
-        self.version = -1
-        for link in self._links:
-            link.begin(*frames, n_to_follow=int(clips and link.n_squares > 0))
-        if clips:
+    def begin_push(self, step: int, learning_rate: float, push: Tensor) -> None:
+        """Announce what is being computed with the present parameters; they stay as they are until `finish_push`."""
+        header = replace(self._header, step=step, version=self.version, learning_rate=learning_rate)
+        self._step = step
+        self._begin()
+        self._buckets = [self._bucketed(link, header, push) for link in self._links]
+
+    def _bucketed(self, link: Link, header: Header, push: Tensor) -> Buckets:
+        staging = self._staging
+
+        def send(chunks: Sequence[Range]) -> None:
+            wait = None if staging is None else staging.ready(chunks)
+            link.send(Outgoing(header, push, chunks=chunks, wait=wait))
+
+        follows = self._clips and link.n_squares > 0
+        link.begin(len(link.chunks) + follows, writable=staging is not None and staging.can_receive_early)
+        return Buckets(link.chunks, self._parameters, self._parameter_floats, send)
+
+    def gradient_ready(self, parameter: int) -> None:
+        """The gradient of this parameter (its place in `parameters`) is final: send what can be sent."""
+        for buckets in self._buckets:
+            buckets.gradient_ready(parameter)
+
+    def finish_push(self) -> None:
+        """All that is pushed is there, and the present parameters are not in use any more."""
+        self._started_at = time.perf_counter()
+        for link, buckets in zip(self._links, self._buckets, strict=True):
+            buckets.finish()
+            link.allow_writing()
+
+    @property
+    def is_over(self) -> bool:
+        """`wait` would not wait for parameters any more."""
+        return self._all_complete() or any(link.error is not None for link in self._links)
+
+    def wait(self) -> Exchanged:
+        """What came of a push, once the new parameters are here. Raises what ended a connection."""
+        if self._clips:
             self._wait(lambda: all(link.squares is not None for link in self._links if link.n_squares))
-            self._clip(frames[-1].header.step)
-        self._wait(lambda: all(link.is_complete for link in self._links))
-        ended_at = time.perf_counter()
-        sent_at = max((link.sent_at for link in self._links), default=started_at)
+            self._clip(self._step)
+        self._wait(self._all_complete)
+        return self._exchanged()
+
+    @property
+    def _clips(self) -> bool:
+        return self._max_gradient_norm is not None
+
+    def _all_complete(self) -> bool:
+        return all(link.is_complete for link in self._links)
+
+    def _begin(self) -> None:
+        self._started_at = time.perf_counter()
+        self._counted = self._counts()
+        self.version = -1
+
+    def _exchanged(self) -> Exchanged:
+        started_at, (sent, received) = self._started_at, self._counted
+        ended_at = max([started_at, *(link.received_at for link in self._links)])
+        sent_at = max([started_at, *(link.sent_at for link in self._links)])
         first_byte_at = max(sent_at, min((link.first_byte_at for link in self._links), default=ended_at))
         now_sent, now_received = self._counts()
         self.version = min((link.version for link in self._links), default=0)
         return Exchanged(
             push_seconds=sent_at - started_at,
             wait_seconds=first_byte_at - sent_at,
-            pull_seconds=ended_at - first_byte_at,
+            pull_seconds=max(0.0, ended_at - first_byte_at),
             sent_bytes=now_sent - sent,
             received_bytes=now_received - received,
             version=self.version,
@@ -178,7 +254,7 @@ class Session:
         payload = CLIP_COEFFICIENT.pack(clip_coefficient(squares, self._max_gradient_norm))
         header = replace(self._header, type=FrameType.CLIP, step=step, length=len(payload))
         for link in told:
-            link.follow(Outgoing(header, payload=payload))
+            link.send(Outgoing(header, payload=payload))
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         """Until the links have what they wait for. Raises what ended one of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from optimus_workers.worker.inbox import Interrupted
+from optimus_workers.wire.errors import ConnectionOver
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ def users(call: Callable[[], T]) -> T:
     """The result of the user's code. What it raises becomes `UserCodeFailed`."""
     try:
         return call()
-    except Interrupted:
+    except ConnectionOver:  # interrupted, or to be repeated: nothing that the user's code did wrong
         raise
     except (Exception, SystemExit) as error:
         raise UserCodeFailed(str(error)) from error

@@ -1,0 +1,90 @@
+"""Where and how a worker computes: the device, the precision, compiled or not, repeatable or not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from optimus_workers.errors import TaskError
+
+WORKSPACE = ":4096:8"
+"""What cuBLAS needs to compute the same numbers each time (its documentation, "Results reproducibility"): 8 buffers of
+4 MiB for each stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeOptions:
+    """What a job asks for."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU where one is visible."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: the forward pass under autocast; parameters, gradients and sums stay float32."""
+    compile: bool = False
+    """Whether torch.compile translates the model."""
+    deterministic: bool = False
+    """Only algorithms that compute the same numbers each time; PyTorch raises where there is none."""
+    overlap: bool = True
+    """Push gradients while the backward pass goes on."""
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Of a `JobSpecBody`."""
+        return cls(**{name: spec[name] for name in cls.__slots__ if spec.get(name) is not None})
+
+    def prepare_process(self) -> None:
+        """Before anything is computed in this process."""
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)  # read when CUDA is first used
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.benchmark = False
+
+    def choose_device(self, rank: int) -> torch.device:
+        """The device of the worker of this rank: with several GPUs in sight, workers take turns; with fewer GPUs than
+        workers, they share.
+
+        Raises `TaskError` when there is no GPU and the job wants one.
+        """
+        n_gpus = 0 if self.device == "cpu" else torch.cuda.device_count()
+        if n_gpus and torch.cuda.is_available():
+            return torch.device("cuda", rank % n_gpus)
+        if self.device == "cuda":
+            raise TaskError("device is cuda, but this worker sees no CUDA device")
+        return torch.device("cpu")
+
+    def prepare_model(self, model: nn.Module) -> None:
+        """Have the model compiled at its first call, in place."""
+        if self.compile:
+            model.compile()
+
+    def forward(self, device: torch.device) -> AbstractContextManager[object]:
+        """The context of a forward pass."""
+        if self.precision == "bf16":
+            return torch.autocast(device.type, torch.bfloat16)
+        return nullcontext()
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with all tensors in it on the device; lists, tuples and dicts of any depth, and what has a `to` of its
+    own. Copies to a GPU are queued, not waited for."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        ready = batch.pin_memory() if batch.device.type == "cpu" else batch
+        return ready.to(device, non_blocking=True)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(item, device) for item in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(item, device) for item in batch)
+    if callable(move := getattr(batch, "to", None)):
+        return move(device)
+    if isinstance(batch, Mapping):
+        return {key: to_device(item, device) for key, item in batch.items()}
+    return batch
