@@ -37,6 +37,7 @@ def task(**changes: Any) -> TrainingTask:
         ({"collate": 1}, "collate must be a function"),
         ({"evaluate": {}}, "evaluate must be a function"),
         ({"learning_rate_at": 0.1}, "learning_rate_at must be a function"),
+        ({"parameter_groups": []}, "parameter_groups must be a function"),
     ],
 )
 def test_says_which_part_is_wrong(changes: dict[str, Any], message: str) -> None:
@@ -55,6 +56,7 @@ def test_says_which_part_is_wrong(changes: dict[str, Any], message: str) -> None
         ({"weight_decay": -1e-4}, "weight_decay"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"eps": 0.0}, "eps"),
+        ({"max_gradient_norm": 0.0}, "max_gradient_norm must be above 0"),
     ],
 )
 def test_says_which_optimizer_value_is_wrong(values: dict[str, Any], message: str) -> None:

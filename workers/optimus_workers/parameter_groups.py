@@ -44,8 +44,7 @@ def parameter_groups(task: TrainingTask, model: nn.Module) -> tuple[ParameterGro
 
     Raises `TaskError` when the task's groups are not such, and what the user's code raises.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    options = _options(task, model, names)
+    options = _options(task, model)
     members: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -77,14 +76,14 @@ def named_groups(
     return list(groups.values())
 
 
-def _options(task: TrainingTask, model: nn.Module, names: Mapping[int, str]) -> dict[int, tuple[float, float]]:
+def _options(task: TrainingTask, model: nn.Module) -> dict[int, tuple[float, float]]:
     """id of a parameter → learning rate scale and weight decay."""
     spec = task.optimizer
-    default = 1.0, float(spec.weight_decay)
-    if task.parameter_groups is None:
-        return dict.fromkeys(names, default)
+    groups = [{"params": model.parameters()}] if task.parameter_groups is None else task.parameter_groups(model)
+    listed = _listed(groups)
+    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
     found: dict[int, tuple[float, float]] = {}
-    for group in _listed(task.parameter_groups(model)):
+    for group in listed:
         rate = _value(group, "lr", spec.learning_rate, above_zero=True)
         key = rate / spec.learning_rate, _value(group, "weight_decay", spec.weight_decay, above_zero=False)
         for parameter in _parameters(group["params"]):

@@ -244,6 +244,12 @@ class JobSpecBody(Body):
     compression_keep: float | None = Field(
         default=None, gt=0, le=1, allow_inf_nan=False, description="fraction of values that topk sends; default: 0.01"
     )
+    max_gradient_norm: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="clip each step's gradient to this norm over all parameters; default: the task's",
+    )
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
 
     @field_validator("environment")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 from optimus_workers.checkpoint.manifest import checkpoint_directory, newest_manifest
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.coordinator.journal import Formed, Journal
-from optimus_workers.ranges import aligned, worker_slots
+from optimus_workers.norms import block_squares, clip_coefficient
+from optimus_workers.parameter_groups import parameter_groups
+from optimus_workers.ranges import aligned, block_floats, worker_slots
 from optimus_workers.sampler import slot_indices, step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.compute import slot_seed
@@ -41,30 +44,36 @@ def final_sections(directory: Path, n_sections: int) -> tuple[int, list[Tensor]]
 
 
 class Replay:
-    """One process that takes the same steps: per worker its slots in order, then the workers in order, one update."""
+    """One process that takes the same steps: per worker its slots in order, then the workers in order, one update.
+
+    `vector` has the parameters as the servers have them; the optimizer is torch's, with a slice of it for each group.
+    """
 
     def __init__(self, task: TrainingTask, seed: int) -> None:
         torch.set_num_threads(1)  # as workers do: with more, tiny operations on a busy machine take milliseconds
         self.task = task
         self.seed = seed
         self.model = task.build_model(seed)
-        self.parameters = list(self.model.parameters())
-        self.n_floats = aligned(sum(parameter.numel() for parameter in self.parameters))
-        self.vector = nn.Parameter(self._flatten([parameter.detach() for parameter in self.parameters]))
-        self.optimizer = self._optimizer()
+        groups = parameter_groups(task, self.model)
+        self.parameters = [list(group.parameters) for group in groups]
+        self.vector = self._flatten([parameter.detach() for listed in self.parameters for parameter in listed])
+        ends = list(accumulate(aligned(sum(parameter.numel() for parameter in listed)) for listed in self.parameters))
+        self.parts = [nn.Parameter(self.vector[first:end]) for first, end in pairwise([0, *ends])]
+        self.scales = [group.learning_rate_scale for group in groups]
+        self.optimizer = self._optimizer([group.weight_decay for group in groups])
         self.step = 0
         self.saved: dict[int, Any] = {}
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def _optimizer(self, decays: Sequence[float]) -> torch.optim.Optimizer:
         spec = self.task.optimizer
+        groups = [{"params": [part], "weight_decay": decay} for part, decay in zip(self.parts, decays, strict=True)]
         if spec.kind == "adamw":
-            return torch.optim.AdamW(
-                [self.vector], lr=1.0, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=True
-            )
-        return torch.optim.SGD(
-            [self.vector], lr=1.0, momentum=spec.momentum, nesterov=spec.nesterov, weight_decay=spec.weight_decay,
-            fused=True,
-        )  # fmt: skip
+            return torch.optim.AdamW(groups, lr=1.0, betas=spec.betas, eps=spec.eps, fused=True)
+        return torch.optim.SGD(groups, lr=1.0, momentum=spec.momentum, nesterov=spec.nesterov, fused=True)
+
+    def state(self, name: str) -> Tensor:
+        """The optimizer's state of that name, as the servers have it."""
+        return torch.cat([self.optimizer.state[part][name] for part in self.parts])
 
     def follow(self, memberships: Sequence[Formed], last_step: int) -> None:
         """Train through the memberships, going back to earlier steps where they did."""
@@ -87,18 +96,28 @@ class Replay:
         for other, other_buffers in pushes[1:]:
             gradient = gradient + other
             new_buffers = [left + right for left, right in zip(new_buffers, other_buffers, strict=True)]
-        self.vector.grad = gradient
-        self.optimizer.param_groups[0]["lr"] = self.task.learning_rate(self.step)
-        self.optimizer.step()
+        self._update(gradient)
         for buffer, new in zip(self.buffers(), new_buffers, strict=True):
             buffer.copy_(new)
         self.step += 1
-        self.saved[self.step] = copy.deepcopy((self.vector.data, self.buffers(), self.optimizer.state_dict()))
+        self.saved[self.step] = copy.deepcopy((self.vector, self.buffers(), self.optimizer.state_dict()))
+
+    def _update(self, gradient: Tensor) -> None:
+        limit = self.task.optimizer.max_gradient_norm
+        if limit is not None:
+            n_floats = len(gradient) + aligned(sum(buffer.numel() for buffer in self.buffers()))
+            gradient = gradient * clip_coefficient(block_squares(gradient, block_floats(n_floats)).tolist(), limit)
+        start = 0
+        for part, scale, group in zip(self.parts, self.scales, self.optimizer.param_groups, strict=True):
+            part.grad = gradient[start : start + len(part)]
+            group["lr"] = self.task.learning_rate(self.step) * scale
+            start += len(part)
+        self.optimizer.step()
 
     def _push(self, rank: int, n_workers: int, start: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """One worker's part of a step: weighted sums of gradients and of buffers over its slots."""
         task = self.task
-        gradient = torch.zeros(self.n_floats)
+        gradient = torch.zeros_like(self.vector)
         sums = [torch.zeros_like(buffer) for buffer in start]
         self._load_parameters()
         for slot in range(*worker_slots(task.micro_batches, rank, n_workers)):
@@ -110,37 +129,69 @@ class Replay:
                 buffer.copy_(value)
             torch.manual_seed(slot_seed(self.seed, self.step, slot))
             loss = task.loss(self.model, task.batch(indices.tolist()))
-            gradient += self._flatten(torch.autograd.grad(loss * weight, self.parameters))
+            listed = [parameter for group in self.parameters for parameter in group]
+            gradient += self._flatten(torch.autograd.grad(loss * weight, listed))
             sums = [torch.add(total, buffer, alpha=weight) for total, buffer in zip(sums, self.buffers(), strict=True)]
         return gradient, sums
 
     def _restore(self, step: int) -> None:
         vector, buffers, state = copy.deepcopy(self.saved[step])
-        self.vector.data.copy_(vector)
+        self.vector.copy_(vector)
         for buffer, value in zip(self.buffers(), buffers, strict=True):
             buffer.copy_(value)
         self.optimizer.load_state_dict(state)
         self.step = step
 
     def _load_parameters(self) -> None:
-        nn.utils.vector_to_parameters(self.vector.detach(), self.parameters)
+        with torch.no_grad():
+            for part, listed in zip(self.parts, self.parameters, strict=True):
+                start = 0
+                for parameter in listed:
+                    parameter.copy_(part[start : start + parameter.numel()].view(parameter.shape))
+                    start += parameter.numel()
 
     def _flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        return torch.nn.functional.pad(flat, (0, self.n_floats - len(flat)))
+        """Tensors in the order of all parameters, each group padded."""
+        remaining = iter(tensors)
+        parts = []
+        for listed in self.parameters:
+            flat = torch.cat([next(remaining).reshape(-1) for _ in listed])
+            parts.append(nn.functional.pad(flat, (0, aligned(len(flat)) - len(flat))))
+        return torch.cat(parts)
+
+    def plain(self) -> Tensor:
+        """The parameters one after the other in the order of the model."""
+        self._load_parameters()
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach()
 
 
 def train_in_large_batches(task: TrainingTask, seed: int, n_steps: int) -> Tensor:
-    """The parameters after `n_steps` of ordinary single-process training on whole batches, flat."""
+    """The parameters after `n_steps` of ordinary single-process training on whole batches, flat.
+
+    Nothing here is ours but the order of the examples: the groups are those that torch is given, clipping is torch's.
+    """
     model = task.build_model(seed)
-    spec = task.optimizer
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=1.0, momentum=spec.momentum, nesterov=spec.nesterov, weight_decay=spec.weight_decay
-    )
+    optimizer = _plain_optimizer(task, model)
+    rates = [group["lr"] for group in optimizer.param_groups]
     for step in range(n_steps):
         indices = step_indices(seed, step, task.global_batch_size, task.n_examples)
-        optimizer.param_groups[0]["lr"] = task.learning_rate(step)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * task.learning_rate(step) / task.optimizer.learning_rate
         optimizer.zero_grad()
         torch.autograd.backward(task.loss(model, task.batch(indices.tolist())))
+        if task.optimizer.max_gradient_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), task.optimizer.max_gradient_norm)
         optimizer.step()
     return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def _plain_optimizer(task: TrainingTask, model: nn.Module) -> torch.optim.Optimizer:
+    spec = task.optimizer
+    groups = list(model.parameters()) if task.parameter_groups is None else list(task.parameter_groups(model))
+    if spec.kind == "adamw":
+        return torch.optim.AdamW(
+            groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay
+        )
+    return torch.optim.SGD(
+        groups, lr=spec.learning_rate, momentum=spec.momentum, nesterov=spec.nesterov, weight_decay=spec.weight_decay
+    )

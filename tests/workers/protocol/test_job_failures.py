@@ -28,10 +28,9 @@ def check_against_replay(job: Job, result: dict[str, Any]) -> None:
     replay.follow(history(job.directory), result["step"])
     assert version == result["step"]
     n_floats = len(replay.vector)
-    state = replay.optimizer.state[replay.vector]
     assert torch.equal(parameters[:n_floats], replay.vector.data)
-    assert torch.equal(first_moment[:n_floats], state["exp_avg"])
-    assert torch.equal(second_moment[:n_floats], state["exp_avg_sq"])
+    assert torch.equal(first_moment[:n_floats], replay.state("exp_avg"))
+    assert torch.equal(second_moment[:n_floats], replay.state("exp_avg_sq"))
     buffers = torch.cat([buffer.reshape(-1) for buffer in replay.buffers()])
     assert torch.equal(parameters[n_floats : n_floats + len(buffers)], buffers)
 

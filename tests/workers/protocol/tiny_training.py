@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from optimus_workers.parameter_groups import named_groups
 from optimus_workers.task import OptimizerSpec, TrainingTask
 
 N_EXAMPLES = 240
@@ -45,6 +47,14 @@ def accuracy(model: nn.Module) -> dict[str, float]:
     return {"accuracy": float((model(inputs).argmax(1) == labels).float().mean())}
 
 
+LAST_LAYER_RATE = 0.1
+
+
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    assert isinstance(model, nn.Sequential)
+    return named_groups(model, {f"{len(model) - 1}.*": {"lr": LAST_LAYER_RATE}}, decay_vectors=False)
+
+
 def make(
     kind: str = "sgd",
     momentum: float = 0.9,
@@ -53,8 +63,14 @@ def make(
     step_seconds: float = 0.0,
     fails_at: int = -1,
     hangs_unless: str | None = None,
+    nesterov: bool = False,
+    learning_rate: float = 0.05,
+    max_gradient_norm: float | None = None,
+    grouped: bool = False,
 ) -> TrainingTask:
-    """`step_seconds`: how long each slot is made to take; `fails_at`: the slot whose loss raises, by count.
+    """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
+
+    `step_seconds`: how long each slot is made to take; `fails_at`: the slot whose loss raises, by count.
 
     `hangs_unless`: a file without which the 30th slot hangs for ever, having made it: so one process hangs once.
     """
@@ -76,9 +92,17 @@ def make(
         model=lambda: network(batch_norm=batch_norm, dropout=dropout),
         loss=slow_loss,
         dataset=dataset(),
-        optimizer=OptimizerSpec(kind=kind, learning_rate=0.05, momentum=momentum, weight_decay=1e-3),  # type: ignore[arg-type]
+        optimizer=OptimizerSpec(
+            kind=kind,  # type: ignore[arg-type]
+            learning_rate=learning_rate,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=1e-3,
+            max_gradient_norm=max_gradient_norm,
+        ),
         global_batch_size=BATCH_SIZE,
         micro_batches=MICRO_BATCHES,
         learning_rate_at=lambda step, epoch: 1.0 / (1.0 + 0.01 * step),
+        parameter_groups=groups if grouped else None,
         evaluate=accuracy,
     )
