@@ -78,7 +78,7 @@ class Attempt:
             self.epoch, cover.version, first, end, self._profile, n_workers, self._is_async, sources, len(self.ranges)
         )
 
-    def joins(self, tasks: Mapping[str, ConnectedTask]) -> list[Send]:
+    def joins(self, tasks: Mapping[str, ConnectedTask], /) -> list[Send]:
         """The servers may forget what was before, the workers come and get the parameters."""
         self.awaiting = set(self.members.workers)
         servers = tuple(

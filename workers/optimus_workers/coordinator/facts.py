@@ -18,7 +18,7 @@ from optimus_workers.coordinator.instructions import (
 )
 from optimus_workers.coordinator.journal import Ended, Past
 from optimus_workers.coordinator.losses import LossWindow
-from optimus_workers.coordinator.membership import ConnectedTask, Members, choose_members
+from optimus_workers.coordinator.membership import ConnectedTask, Members, choose_group, choose_members
 from optimus_workers.coordinator.phases import (
     ARRIVAL_SECONDS,
     MAX_ARRIVAL_SECONDS,
@@ -32,6 +32,8 @@ from optimus_workers.exits import LET_GO
 from optimus_workers.wire.messages import (
     Exit,
 )
+
+NOBODY = Members()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Facts:
         self._cause = _first_cause(past)
         self._message: str | None = None
         self._took_over = past.formed is not None and not past.is_paused
-        self._expected = set(past.formed.servers) if past.formed and self._took_over else set[str]()
+        self._expected = self._holders(past) if self._took_over else set[str]()
         self._gathering_since = now
         self._form_at_once = False
         self._form_from = now
@@ -91,6 +93,12 @@ class Facts:
     def _do(self, *instructions: Instruction) -> None:
         self._out.extend(instructions)
 
+    def _holders(self, past: Past) -> set[str]:
+        """The tasks whose memory has the state."""
+        if past.formed is None:
+            return set()
+        return set(past.formed.workers if self.plan.is_allreduce else past.formed.servers)
+
     @property
     def _open_attempt(self) -> Attempt:
         assert self._attempt is not None, "from HALTING on there is an attempt"
@@ -112,6 +120,8 @@ class Facts:
         """Who should take part. Without a word from the service: who is there; when stopping: likewise."""
         running = self.wanted is not None and self.wanted.directive is Directive.RUN
         wanted = self.wanted.tasks if self.wanted is not None and running else None
+        if self.plan.is_allreduce:
+            return choose_group(self.tasks, wanted, self.members, self._formed.workers if self._formed else ())
         return choose_members(self.tasks, wanted, self.members)
 
     def _still_waits(self, members: Members) -> bool:
@@ -141,9 +151,11 @@ class Facts:
         self._gathering_since = self._now
         self.phase = Phase.GATHERING
 
-    def _let_leavers_go(self) -> None:
-        """Let those go that asked to leave, or take no part and are not wanted."""
+    def _let_leavers_go(self, but: Members = NOBODY) -> None:
+        """Let those go that asked to leave, or take no part and are not wanted; not `but` these."""
         for name, task in sorted(self.tasks.items()):
+            if name in but:
+                continue
             unwanted = self.wanted is not None and name not in self.wanted.tasks and name not in self.members
             if task.wants_to_leave or unwanted:
                 self._dismiss(task)

@@ -10,6 +10,7 @@ from optimus_workers.coordinator.events import (
 )
 from optimus_workers.coordinator.facts import Checkpoint
 from optimus_workers.coordinator.gate import make_gate
+from optimus_workers.coordinator.group_attempt import GroupAttempt
 from optimus_workers.coordinator.instructions import (
     Append,
     ReadCheckpoint,
@@ -58,7 +59,8 @@ class MembershipForming(Checkpointing):
         self._data_lost_at = None
         self._saving = None
         self._losses.drop_step()
-        self._attempt = Attempt(self.epoch, members, self.profile, is_async=self.plan.is_async)
+        kind = GroupAttempt if self.plan.is_allreduce else Attempt
+        self._attempt = kind(self.epoch, members, self.profile, is_async=self.plan.is_async)
         self._do(Append(Forming(self.epoch)), *self._attempt.halts(self.tasks.values()))
         self.phase = Phase.HALTING
         return True
@@ -114,7 +116,7 @@ class MembershipForming(Checkpointing):
             self._save_at = self._now
         self._n_attempts = 0
         # Not earlier: processes that end take time from those that get the parameters while everybody waits.
-        self._let_leavers_go()
+        self._let_leavers_go(but=attempt.members)
         self.phase = Phase.TRAINING
         return True
 

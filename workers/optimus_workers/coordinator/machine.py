@@ -61,6 +61,8 @@ from optimus_workers.wire.messages import (
     Joined,
     Leave,
     Pong,
+    Publish,
+    Published,
     Saved,
     SaveFailed,
     SnapshotTaken,
@@ -177,6 +179,8 @@ class Coordinator(MembershipForming):
             case Evaluated():
                 if self.phase is Phase.EVALUATING and name == self._evaluator:
                     self._finish(message.metrics, message.model)
+            case Publish():
+                self._pass_on(name, message)
             case Leave():
                 self._wants_to_leave(self.tasks[name])
             case Failed():
@@ -186,9 +190,14 @@ class Coordinator(MembershipForming):
         if self.phase is phase and self._attempt is not None:
             self._attempt.awaiting.discard(name)
 
+    def _pass_on(self, name: str, message: Publish) -> None:
+        """What a member of a process group says to the others."""
+        others = (worker for worker in self.members.workers if worker != name)
+        self._do(*(Send(other, Published(message.epoch, message.key, message.value)) for other in others))
+
     def _wants_to_leave(self, task: ConnectedTask) -> None:
         task.wants_to_leave = True
-        if self.phase is Phase.GATHERING and not task.is_server:
+        if self.phase is Phase.GATHERING and not task.is_server and not self.plan.is_allreduce:
             self._dismiss(task)  # a worker holds nothing that is needed
 
     def _done(self, name: str, message: Done) -> None:

@@ -45,6 +45,8 @@ class Members:
 
     workers: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
+    is_group: bool = False
+    """Of an all-reduce job: without servers."""
 
     def __contains__(self, task: str) -> bool:
         return task in self.workers or task in self.servers
@@ -55,7 +57,7 @@ class Members:
 
     @property
     def can_train(self) -> bool:
-        return bool(self.workers and self.servers)
+        return bool(self.workers and (self.servers or self.is_group))
 
 
 def choose_members(tasks: Mapping[str, ConnectedTask], wanted: Collection[str] | None, current: Members) -> Members:
@@ -64,6 +66,20 @@ def choose_members(tasks: Mapping[str, ConnectedTask], wanted: Collection[str] |
     While no wanted task of a role is there, the present members of that role stay in; who asked to leave never does.
     """
     return Members(_choose(tasks, wanted, current, is_server=False), _choose(tasks, wanted, current, is_server=True))
+
+
+def choose_group(
+    tasks: Mapping[str, ConnectedTask], wanted: Collection[str] | None, current: Members, holders: Collection[str]
+) -> Members:
+    """Who should take part in an all-reduce job now. `holders`: those who trained last and so have the state.
+
+    When none of them is wanted any more, one stays for one more membership, to hand the state over to the new ones.
+    """
+    workers = _choose(tasks, wanted, current, is_server=False)
+    if workers and not any(name in holders for name in workers):
+        present = (name for name in sorted(holders) if name in tasks and not tasks[name].is_dismissed)
+        workers += tuple(present)[:1]
+    return Members(workers, (), is_group=True)
 
 
 def _choose(

@@ -17,6 +17,8 @@ class JobPlan:
     """The limits and the mode of one job."""
 
     is_async: bool = False
+    is_allreduce: bool = False
+    """The workers hold the parameters themselves; there are no servers."""
     max_steps: int | None = None
     max_epochs: float | None = None
     checkpoint_seconds: float = DEFAULT_CHECKPOINT_SECONDS
@@ -29,6 +31,7 @@ class JobPlan:
         convergence = spec.get("convergence") or {}
         return cls(
             is_async=spec.get("mode") == "async",
+            is_allreduce=spec.get("architecture") == "allreduce",
             max_steps=convergence.get("max_steps"),
             max_epochs=convergence.get("max_epochs"),
             max_lead=spec.get("max_lead"),

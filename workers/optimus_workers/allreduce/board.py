@@ -1,0 +1,101 @@
+"""How the members of a process group find each other: through the coordinator, whom everybody knows already.
+
+torch's process groups want a key-value store for their rendezvous. Its usual one listens on a port of its own without
+asking who calls. Here what a member says of itself (where it listens) goes over its control connection, whose both ends
+have proved that they know the job token, and the coordinator passes it on to the other members of the same membership.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from torch._C._distributed_c10d import Store
+
+from optimus_workers.wire.errors import ConnectionOver, WireError
+from optimus_workers.wire.messages import Publish, Published
+
+WAIT_SECONDS = 60.0
+"""How long a member waits for what another one says, at most; the coordinator's word that the membership is over ends
+it earlier."""
+
+
+class Board:
+    """What the members of the memberships said, by (membership epoch, key). Used by several threads."""
+
+    def __init__(self, send: Callable[[Publish], None]) -> None:
+        """`send`: takes what the other members are to be told."""
+        self._send = send
+        self._changed = threading.Condition()  # guards the two below; notified when they change
+        self._entries: dict[tuple[int, str], bytes] = {}
+        self._over = 0
+
+    def publish(self, epoch: int, key: str, value: bytes) -> None:
+        """Say something to the other members of membership `epoch`."""
+        self._send(Publish(epoch, key, value.hex()))
+        self._put(epoch, key, value)
+
+    def received(self, message: Published) -> None:
+        """Another member said something. Raises `WireError` if it is not hexadecimal."""
+        try:
+            value = bytes.fromhex(message.value)
+        except ValueError as error:
+            raise WireError("what a member publishes must be hexadecimal") from error
+        self._put(message.epoch, message.key, value)
+
+    def _put(self, epoch: int, key: str, value: bytes) -> None:
+        with self._changed:
+            if epoch > self._over:
+                self._entries[epoch, key] = value
+                self._changed.notify_all()
+
+    def close(self, epoch: int) -> None:
+        """The memberships up to this one are over: nobody waits for their members any more."""
+        with self._changed:
+            self._over = max(self._over, epoch)
+            self._entries = {at: value for at, value in self._entries.items() if at[0] > self._over}
+            self._changed.notify_all()
+
+    def wait(self, epoch: int, key: str, timeout_seconds: float = WAIT_SECONDS) -> bytes:
+        """What was said. Raises `ConnectionOver` when the membership is over, or nobody says it in time."""
+        give_up_at = time.monotonic() + timeout_seconds
+        with self._changed:
+            while (epoch, key) not in self._entries:
+                left = give_up_at - time.monotonic()
+                if epoch <= self._over or left <= 0:
+                    raise ConnectionOver(f"no member of epoch {epoch} says {key}")
+                self._changed.wait(left)
+            return self._entries[epoch, key]
+
+    def now(self, epoch: int, prefix: str) -> list[bytes]:
+        """What has been said so far under keys that begin with `prefix`."""
+        with self._changed:
+            return [value for (at, key), value in self._entries.items() if at == epoch and key.startswith(prefix)]
+
+
+class BoardStore(Store):
+    """The board of one membership as torch wants it. Every key has one writer and is written once."""
+
+    def __init__(self, board: Board, epoch: int) -> None:
+        super().__init__()
+        self._board = board
+        self._epoch = epoch
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._board.publish(self._epoch, key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._board.wait(self._epoch, key)
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=WAIT_SECONDS)) -> None:
+        for key in keys:
+            self._board.wait(self._epoch, key, min(timeout.total_seconds(), WAIT_SECONDS))
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._board.now(self._epoch, key) for key in keys)
+
+    def delete_key(self, _: str) -> bool:
+        """Entries go when their membership is over."""
+        return False

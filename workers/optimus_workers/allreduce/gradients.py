@@ -1,0 +1,158 @@
+"""The sum of all members' gradients, bucket by bucket while backward goes on: torch's DistributedDataParallel.
+
+DDP averages; here each member's gradients are weighted by its share of the batch already, so what is wanted is the sum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from enum import StrEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket, ProcessGroup
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+Future = torch.futures.Future[Tensor]
+Hook = Callable[[GradBucket], Future]
+
+POWERSGD_RANK = 4
+POWERSGD_FIRST_STEP = 20
+"""Steps of a membership before it compresses: torch's advice, for gradients change fastest at the beginning."""
+
+
+class GroupCompression(StrEnum):
+    """How gradients travel among the members."""
+
+    NONE = "none"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    POWERSGD = "powersgd"
+    """Low-rank approximation of each matrix with error feedback (Vogels et al. 2019)."""
+
+
+class SharedGradients:
+    """The model inside of DDP, for one membership epoch.
+
+    `loss` in place of the task's own makes a slot's gradients; those of the last slot of a step begin to travel while
+    they are made, together with what the slots before have accumulated.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Any], Tensor],
+        compression: GroupCompression,
+        on_ready: Callable[[], None],
+    ) -> None:
+        """`on_ready` is called when all of a step's gradients are made and the rest is up to the network."""
+        self._on_ready = on_ready
+        self._n_slots_left = 0
+        self.ready_at = 0.0
+        """When the gradients of the step were complete here, `time.perf_counter`."""
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._hook = make_hook(compression)
+        self._ddp = DistributedDataParallel(
+            _Loss(model, loss, parameters), forward_sync_buffers=False, init_sync=False, gradient_as_bucket_view=False
+        )
+        self._ddp.register_comm_hook(None, lambda _, bucket: self._bucket_is_ready(bucket))
+
+    def begin(self, n_slots: int) -> None:
+        """A step of so many slots begins."""
+        self._n_slots_left = n_slots
+
+    def loss(self, _: nn.Module, batch: Any) -> Tensor:
+        """The mean loss of a slot's batch."""
+        self._n_slots_left -= 1
+        with self._ddp.no_sync() if self._n_slots_left else nullcontext():
+            value: Tensor = self._ddp(batch)
+        return value
+
+    def take_part(self) -> None:
+        """For a member without a slot: add nothing to the sum of the others."""
+        torch.autograd.backward(self._ddp(None))
+
+    def _bucket_is_ready(self, bucket: GradBucket) -> Future:
+        if bucket.is_last():
+            self.ready_at = time.perf_counter()
+            self._on_ready()
+        return self._hook(bucket)
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        self._ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
+
+
+class _Loss(nn.Module):
+    """The loss as DDP wants it: the output of a module's forward pass, in which every parameter takes part."""
+
+    def __init__(
+        self, model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], parameters: list[nn.Parameter]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+        self._parameters_to_touch = parameters
+
+    def forward(self, batch: Any) -> Tensor:
+        if batch is None:
+            loss = torch.zeros((), requires_grad=True, device=self._parameters_to_touch[0].device)
+        else:
+            loss = self._loss(self.model, batch)
+        touched: Tensor = _Touch.apply(loss, *self._parameters_to_touch)  # type: ignore[no-untyped-call]
+        return touched
+
+
+class _Touch(torch.autograd.Function):
+    """Hands the loss through; the parameters get no gradient from it, but DDP sees that backward is done with them.
+
+    Otherwise a parameter that a loss does not depend on would leave the others waiting.
+    """
+
+    @staticmethod
+    def forward(context: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        context.n_parameters = len(parameters)
+        return loss.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (gradient, *[None] * context.n_parameters)
+
+
+def make_hook(compression: GroupCompression) -> Hook:
+    """What sums one bucket over all members."""
+    match compression:
+        case GroupCompression.NONE:
+            return _sum
+        case GroupCompression.FP16:
+            return lambda bucket: _undivided(fp16_compress_hook(_world(), bucket))
+        case GroupCompression.BF16:
+            return lambda bucket: _undivided(bf16_compress_hook(_world(), bucket))
+        case GroupCompression.POWERSGD:
+            state = PowerSGDState(
+                _world(), matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=POWERSGD_FIRST_STEP
+            )
+            return lambda bucket: _undivided(powerSGD_hook(state, bucket))
+
+
+def _world() -> ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None, "gradients are shared within an open group"
+    return group
+
+
+def _sum(bucket: GradBucket) -> Future:
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    summed: Future = work.get_future().then(lambda future: future.value()[0])
+    return summed
+
+
+def _undivided(mean: Future) -> Future:
+    """torch's hooks divide by the number of members."""
+    return mean.then(lambda future: future.value().mul_(dist.get_world_size()))

@@ -1,0 +1,132 @@
+"""torch's process group of one membership epoch: gloo for CPUs, NCCL where every member has a GPU of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from optimus_workers.allreduce import gloo_sockets
+from optimus_workers.allreduce.board import Board, BoardStore
+from optimus_workers.wire.errors import ConnectionOver
+from optimus_workers.wire.messages import Address
+
+CONNECT_SECONDS = 10.0
+"""For the members to connect to each other, once they have said where they listen."""
+OPERATION_SECONDS = 24 * 3600.0
+"""No limit in practice: a slow member is no failure. Those that died or hang are found by the coordinator, which ends
+the group."""
+BACKEND = "optimus"
+
+
+class ProcessGroup:
+    """One at a time. `abort` may be called by another thread at any time, the rest by the main thread."""
+
+    def __init__(self, board: Board, epoch: int, rank: int, size: int, host: str, device: torch.device) -> None:
+        """`host`: this machine's address, where the others reach it; nothing listens on any other."""
+        self.rank = rank
+        self.size = size
+        self._board = board
+        self._epoch = epoch
+        self._host = host
+        self._device = device
+        self._listens_at: Address | None = None
+        self._is_nccl = False
+        self._aborted = False
+        self._aborting = threading.Lock()
+
+    def open(self, bytes_per_second: float | None = None) -> None:
+        """Connect to the other members. Raises `ConnectionOver` when one of them does not come."""
+        self._is_nccl = self._device.type == "cuda" and self._each_has_a_gpu()
+        dist.Backend.register_backend(BACKEND, self._make_backend, extended_api=True, devices=["cpu", "cuda"])
+        try:
+            dist.init_process_group(
+                BACKEND,
+                store=BoardStore(self._board, self._epoch),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timedelta(seconds=CONNECT_SECONDS),
+            )
+        except (RuntimeError, ConnectionOver) as error:
+            raise ConnectionOver(f"the process group did not come about: {error}") from error
+        if self._aborted:
+            raise ConnectionOver("the membership is over")
+        if bytes_per_second is not None and self._listens_at is not None:
+            gloo_sockets.pace(self._listens_at, self._others(), bytes_per_second / 2)  # each member has two neighbours
+
+    def _each_has_a_gpu(self) -> bool:
+        """NCCL refuses two members on one GPU; gloo then goes by way of the CPU."""
+        identity = str(torch.cuda.get_device_properties(self._device).uuid).encode()
+        self._board.publish(self._epoch, f"gpu/{self.rank}", identity)
+        seen = [self._board.wait(self._epoch, f"gpu/{rank}") for rank in range(self.size)]
+        return dist.is_nccl_available() and len(set(seen)) == self.size
+
+    def _make_backend(self, options: Any, _: Any) -> Any:
+        """Called by torch."""
+        if self._is_nccl:
+            limits = dist.ProcessGroupNCCL.Options()
+            limits._timeout = timedelta(seconds=OPERATION_SECONDS)
+            return dist.ProcessGroupNCCL(options.store, options.group_rank, options.group_size, limits)
+        before = gloo_sockets.listening()
+        settings = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        settings._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host, lazy_init=False)]
+        settings._timeout = timedelta(seconds=CONNECT_SECONDS)
+        self._listens_at = (gloo_sockets.listening() - before).pop()
+        host, port = self._listens_at
+        self._board.publish(self._epoch, f"listens/{self.rank}", f"{host} {port}".encode())
+        backend = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, settings)
+        backend._set_default_timeout(timedelta(seconds=OPERATION_SECONDS))
+        return backend
+
+    def _others(self) -> set[Address]:
+        """Where the other members listen, as far as they have said."""
+        said = (value.decode().rpartition(" ") for value in self._board.now(self._epoch, "listens/"))
+        return {(host, int(port)) for host, _, port in said} - {self._listens_at or ("", 0)}
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Give everybody the root's values. Raises `ConnectionOver`."""
+        self.run(lambda: dist.broadcast(tensor, root))
+
+    def sum(self, tensor: Tensor) -> None:
+        """Replace the values by their sum over all members. Raises `ConnectionOver`."""
+        self.run(lambda: dist.all_reduce(tensor))
+
+    def run(self, operation: Callable[[], object]) -> None:
+        """Do something that all members take part in. Raises `ConnectionOver`."""
+        try:
+            operation()
+        except RuntimeError as error:
+            raise ConnectionOver(f"the process group is broken: {error}") from error
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a member is gone: nothing that failed meanwhile is anybody else's fault."""
+        if self._aborted:
+            return True
+        return self._listens_at is not None and gloo_sockets.count(self._listens_at, self._others()) < self.size - 1
+
+    def abort(self) -> None:
+        """End what is going on, now and later. Safe from other threads."""
+        with self._aborting:
+            if self._aborted:
+                return
+            self._aborted = True
+            if self._is_nccl:
+                with suppress(RuntimeError, AttributeError):  # torn down, or not set up yet
+                    dist.group.WORLD.abort()  # type: ignore[union-attr]
+            elif self._listens_at is not None:
+                gloo_sockets.hang_up(self._listens_at, self._others())
+        self._board.close(self._epoch)
+
+    def close(self) -> None:
+        """Give everything back; the next group may be opened."""
+        self.abort()
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
