@@ -16,7 +16,7 @@ import torch
 
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, USER_CODE_FAILED
-from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, dial
+from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave, TaskProfile, TaskRole
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.training import Answer, Training
@@ -32,6 +32,15 @@ def run_worker(environment: TaskEnvironment) -> int:
     """Work until let go; the exit code."""
     torch.set_num_threads(1)
     return _Worker(environment).run()
+
+
+def _kind_of_training(environment: TaskEnvironment) -> type[Training]:
+    if environment.spec.get("architecture") != "allreduce":
+        return Training
+    # Here, because torch.distributed takes a while to load.
+    from optimus_workers.allreduce.training import GroupTraining
+
+    return GroupTraining
 
 
 class _Worker:
@@ -59,7 +68,7 @@ class _Worker:
         return TERMINATED if self._terminated else code
 
     def _live(self) -> int:
-        training = self._training = Training(self._environment, self._inbox, self._send)
+        training = self._training = _kind_of_training(self._environment)(self._environment, self._inbox, self._send)
         while True:
             self._control = self._dial(training.profile)
             reason = self._serve(training)
@@ -71,25 +80,28 @@ class _Worker:
 
     def _dial(self, profile: TaskProfile | None) -> Control:
         environment = self._environment
-        version = 0 if self._training is None else self._training.newest_version
         control = dial(
             environment.coordinator_address,
             environment.job_token,
-            lambda _: Hello(
-                environment.task_name,
-                TaskRole.WORKER,
-                environment.rank,
-                "",
-                "",
-                profile=profile,
-                version=version,
-            ),
-            self._inbox.deliver,
+            lambda host: self._hello(host, profile),
+            self._deliver,
             self._stop_dialling,
         )
         if self._terminated:
             control.send(Leave())
         return control
+
+    def _hello(self, host: str, profile: TaskProfile | None) -> Hello:
+        name, rank, version = self._environment.task_name, self._environment.rank, 0
+        if self._training is not None:
+            self._training.host = host
+            version = self._training.newest_version
+        return Hello(name, TaskRole.WORKER, rank, "", "", profile=profile, version=version)
+
+    def _deliver(self, message: Delivered) -> None:
+        """On the control connection's reading thread."""
+        if self._training is None or not self._training.deliver_at_once(message):
+            self._inbox.deliver(message)
 
     def _serve(self, training: Training) -> Exit | CoordinatorLost:
         """Do what the coordinator says; the word that ended it."""
@@ -101,6 +113,7 @@ class _Worker:
                     return message
                 case Halt():
                     training.halt()
+                    training.answer_halt(message)
                 case Join():
                     training.transfer(partial(training.join, message))
                 case Go():
@@ -108,7 +121,8 @@ class _Worker:
                 case Evaluate():
                     training.evaluate(message)
                 case _:
-                    log.warning("not for a worker: %s", type(message).__name__)
+                    if not training.obey(message):
+                        log.warning("not for a worker: %s", type(message).__name__)
 
     def _abort(self) -> None:
         if self._training is not None:

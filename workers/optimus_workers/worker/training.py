@@ -15,8 +15,23 @@ from optimus_workers.sampler import epoch_of
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
 from optimus_workers.telemetry import Record, Telemetry
+from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.messages import DataLost, Done, Evaluate, Evaluated, Go, Join, Joined
+from optimus_workers.wire.messages import (
+    DataLost,
+    Done,
+    Evaluate,
+    Evaluated,
+    Go,
+    Halt,
+    Halted,
+    Join,
+    Joined,
+    Publish,
+    Saved,
+    SaveFailed,
+    SnapshotTaken,
+)
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.worker.compressor import make_compressor
 from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
@@ -34,7 +49,7 @@ log = logging.getLogger(__name__)
 TELEMETRY_SECONDS = 5.0
 """How long a worker that was let go stays for its last samples."""
 
-Answer = Joined | Done | DataLost | Evaluated
+Answer = Joined | Done | DataLost | Evaluated | Halted | Publish | SnapshotTaken | Saved | SaveFailed
 
 
 class Training:
@@ -47,6 +62,8 @@ class Training:
         self._send = send
         self._seed = int(environment.spec.get("seed", 0))
         self._session: Session | None = None
+        self.host = ""
+        """This machine's address, as the coordinator sees it."""
         self.newest_version = 0
         """The newest version of the parameters that was here in full."""
         self._evaluations = Evaluations(environment.spec)
@@ -80,6 +97,17 @@ class Training:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+    def answer_halt(self, halt: Halt) -> None:
+        """Say what is held here, if the parameters are not on servers."""
+
+    def deliver_at_once(self, message: Delivered) -> bool:  # noqa: ARG002 - of those that have something to wait for
+        """On the reading thread: take a message that the main thread may be waiting for; whether it was one."""
+        return False
+
+    def obey(self, message: Delivered) -> bool:  # noqa: ARG002 - of those that hold parameters
+        """Do what is otherwise asked of servers; whether it was that."""
+        return False
 
     def close(self) -> None:
         """Send the last samples."""
