@@ -75,12 +75,12 @@ class SpeedData(NamedTuple):
             job.speed_samples,
             spec.mode,
             spec.architecture,
-            spec.global_batch_size,
+            spec.counted_batch,
             spec.project,
             settings.sample_half_life_seconds,
             settings.full_weight_steps,
             # Those with the same batch first, as they scale alike; of these the newest.
-            tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.global_batch_size))[-MAX_SIMILAR:],
+            tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.counted_batch))[-MAX_SIMILAR:],
             () if similar or job.speed_samples else job.calculated_speeds,
             elastic,
         )

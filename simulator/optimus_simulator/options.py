@@ -35,6 +35,8 @@ class Options:
     """Spread of one measured speed: what was measured on real clusters."""
     loss_noise: float = 0.03
     """Spread of one reported loss."""
+    noise_scale_noise: float = 0.2
+    """Spread of one reported noise scale of a job with an elastic batch: it is a ratio of two small differences."""
 
     learn_from_finished_jobs: bool = True
     """Jobs are predicted with what ended ones of the same family did, like in the live service."""
@@ -58,6 +60,8 @@ class Options:
     """Fraction of its speed that a job on several nodes loses where another such job sends through the same node."""
 
     # --- the experiment
+    elastic_batch: bool = False
+    """All jobs of a Pollux workload that ran with several batches let theirs be chosen."""
     load: float = 1.0
     """Jobs arrive so many times as fast as in the trace."""
     pollux: bool = False

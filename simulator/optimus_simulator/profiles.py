@@ -1,7 +1,7 @@
 """Measured all-reduce jobs: step times by placement and statistical efficiency by epoch (the Pollux profiles).
 
-A job trains with a fixed target batch. Its progress is counted in *scale-invariant iterations*: what one step at the
-application's initial batch achieves. An epoch ends when its progress is reached.
+A job trains with a fixed target batch, or with one that is set from outside. Its progress is counted in
+*scale-invariant iterations*: what one step at the application's initial batch achieves. An epoch ends when its progress is reached.
 
 References: Qiao et al., "Pollux", OSDI 2021, sections 3 and 5.3, and the files of its artifact.
 """
@@ -68,6 +68,10 @@ class Application:
     """Placement → local batches (m,), step and synchronisation time (m, 2)."""
     grid: tuple[FloatArray, FloatArray]
     """(nodes, replicas, local batch) (g, 3) and step and synchronisation time (g, 2)."""
+    _gains: dict[int, FloatArray] = field(default_factory=dict, repr=False, compare=False)
+    _seconds: dict[tuple[tuple[int, ...], Batch], tuple[float, float]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def max_epochs(self) -> int:
@@ -93,15 +97,28 @@ class Application:
 
     def step_seconds(self, placement: tuple[int, ...], batch: Batch) -> float:
         """A whole step with its accumulation, GPUs per node in `placement`."""
-        step, synchronisation = self._measured(smallest_rotation(placement), batch.atomic)
-        return step + batch.accumulation * (step - synchronisation)
+        return self.step_parts(placement, batch)[0]
+
+    def step_parts(self, placement: tuple[int, ...], batch: Batch) -> tuple[float, float]:
+        """Seconds of a whole step, and those of its synchronisation."""
+        if (placement, batch) not in self._seconds:
+            step, synchronisation = self._measured(smallest_rotation(placement), batch.atomic)
+            whole = step + batch.accumulation * (step - synchronisation)
+            self._seconds[placement, batch] = whole, synchronisation
+        return self._seconds[placement, batch]
 
     def gains(self, batch: int) -> FloatArray:
         """(e,) progress that one step with this batch makes in each epoch, in steps at the initial batch."""
-        scale = batch / self.initial_batch
-        sqr, var = self.at_batch(self.grad_sqr, batch), self.at_batch(self.grad_var, batch)
-        gains: FloatArray = (var + sqr) / (var / scale + sqr)
-        return gains
+        if batch not in self._gains:
+            scale = batch / self.initial_batch
+            sqr, var = self.at_batch(self.grad_sqr, batch), self.at_batch(self.grad_var, batch)
+            self._gains[batch] = (var + sqr) / (var / scale + sqr)
+        return self._gains[batch]
+
+    def noise_scale(self, batch: int, epoch: int) -> float:
+        """tr(Σ)/|G|² in an epoch, in examples; infinite where the gradient was measured to vanish."""
+        sqr, var = (float(np.interp(batch, self.batches, table[:, epoch])) for table in (self.grad_sqr, self.grad_var))
+        return self.initial_batch * var / sqr if sqr > 0 else math.inf
 
     def at_batch(self, table: FloatArray, batch: float) -> FloatArray:
         """(e,) a (b, e) table at one batch, linear between the batches that were measured."""
@@ -146,7 +163,7 @@ def packed(gpus: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ProfiledTruth:
-    """A job of a measured application with a fixed target batch.
+    """A job of a measured application with a target batch, from which an elastic one may depart.
 
     `whole_seconds`: an epoch takes whole seconds, as in the published simulations; progress is never lost by it.
     `quirks`: the oracle errs as the published one does (see `Application.cut`, and its count of remaining steps).
@@ -156,7 +173,11 @@ class ProfiledTruth:
     target_batch: int
     whole_seconds: bool = False
     quirks: bool = False
-    _rates: dict[Shape, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False, compare=False)
+    elastic: bool = False
+    """Its batch may be set, and it counts scale-invariant steps."""
+    _rates: dict[tuple[Shape, int], tuple[FloatArray, FloatArray]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _expected: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def begin(self) -> ProfiledTraining:
@@ -179,14 +200,14 @@ class ProfiledTruth:
         del servers
         return tuple((gpus, 0) for gpus in packed(workers))
 
-    def rates(self, shape: Shape) -> tuple[FloatArray, FloatArray]:
-        """(e,) progress per second and (e,) progress per step in each epoch; remembered by shape."""
-        if shape not in self._rates:
+    def rates(self, shape: Shape, target: int) -> tuple[FloatArray, FloatArray]:
+        """(e,) progress per second and (e,) progress per step in each epoch with a target batch; remembered."""
+        if (shape, target) not in self._rates:
             placement = _gpus(shape)
-            batch = self.application.cut(self.target_batch, sum(placement))
+            batch = self.application.cut(target, sum(placement))
             gains = self.application.gains(batch.effective)
-            self._rates[shape] = gains / self.application.step_seconds(placement, batch), gains
-        return self._rates[shape]
+            self._rates[shape, target] = gains / self.application.step_seconds(placement, batch), gains
+        return self._rates[shape, target]
 
     @cached_property
     def target_iterations(self) -> FloatArray:
@@ -208,7 +229,8 @@ class ProfiledTraining:
 
     def __init__(self, truth: ProfiledTruth) -> None:
         self.truth = truth
-        self.step = 0.0
+        self.batch: int | None = None
+        self.updates = 0.0
         self.epoch = 0
         """Epochs completed."""
         self.progress = 0.0
@@ -217,23 +239,31 @@ class ProfiledTraining:
         self._ends: list[float] = truth.application.epoch_progress.tolist()
 
     @property
+    def step(self) -> float:
+        return self.progress if self.truth.elastic else self.updates
+
+    @property
     def is_done(self) -> bool:
         return self.epoch >= self.truth.application.max_epochs
+
+    @property
+    def _target(self) -> int:
+        return self.batch or self.truth.target_batch
 
     def advance(self, seconds: float, shape: Shape, factor: float = 1.0) -> float:
         if not shape:
             return seconds
-        rates, gains = self.truth.rates(shape)
+        rates, gains = self.truth.rates(shape, self._target)
         left = seconds
         while left > 0 and not self.is_done:
             rate, gain = float(rates[self.epoch]) * factor, float(gains[self.epoch])
             end, self._gain = self._ends[self.epoch], gain
             if self.progress + rate * left < end:
-                self.step += rate * left / gain
+                self.updates += rate * left / gain
                 self.progress += rate * left
                 return seconds
             taken = (end - self.progress) / rate
-            self.step += (end - self.progress) / gain
+            self.updates += (end - self.progress) / gain
             self.progress, self.epoch = end, self.epoch + 1
             left -= round(taken) if self.truth.whole_seconds else taken
         return seconds - max(left, 0.0)
@@ -243,13 +273,15 @@ class ProfiledTraining:
             return 0.0
         if not shape:
             return math.inf
-        rates, _ = self.truth.rates(shape)
+        rates, _ = self.truth.rates(shape, self._target)
         ends = self.truth.application.epoch_progress[self.epoch :]
         parts = np.diff(ends, prepend=self.progress)
         # A hair late rather than early: the event of the end must find the job at its end.
         return float((parts / rates[self.epoch :]).sum() / factor) * (1.0 + 1e-12) + 1e-9
 
     def steps_left(self) -> float:
+        if self.truth.elastic:
+            return max(self._ends[-1] - self.progress, 0.0)
         if self.truth.quirks:
             iterations, last = self.truth.target_iterations, self.truth.application.max_epochs - 1
             return float(iterations[last] - iterations[self.epoch]) if self.epoch < last else 1.0
@@ -259,9 +291,27 @@ class ProfiledTraining:
 
     def steps_per_epoch(self) -> float | None:
         """As its efficiency is now: a job knows its noise, not how that will change."""
-        total = self.step + (self._ends[-1] - self.progress) / self._gain
+        if self.truth.elastic:  # a pass over its data with the initial batch, whatever the noise
+            return self._ends[-1] / len(self._ends)
+        total = self.updates + (self._ends[-1] - self.progress) / self._gain
         return total / len(self._ends)
 
     def loss(self) -> float | None:
         """The profiles have none."""
         return None
+
+    def noise_scale(self) -> float | None:
+        if not self.truth.elastic:
+            return None
+        return self.truth.application.noise_scale(self._target, min(self.epoch, len(self._ends) - 1))
+
+    def exchange_part(self, shape: Shape) -> float:
+        placement = _gpus(shape)
+        batch = self.truth.application.cut(self._target, sum(placement))
+        seconds, synchronisation = self.truth.application.step_parts(placement, batch)
+        return synchronisation / seconds
+
+    def goodput(self, workers: int, batch: int) -> float:
+        placement = packed(workers)
+        rates, _ = self.truth.rates(tuple((gpus, 0) for gpus in placement), batch)
+        return float(rates[min(self.epoch, len(self._ends) - 1)])

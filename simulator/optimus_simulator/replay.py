@@ -166,7 +166,11 @@ class Replay:
         job, now = self.active[action.job_id], self._engine.now
         # A job ends when its truth says so: a forecaster that believes it has converged does not end it.
         job.directive = Directive.RUN if action.directive is Directive.FINISH else action.directive
+        new_batch = action.batch != job.training.batch
+        job.training.batch = action.batch
         if action.tasks == job.wanted:
+            if new_batch and job.shape:
+                self._train_with_batch(job)
             return
         if action.allocation != job.allocation:
             job.allocation, job.allocated_at = action.allocation, now
@@ -176,7 +180,7 @@ class Replay:
         demand = spec.worker.resources * action.allocation.workers + spec.server.resources * action.allocation.servers
         job.share = demand.dominant_share(self._capacity)
         job.cost_per_second = cost_per_second(job.entry.spec, action.allocation, self._settings)
-        job.telemetry.changed(action.allocation)
+        self._tell_of_change(job)
         self._cluster.let_go(job.id, action.tasks)
         self._cluster.put_on(job.id, action.allocation.gpu_type)
         if job.shape:
@@ -197,10 +201,24 @@ class Replay:
         job.factor = self._faults.speed_factor(job, self.active.values())
         job.factor *= job.entry.speed_factor(job.allocation.gpu_type)
         self._faults.expect(job)
-        if self._options.rounds_on_events:
-            end = job.ends_at(now)
-            if end < math.inf:
-                self._engine.at(end, CHANGE, partial(self._maybe_end, job, job.version))
+        self._expect_end(job)
+
+    def _train_with_batch(self, job: RunningJob) -> None:
+        """Another batch from the next step on: nothing stops."""
+        job.version += 1
+        job.batch_changes += 1
+        self._tell_of_change(job)
+        self._expect_end(job)
+
+    def _tell_of_change(self, job: RunningJob) -> None:
+        elastic = job.training.batch is not None and bool(job.shape)
+        exchange = job.training.exchange_part(job.shape) if elastic else 0.0
+        job.telemetry.changed(job.allocation, job.training.batch, exchange)
+
+    def _expect_end(self, job: RunningJob) -> None:
+        end = job.ends_at(self._engine.now) if self._options.rounds_on_events else math.inf
+        if end < math.inf:
+            self._engine.at(end, CHANGE, partial(self._maybe_end, job, job.version))
 
     # --- what is told --------------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class RunningJob:
     """Grows with every change of its tasks: events made for an earlier one are void."""
     restarts: int = 0
     """Times that it got other tasks after its first ones."""
+    batch_changes: int = 0
+    """Times that its batch changed and nothing else did."""
     attained_share_seconds: float = 0.0
     trained_share_seconds: float = 0.0
     """That part of it in which it made progress."""
@@ -69,13 +71,13 @@ class RunningJob:
         self.spent += self.cost_per_second * (until - begin)
 
     def _train(self, start: float, now: float) -> None:
-        before = self.training.step
+        before = self.training.updates
         used = self.training.advance(now - start, self.shape, self.factor)
         self.trained_share_seconds += self.share * used
         if self.training.is_done:
             self.finished_at = start + used
         else:
-            self.telemetry.trained(now, self.training.step - before, used, self.training)
+            self.telemetry.trained(now, self.training.updates - before, used, self.training)
 
     def note_prediction(self, total_steps: Interval | None) -> None:
         """What the scheduler believes of its end, noted whenever it has come a tenth further."""
@@ -117,6 +119,9 @@ class RunningJob:
             rescale_seconds=telemetry.stops,
             wanted_tasks=self.wanted,
             attained_share_seconds=self.attained_share_seconds,
+            batch=self.training.batch,
+            noise_steps=telemetry.noise_steps,
+            noise_scales=telemetry.noise_scales,
         )
 
     def taught(self) -> EndedJob | None:
@@ -135,7 +140,9 @@ class RunningJob:
             speed_samples=telemetry.samples,
             mode=spec.mode,
             architecture=spec.architecture,
-            global_batch_size=spec.global_batch_size,
+            global_batch_size=spec.counted_batch,
             total_steps=int(self.training.step),
             rule=spec.convergence,
+            noise_steps=telemetry.noise_steps,
+            noise_scales=telemetry.noise_scales,
         )

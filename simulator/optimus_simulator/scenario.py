@@ -46,7 +46,7 @@ def load(trace: str, options: Options, seed: int) -> Trace:
     kind, _, rest = trace.partition(":")
     match kind:
         case "pollux":
-            found = read_pollux(Path(rest), faithful=options.pollux)
+            found = read_pollux(Path(rest), faithful=options.pollux, elastic=options.elastic_batch)
         case "philly":
             found = read_philly(Path(rest))
         case "paper":

@@ -16,6 +16,8 @@ _FIRST_STEPS = 8
 """Steps of a size before its speed is told."""
 _LOSS_SPACING = 1.03
 """Losses are told at steps that grow by this factor: some 300 over a whole run."""
+_NOISE_SPACING = 1.1
+"""... and noise scales by this one."""
 
 
 @dataclass(slots=True)
@@ -24,6 +26,9 @@ class _Visit:
 
     size: tuple[int, int]
     gpu_type: str | None
+    batch: int | None = None
+    exchange_part: float = 0.0
+    """Of each step, with an elastic batch."""
     steps: float = 0.0
     seconds: float = 0.0
     told_steps: float = 0.0
@@ -41,14 +46,16 @@ class Telemetry:
     losses: tuple[float, ...] = ()
     stops: tuple[float, ...] = ()
     """Seconds of each change so far."""
+    noise_steps: tuple[float, ...] = ()
+    noise_scales: tuple[float, ...] = ()
     _visit: _Visit | None = field(default=None, repr=False)
 
-    def changed(self, allocation: Allocation) -> None:
-        """The job gets other tasks: another size, or other places."""
+    def changed(self, allocation: Allocation, batch: int | None = None, exchange_part: float = 0.0) -> None:
+        """The job gets other tasks, another size or other places, or another elastic batch."""
         size = (allocation.workers, allocation.servers)
         if self._visit is not None:
             self._close(self._visit)
-        self._visit = _Visit(size, allocation.gpu_type) if size[0] else None
+        self._visit = _Visit(size, allocation.gpu_type, batch, exchange_part) if size[0] else None
 
     def stopped(self, seconds: float) -> None:
         self.stops = (*self.stops, seconds)
@@ -62,29 +69,60 @@ class Telemetry:
         visit.seconds += seconds
         if visit.steps >= max(_FIRST_STEPS, visit.told_steps * _REFRESH):
             self._tell(visit, now)
+            self._tell_noise(training)
         if not self.loss_steps or training.step >= self.loss_steps[-1] * _LOSS_SPACING + 1.0:
             self._tell_loss(training)
 
     def _tell(self, visit: _Visit, now: float) -> None:
-        noise = self.options.speed_noise * float(self.random.standard_normal())
-        speed = visit.steps / visit.seconds * float(np.exp(noise))
-        sample = SpeedSample(*visit.size, speed, int(visit.steps), at=now, gpu_type=visit.gpu_type)
+        speed, exchange = self._measured(visit)
+        sample = SpeedSample(
+            *visit.size,
+            speed,
+            int(visit.steps),
+            at=now,
+            gpu_type=visit.gpu_type,
+            batch=visit.batch,
+            exchange_seconds=exchange,
+        )
         others = self.samples[:-1] if visit.told_steps else self.samples
         self.samples = (*others, sample)
         visit.told_steps = visit.steps
+
+    def _measured(self, visit: _Visit) -> tuple[float, float | None]:
+        """Steps per second with noise; of an elastic batch also the exchange in each step, with noise of its own."""
+        speed = visit.steps / visit.seconds
+        errors = [self.options.speed_noise * float(self.random.standard_normal())]
+        if visit.batch is None:
+            return speed * float(np.exp(errors[0])), None
+        errors.append(self.options.speed_noise * float(self.random.standard_normal()))
+        computing = (1.0 - visit.exchange_part) / speed * float(np.exp(errors[0]))
+        exchange = visit.exchange_part / speed * float(np.exp(errors[1]))
+        return 1.0 / (computing + exchange), exchange
+
+    def _tell_noise(self, training: Training) -> None:
+        """How noisy its gradients are, as the job estimates it."""
+        true = training.noise_scale()
+        if true is None or (self.noise_steps and training.step < self.noise_steps[-1] * _NOISE_SPACING):
+            return
+        error = self.options.noise_scale_noise * float(self.random.standard_normal())
+        self.noise_steps = (*self.noise_steps, training.step)
+        self.noise_scales = (*self.noise_scales, true * float(np.exp(error)))
 
     def _close(self, visit: _Visit) -> None:
         """Merge what was told of this stay with earlier ones at the same size."""
         if not visit.told_steps:
             return
         *others, newest = self.samples
-        here = (*visit.size, visit.gpu_type)
-        twin = next((old for old in others if (old.workers, old.servers, old.gpu_type) == here), None)
+        here = (*visit.size, visit.gpu_type, visit.batch)
+        twin = next((old for old in others if (old.workers, old.servers, old.gpu_type, old.batch) == here), None)
         if twin is None:
             return
         n_steps = twin.n_steps + newest.n_steps
         speed = (twin.n_steps * twin.steps_per_second + newest.n_steps * newest.steps_per_second) / n_steps
         merged = replace(newest, steps_per_second=speed, n_steps=n_steps)
+        if twin.exchange_seconds is not None and newest.exchange_seconds is not None:
+            both = twin.n_steps * twin.exchange_seconds + newest.n_steps * newest.exchange_seconds
+            merged = replace(merged, exchange_seconds=both / n_steps)
         self.samples = (*(old for old in others if old is not twin), merged)
 
     def _tell_loss(self, training: Training) -> None:

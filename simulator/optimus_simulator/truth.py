@@ -19,9 +19,16 @@ Shape = tuple[tuple[int, int], ...]
 class Training(Protocol):
     """One run of a job. `factor` is what stragglers and interference leave of its speed, in (0, 1]."""
 
+    batch: int | None
+    """Of a job with an elastic batch: the global batch that it trains with, set from outside."""
+
     @property
     def step(self) -> float:
-        """Steps done."""
+        """Steps done; scale-invariant ones with an elastic batch."""
+
+    @property
+    def updates(self) -> float:
+        """Steps done, each as it was, whatever its batch."""
 
     @property
     def is_done(self) -> bool: ...
@@ -40,6 +47,17 @@ class Training(Protocol):
 
     def loss(self) -> float | None:
         """The training loss without noise; None for a job that reports none."""
+
+    def noise_scale(self) -> float | None:
+        """tr(Σ)/|G|² now, in examples; None for a job with a fixed batch, which reports none."""
+
+    def exchange_part(self, shape: Shape) -> float:
+        """The part of each step with its present batch in which gradients travel, of a job with an elastic batch."""
+
+    def goodput(self, workers: int, batch: int) -> float:
+        """Scale-invariant steps per second that an oracle expects of that many workers, placed as well as can be, of a
+        job with an elastic batch; as it is now.
+        """
 
 
 class Truth(Protocol):
@@ -150,6 +168,11 @@ class ParametricTraining:
 
     truth: ParametricTruth
     step: float = 0.0
+    batch: int | None = None
+
+    @property
+    def updates(self) -> float:
+        return self.step
 
     @property
     def is_done(self) -> bool:
@@ -180,3 +203,14 @@ class ParametricTraining:
         if self.truth.loss_law is None or self.truth.epoch_steps is None:
             return None
         return self.truth.loss_law(self.step / self.truth.epoch_steps)
+
+    def noise_scale(self) -> float | None:
+        return None
+
+    def exchange_part(self, shape: Shape) -> float:
+        del shape
+        return 0.0
+
+    def goodput(self, workers: int, batch: int) -> float:
+        del batch  # it is fixed
+        return self.truth.oracle_speed(workers, 0)

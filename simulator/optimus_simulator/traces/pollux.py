@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from optimus_models.elastic_batch import ElasticBatch
 from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.profiles import GPUS_PER_NODE, Application, ProfiledTruth
@@ -19,8 +20,9 @@ _ONE_GPU = frozenset({"ncf"})
 """Applications that never ran on more than one GPU in the published simulations: their batch is too small for it."""
 
 
-def read_pollux(path: Path, *, profiles: Path | None = None, faithful: bool = False) -> Trace:
-    """A workload file; `profiles` defaults to the folder of that name beside the workloads' folder.
+def read_pollux(path: Path, *, profiles: Path | None = None, faithful: bool = False, elastic: bool = False) -> Trace:
+    """A workload file; `profiles` defaults to the folder of that name beside the workloads' folder. `elastic`: jobs let
+    their batch be chosen between the smallest and the largest that was measured.
 
     Raises:
         BadTrace: a file is missing or malformed.
@@ -29,15 +31,16 @@ def read_pollux(path: Path, *, profiles: Path | None = None, faithful: bool = Fa
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        jobs = in_order(_job(row, load_application(folder / row["application"]), faithful) for row in rows)
+        jobs = in_order(_job(row, load_application(folder / row["application"]), faithful, elastic) for row in rows)
     except (OSError, KeyError, ValueError) as error:
         raise BadTrace(f"{path}: not a Pollux workload ({error})") from error
     return Trace(path.stem, equal_nodes(NODES, Resources(gpus={GPU: GPUS_PER_NODE})), jobs)
 
 
-def _job(row: dict[str, str], application: Application, faithful: bool) -> TraceJob:
+def _job(row: dict[str, str], application: Application, faithful: bool, elastic: bool) -> TraceJob:
     batch, gpus = int(row["batch_size"]), int(row["num_replicas"])
-    most = 1 if application.name in _ONE_GPU else batch // application.min_local
+    limits = _limits(application) if elastic else None
+    most = 1 if application.name in _ONE_GPU else (limits.maximum if limits else batch) // application.min_local
     most = min(max(most, 1), NODES * GPUS_PER_NODE)
     spec = JobSpec(
         worker=TaskDemand(_WORKER, 1, max(most, gpus)),
@@ -48,10 +51,18 @@ def _job(row: dict[str, str], application: Application, faithful: bool) -> Trace
         requested_workers=gpus,
         requested_servers=0,
         family=application.name,
+        elastic_batch=limits,
     )
     return TraceJob(
         row["name"],
         float(row["time"]),
         spec,
-        ProfiledTruth(application, batch, whole_seconds=faithful, quirks=faithful),
+        ProfiledTruth(application, batch, whole_seconds=faithful, quirks=faithful, elastic=limits is not None),
     )
+
+
+def _limits(application: Application) -> ElasticBatch | None:
+    """None for one that the published simulations give a fixed batch, too."""
+    if application.name in _ONE_GPU:
+        return None
+    return ElasticBatch(application.initial_batch, application.max_batch, application.max_local)
