@@ -28,7 +28,7 @@ from optimus_scheduler.precedents import confidence, precedents, with_precedents
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Directive, Forecast, Interval, Job, JobState
+from optimus_scheduler.types import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
 
 _LINDY = 9.0
 """P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
@@ -40,6 +40,14 @@ _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 """Limits that the job's coordinator keeps to the step by itself."""
 
 
+class _Known(NamedTuple):
+    """A forecast and what it was made from."""
+
+    job: Job
+    fitted: Fitted
+    forecast: Forecast
+
+
 class RememberingForecaster:
     """Forecasts, remembering the fits of the call before: a job that told nothing new is not fitted again.
 
@@ -47,14 +55,28 @@ class RememberingForecaster:
     """
 
     def __init__(self) -> None:
-        self._fits = Fits()
+        self._fits, self._stops = Fits(), _Stops()
+        self._settings = Settings()
+        self._known: dict[str, _Known] = {}
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
-        stops = _stops(ordered)
-        return tuple(_outlook(job, fitted, stops, now, settings) for job, fitted in zip(ordered, fits, strict=True))
+        stops = self._stops.of(ordered)
+        before, self._known = self._known if self._settings == settings else {}, {}
+        self._settings = settings
+        return tuple(
+            self._outlook(job, fitted, stop, now, before.get(job.id))
+            for job, fitted, stop in zip(ordered, fits, stops, strict=True)
+        )
+
+    def _outlook(self, job: Job, fitted: Fitted, stop: float, now: float, before: _Known | None) -> Outlook:
+        """Forecast anew, unless the very same job was forecast from the same models and time makes no difference."""
+        is_same = before is not None and before.job is job and before.fitted is fitted and not _depends_on_time(job)
+        forecast = before.forecast if is_same and before is not None else _forecast(job, fitted, now, self._settings)
+        self._known[job.id] = _Known(job, fitted, forecast)
+        return _outlook(job, forecast, fitted.speeds, stop, now, self._settings)
 
 
 def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
@@ -67,24 +89,46 @@ def forecast(job: Job, now: float, settings: Settings) -> Outlook:
     return forecast_all([job], now, settings)[0]
 
 
-def _stops(jobs: Sequence[Job]) -> RescaleCost:
-    """What changes of size cost on this cluster: the newest ones of all jobs."""
-    return RescaleCost.fit([seconds for job in jobs for seconds in job.rescale_seconds[-_STOPS_PER_JOB:]])
+class _Stops:
+    """What changes of size cost: each job's own stops, seen against the newest ones of all jobs on this cluster."""
+
+    def __init__(self) -> None:
+        self._others: tuple[float, ...] = ()
+        self._cost = RescaleCost.fit()
+        self._known: dict[tuple[float, ...], float] = {}
+
+    def of(self, jobs: Sequence[Job]) -> list[float]:
+        """Predicted seconds of the next stop of each job."""
+        others = tuple([seconds for job in jobs for seconds in job.rescale_seconds[-_STOPS_PER_JOB:]])
+        if others != self._others:
+            self._others, self._cost, self._known = others, RescaleCost.fit(others), {}
+        return [self._one(job.rescale_seconds) for job in jobs]
+
+    def _one(self, seconds: tuple[float, ...]) -> float:
+        if seconds not in self._known:
+            self._known[seconds] = RescaleCost.fit(seconds, others=self._cost).predict()
+        return self._known[seconds]
 
 
-def _outlook(job: Job, fitted: Fitted, stops: RescaleCost, now: float, settings: Settings) -> Outlook:
-    speeds = fitted.speeds
+def _outlook(
+    job: Job, forecast: Forecast, speeds: Speeds, stop_seconds: float, now: float, settings: Settings
+) -> Outlook:
     return Outlook(
         job=job,
-        forecast=_forecast(job, fitted, now, settings),
+        forecast=forecast,
         speeds=speeds,
-        stop_seconds=RescaleCost.fit(job.rescale_seconds, others=stops).predict(),
+        stop_seconds=stop_seconds,
         waited_seconds=_waited_seconds(job, now),
         measured=_is_measured(job, now, settings),
         learning=speeds.model.confidence < settings.sure_speed,
         typical_seconds=settings.typical_seconds,
         held_seconds=_held_seconds(job, now),
     )
+
+
+def _depends_on_time(job: Job) -> bool:
+    """Whether its end is a matter of the clock."""
+    return job.spec.convergence.max_seconds is not None
 
 
 def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forecast:
@@ -156,7 +200,7 @@ def epoch_steps(job: Job) -> float | None:
     """Steps of an epoch: as the job says, or before that as the newest ended job of the same task said."""
     if job.steps_per_epoch is not None or not job.similar:
         return job.steps_per_epoch
-    newest, batch = job.similar[-1], job.spec.global_batch_size
+    newest, batch = job.similar[-1], job.spec.counted_batch
     if not (batch and newest.global_batch_size):
         return newest.steps_per_epoch
     return newest.steps_per_epoch * newest.global_batch_size / batch
@@ -164,7 +208,11 @@ def epoch_steps(job: Job) -> float | None:
 
 def rule_of(job: Job) -> Rule:
     """The job's rule as the models read it."""
-    rule = job.spec.convergence
+    return _as_rule(job.spec.convergence)
+
+
+@lru_cache(maxsize=4096)
+def _as_rule(rule: ConvergenceRule) -> Rule:
     return Rule(
         loss_decrease=rule.loss_decrease,
         relative=rule.relative,

@@ -16,6 +16,8 @@ MAX_PER_TASK = 16
 """Ended jobs remembered of one task, the newest: more add little, and each takes time in every fit."""
 MAX_TASKS = 512
 """Tasks remembered, those that ended last: with 16 jobs of at most 128 losses each, some 20 MB."""
+MAX_PRIORS = 128
+"""Priors remembered, those last asked for: of 16 runs each, some 8 MB."""
 LEAST_LOSSES = 5
 """A run that told fewer losses says nothing about the losses of others."""
 
@@ -51,23 +53,27 @@ class LossPriors:
     """Makes priors and keeps those last asked for. A prior is a function of its jobs: remembering changes nothing."""
 
     def __init__(self) -> None:
-        self._priors: dict[_PriorKey, Prior] = {}
-        self._used: dict[_PriorKey, Prior] = {}
-
-    def begin(self) -> None:
-        """A new round: what the round before did not ask for is forgotten."""
-        self._priors, self._used = self._used, {}
+        self._priors: OrderedDict[_PriorKey, Prior] = OrderedDict()
 
     def of(self, job: Job) -> Prior | None:
-        """What the ended jobs `job.similar` say of its losses; None when there are none, or nobody knows its epochs."""
-        if not job.similar or not job.steps_per_epoch:
+        """What the ended jobs `job.similar` say of its losses; None when that is nothing (see `has_prior`)."""
+        if not job.steps_per_epoch or not has_prior(job):
             return None
         key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project
-        prior = self._used.get(key) or self._priors.get(key)
+        prior = self._priors.pop(key, None)
         if prior is None:
             prior = Prior.of(_finished_run(ended, job.steps_per_epoch, job.spec.project) for ended in job.similar)
-        self._used[key] = prior
+        self._priors[key] = prior
+        if len(self._priors) > MAX_PRIORS:
+            self._priors.popitem(last=False)
         return prior
+
+
+def has_prior(job: Job) -> bool:
+    """Whether ended jobs say something of its losses: it knows its epochs and has some, and one of them had enough."""
+    if not job.similar or not job.steps_per_epoch or not job.losses:
+        return False
+    return any(len(ended.losses) >= LEAST_LOSSES for ended in job.similar)
 
 
 def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimus_scheduler.policies.candidates import BoolArray, Candidates
+from optimus_scheduler.policies.filling import SLACK, Filling
 from optimus_scheduler.policies.ladders import FloatArray, IntArray
 
 
@@ -51,17 +52,13 @@ def hand_out(
     return HandedOut(row, room, price)
 
 
-def slack(room: FloatArray) -> FloatArray:
-    """By how much an amount may exceed the room: sums of fractions of cores are not exact."""
-    return np.full_like(room, 1e-9)
-
-
 def envelope(candidates: Candidates, start: IntArray) -> IntArray:
     """Rows from each job's start up that lie on the concave envelope of its worth, as long as it rises."""
     index = np.arange(len(candidates))
     rows = index[index >= start[candidates.job]]
     # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
     rows = rows[_rises(candidates, rows)]
+    done: list[IntArray] = []
     while True:
         job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
         slope = np.diff(worth) / np.maximum(np.diff(cost), 1e-15)
@@ -69,8 +66,12 @@ def envelope(candidates: Candidates, start: IntArray) -> IntArray:
         below = np.zeros(len(rows), dtype=bool)
         below[1:-1] = same[:-1] & same[1:] & (slope[:-1] <= slope[1:] * (1 + 1e-12))
         if not below.any():
-            return rows
-        rows = rows[~below]
+            return np.sort(np.concatenate([*done, rows])) if done else rows
+        # Only jobs that have lost a size are looked at again.
+        again = np.zeros(len(start), dtype=bool)
+        again[job[below]] = True
+        done.append(rows[~again[job]])
+        rows = rows[again[job] & ~below]
 
 
 def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
@@ -109,18 +110,18 @@ def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
 
 def _take(steps: Steps, row: IntArray, room: FloatArray) -> tuple[IntArray, FloatArray, float]:
     """Take steps in order of gain. One that does not fit ends its job's growth; smaller ones of others may fit."""
-    left, tolerance = np.arange(len(steps.job)), slack(room)
+    left = np.arange(len(steps.job))
     price, some_left_out = 0.0, False
     while len(left):
         total = np.cumsum(steps.demand[left], axis=0)
-        too_much = (total > room + tolerance).any(axis=1)
+        too_much = (total > room + SLACK).any(axis=1)
         count = int(np.argmax(too_much)) if too_much.any() else len(left)
         taken, left = left[:count], left[count:]
         if count:
             np.maximum.at(row, steps.job[taken], steps.to[taken])
             room = room - total[count - 1]
             price = float(steps.gain[taken[-1]])
-        misfits = np.asarray((steps.demand[left] > room + tolerance).any(axis=1))
+        misfits = np.asarray((steps.demand[left] > room + SLACK).any(axis=1))
         some_left_out |= bool(misfits.any())
         left = left[_before_first(misfits, steps.job[left])]
     return row, room, price if some_left_out else 0.0
@@ -129,19 +130,14 @@ def _take(steps: Steps, row: IntArray, room: FloatArray) -> tuple[IntArray, Floa
 def _fill(
     candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, least_task_gain: float
 ) -> tuple[IntArray, FloatArray]:
-    """Use what is left for sizes beside the envelopes, always the largest gain that fits."""
-    index, tolerance = np.arange(len(candidates)), slack(room)
+    """Use what is left for sizes beside the envelopes, always the largest gain that fits.
+
+    A size that does not fit at some point, or is not worth it beside what its job has then, is out for good.
+    """
+    index = np.arange(len(candidates))
     above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
-    while len(above):
-        now = row[candidates.job[above]]
-        fits = (demand[above] - demand[now] <= room + tolerance).all(axis=1)
-        rises = (above > now) & (candidates.worth[above] > candidates.worth[now])
-        rises &= candidates.is_worthwhile(now, above, least_task_gain)
-        above, now = above[fits & rises], now[fits & rises]
-        if not len(above):
-            break
-        best = int(np.argmax(candidates.gain(now, above)))
-        chosen = above[best]
-        room = room - (demand[chosen] - demand[now[best]])
-        row[candidates.job[chosen]] = chosen
+    if len(above):
+        filling = Filling(candidates, demand, row, room, least_task_gain)
+        filling.fill(above)
+        return filling.row, filling.room
     return row, room

@@ -11,7 +11,7 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.policies.candidates import Candidates
 from optimus_scheduler.policies.hand_out import HandedOut
-from optimus_scheduler.policies.ladders import FloatArray
+from optimus_scheduler.policies.ladders import FloatArray, IntArray
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Allocation, Reason
 
@@ -39,18 +39,14 @@ def grants(
 class _Explanation:
     def __init__(self, table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings) -> None:
         self._table, self._result, self._demand, self._settings = table, result, demand, settings
-        index = np.arange(len(table))
         # At the price of a share that this round came to, each job's best size if changing were free.
-        surplus = table.plain - result.price * table.cost
-        order = np.lexsort((-index, surplus, table.job))
-        self._ideal = order[table.first[1:] - 1]
+        self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
         row = result.row[table.job]
-        above = index > row
+        above = np.flatnonzero(np.arange(len(table)) > row)
         gains = np.full(len(table), -np.inf)
         shares = np.maximum(table.cost[above] - table.cost[row[above]], 1e-15)
         gains[above] = (table.plain[above] - table.plain[row[above]]) / shares
-        order = np.lexsort((-index, gains, table.job))
-        self._next = order[table.first[1:] - 1]
+        self._next = first_of_largest(gains, table)
         self._next_gain = gains[self._next]
 
     def grant(self, outlook: Outlook, j: int) -> Grant:
@@ -90,3 +86,11 @@ class _Explanation:
 
     def _size(self, outlook: Outlook, row: int) -> Allocation:
         return outlook.size(int(self._table.workers[row]), int(self._table.servers[row]))
+
+
+def first_of_largest(values: FloatArray, table: Candidates) -> IntArray:
+    """(n,) of each job the first of the rows with its largest value; `values` (k,)."""
+    largest = np.maximum.reduceat(values, table.first[:-1])
+    rows = np.flatnonzero(values == largest[table.job])
+    job = table.job[rows]
+    return np.asarray(rows[np.concatenate([[True], job[1:] != job[:-1]])])
