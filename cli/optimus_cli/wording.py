@@ -94,8 +94,10 @@ def percent(fraction: float | None) -> str:
 
 
 def tasks(allocation: Allocation) -> str:
-    """Workers and servers: `3w+2p`, or `3w+2p a100` on GPUs."""
+    """Workers and servers: `3w+2p`, or `3w+2p a100` on GPUs; `3w` without servers (all-reduce)."""
     on = f" {allocation['gpu_type']}" if allocation.get("gpu_type") else ""
+    if allocation["workers"] and not allocation["servers"]:
+        return f"{allocation['workers']}w{on}"
     return f"{allocation['workers']}w+{allocation['servers']}p{on}"
 
 

@@ -195,7 +195,9 @@ def _ignore(status: JobStatus, _event: Event) -> Outcomes:
 def _grant(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, TasksGranted)
     directive = Directive.RUN if status.directive is Directive.PAUSE else status.directive
-    words = f"{event.allocation.workers} workers and {event.allocation.servers} servers"
+    words = f"{event.allocation.workers} workers"
+    if event.allocation.servers:
+        words += f" and {event.allocation.servers} servers"
     return replace(status, directive=directive), (EmitEvent("TasksGranted", f"The job was given {words}."),)
 
 

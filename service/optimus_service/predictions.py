@@ -148,7 +148,8 @@ def predictions_body(
     ahead = outlook(record, latest)
     total_steps = interval(believed.get("total_steps"))
     fitted = Fits().of([job], settings)[0]
-    allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in question.servers]
+    servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
+    allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
     found = sizes(job.spec, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), settings)
     is_priced = has_prices(settings)
     return PredictionsBody(

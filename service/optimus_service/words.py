@@ -25,8 +25,9 @@ def span(seconds: IntervalBody) -> str:
 
 
 def size(allocation: AllocationBody) -> str:
-    """3 workers and 1 server."""
-    return f"{counted(allocation.workers, 'worker')} and {counted(allocation.servers, 'server')}"
+    """3 workers and 1 server; 3 workers, if there are no servers."""
+    workers = counted(allocation.workers, "worker")
+    return f"{workers} and {counted(allocation.servers, 'server')}" if allocation.servers else workers
 
 
 def counted(count: int, thing: str) -> str:

@@ -100,6 +100,13 @@ class TaskDemandBody(Body):
         return self
 
 
+class ServerDemandBody(TaskDemandBody):
+    """How many parameter servers the job may have, none for all-reduce, and what one of them needs."""
+
+    min: int = Field(default=1, ge=0, le=MAX_TASKS)
+    max: int = Field(default=16, ge=0, le=MAX_TASKS)
+
+
 class LossDecreaseBody(Body):
     """Converged when the fitted loss falls by less than `below` per epoch, for `patience_epochs` epochs in a row."""
 
@@ -194,7 +201,9 @@ class JobSpecBody(Body):
         default=None, max_length=4096, description="absolute path that tasks run in and import from"
     )
     mode: Literal["sync", "async"] = "sync"
-    architecture: Literal["ps"] = "ps"
+    architecture: Literal["ps", "allreduce"] = Field(
+        default="ps", description="allreduce: no servers, the workers sum their gradients among themselves (DDP)"
+    )
     global_batch_size: int | None = Field(
         default=None,
         ge=1,
@@ -216,7 +225,7 @@ class JobSpecBody(Body):
         description="evaluate every so many epochs; default: every epoch with a target_metric, else only at the end",
     )
     workers: TaskDemandBody = TaskDemandBody()
-    servers: TaskDemandBody = TaskDemandBody()
+    servers: ServerDemandBody = ServerDemandBody()
     priority: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
     deadline_seconds: float | None = Field(
         default=None, gt=0, le=1e9, allow_inf_nan=False, description="after submission; see also `deadline`"
@@ -238,8 +247,9 @@ class JobSpecBody(Body):
         allow_inf_nan=False,
         description="a worker whose code takes longer for one micro-batch is replaced; default: learned, 60 at least",
     )
-    compression: Literal["none", "fp16", "bf16", "int8", "topk"] = Field(
-        default="none", description="how workers write gradients on the wire, see docs/training.md"
+    compression: Literal["none", "fp16", "bf16", "int8", "topk", "powersgd"] = Field(
+        default="none",
+        description="how gradients travel, see docs/training.md; int8 and topk to servers, powersgd among workers only",
     )
     compression_keep: float | None = Field(
         default=None, gt=0, le=1, allow_inf_nan=False, description="fraction of values that topk sends; default: 0.01"
@@ -261,6 +271,29 @@ class JobSpecBody(Body):
             if name.startswith("OPTIMUS_"):
                 raise ValueError(f"{name[:100]!r}: names that start with OPTIMUS_ are reserved")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_servers_unless_said(cls, value: object) -> object:
+        """An all-reduce job need not say that it has none."""
+        if isinstance(value, dict) and value.get("architecture") == "allreduce" and value.get("servers") in (None, {}):
+            return {**value, "servers": {"min": 0, "max": 0}}
+        return value
+
+    @model_validator(mode="after")
+    def _fits_its_architecture(self) -> Self:
+        if self.architecture == "allreduce":
+            if self.servers.max > 0:
+                raise ValueError("an all-reduce job has no servers: leave them out, or give min 0 and max 0")
+            if self.mode != "sync":
+                raise ValueError("an all-reduce job is sync: its workers sum their gradients at every step")
+            if self.compression in ("int8", "topk"):
+                raise ValueError(f"compression {self.compression} is for servers; all-reduce has fp16, bf16, powersgd")
+        elif self.servers.min < 1:
+            raise ValueError("a job without servers says architecture: allreduce")
+        elif self.compression == "powersgd":
+            raise ValueError("compression powersgd is for architecture: allreduce")
+        return self
 
     @field_validator("gpu_types")
     @classmethod
@@ -638,7 +671,7 @@ class SampleBody(Body):
     rank: int = Field(ge=0, lt=MAX_TASKS)
     sequence: Count = Field(description="counts the records of this rank in this membership epoch")
     workers: int = Field(ge=1, le=MAX_TASKS)
-    servers: int = Field(ge=1, le=MAX_TASKS)
+    servers: int = Field(ge=0, le=MAX_TASKS)
     at: PosixSeconds = Field(description="POSIX seconds at the end of the last step")
     step: Count = Field(description="steps of the job completed at the end of this record")
     n_steps: int = Field(default=1, ge=1, le=10**6)
