@@ -10,23 +10,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from optimus_workers.sampler import Indices, slot_indices, step_indices
+from optimus_workers.sampler import slot_indices, step_indices
 from optimus_workers.task import TrainingTask
+from optimus_workers.worker.batches import Batches, Slot
+from optimus_workers.worker.device import ComputeOptions
 from optimus_workers.worker.flat import FlatModel
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One piece of a step's work: its examples, its share of the batch, the seed of its randomness."""
-
-    indices: Indices
-    weight: float
-    seed: int
 
 
 @dataclass(slots=True)
@@ -64,41 +58,54 @@ def async_slots(task: TrainingTask, seed: int, step: int) -> list[Slot]:
 
 
 def compute_slots(
-    task: TrainingTask, flat: FlatModel, slots: Sequence[Slot], after_each: Callable[[], None]
+    task: TrainingTask,
+    flat: FlatModel,
+    slots: Sequence[Slot],
+    after_each: Callable[[], None],
+    *,
+    batches: Batches | None = None,
+    options: ComputeOptions | None = None,
+    last_pass: AbstractContextManager[object] | None = None,
 ) -> Computed:
-    """Leave the weighted sum of the slots' gradients in `flat.push`.
+    """Leave the weighted sum of the slots' gradients in `flat.push` (on a GPU: on their way there).
 
-    Raises what the user's code raises, and what `after_each` (called after each slot) does.
+    `last_pass`: the context in which gradients become final. Raises what the user's code raises, and what `after_each`
+    (called after each slot) does.
     """
     computed = Computed()
+    started_at = time.perf_counter()
+    batches = batches or Batches(task, flat.device)
+    options = options or ComputeOptions()
     flat.begin()
     flat.model.train()
-    total = 0.0
+    losses: list[Tensor] = []
     for slot in slots:
-        loss = _compute_slot(task, flat, slot, computed)
-        total += loss * len(slot.indices)
-        computed.n_examples += len(slot.indices)
+        with last_pass if last_pass and slot is slots[-1] else nullcontext():
+            losses.append(_compute_slot(task, flat, slot, batches, options, computed))
         after_each()
-    computed.loss = total / computed.n_examples if computed.n_examples else 0.0
+    # Read after all are queued: a GPU need not wait for this process between two slots.
+    totals = [float(loss) * len(slot.indices) for loss, slot in zip(losses, slots, strict=True)]
+    computed.n_examples = sum(len(slot.indices) for slot in slots)
+    computed.loss = sum(totals) / computed.n_examples if slots else 0.0
+    computed.compute_seconds = time.perf_counter() - started_at - computed.data_seconds
     return computed
 
 
-def _compute_slot(task: TrainingTask, flat: FlatModel, slot: Slot, computed: Computed) -> float:
-    """Add one slot to `flat.push`; its mean loss."""
+def _compute_slot(
+    task: TrainingTask, flat: FlatModel, slot: Slot, batches: Batches, options: ComputeOptions, computed: Computed
+) -> Tensor:
+    """Add one slot to the push; its mean loss."""
     started_at = time.perf_counter()
-    torch.manual_seed(slot.seed)
-    batch = task.batch(slot.indices.tolist())
-    got_data_at = time.perf_counter()
+    batch = batches.take(slot)
+    computed.data_seconds += time.perf_counter() - started_at
     with torch.no_grad():
         flat.write_buffers()
-    loss = task.loss(flat.model, batch)
+    with options.forward(flat.device):
+        loss = task.loss(flat.model, batch)
     torch.autograd.backward(loss * slot.weight)
     with torch.no_grad():
         flat.add_buffers(slot.weight)
-    value = float(loss.detach())
-    computed.data_seconds += got_data_at - started_at
-    computed.compute_seconds += time.perf_counter() - got_data_at
-    return value
+    return loss.detach()
 
 
 def evaluate(task: TrainingTask, flat: FlatModel) -> dict[str, float]:
@@ -106,7 +113,11 @@ def evaluate(task: TrainingTask, flat: FlatModel) -> dict[str, float]:
     model: nn.Module = flat.model
     if task.evaluate is None:
         return {}
-    with torch.no_grad():
-        flat.write_buffers()
-        model.eval()
-        return {name: float(value) for name, value in task.evaluate(model).items()}
+    flat.staging.begin()
+    try:
+        with torch.no_grad():
+            flat.write_buffers()
+            model.eval()
+            return {name: float(value) for name, value in task.evaluate(model).items()}
+    finally:
+        flat.staging.end()

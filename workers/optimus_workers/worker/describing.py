@@ -17,6 +17,7 @@ from optimus_workers.errors import ServiceAway, ServiceRefused, TaskError
 from optimus_workers.profiling import describe
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
+from optimus_workers.worker.device import to_device
 from optimus_workers.worker.flat import FlatModel
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def describe_task(task: TrainingTask, flat: FlatModel) -> dict[str, Any] | None:
     if flat.n_parameters > MAX_PARAMETERS:
         return None
     try:
-        example = _first_tensor(task.batch([0]))
+        example = to_device(_first_tensor(task.batch([0])), flat.device)
         with torch.random.fork_rng(devices=[]):
             network = None if example is None else describe(flat.model, example)
     except TaskError as error:

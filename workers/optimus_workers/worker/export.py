@@ -17,8 +17,8 @@ def export_model(flat: FlatModel, job_directory: Path) -> Path:
     """Write the model's `state_dict` with its parameters and buffers as they are. Raises `OSError`."""
     path = job_directory / MODEL_NAME
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    # Clones: the parameters are views of one vector, and the format wants each tensor to have its own memory.
-    state = {name: tensor.detach().clone() for name, tensor in flat.model.state_dict().items()}
+    # Copies: the parameters are views of one vector, and the format wants each tensor to have its own memory.
+    state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in flat.model.state_dict().items()}
     try:
         save_file(state, temporary)
     except SafetensorError as error:

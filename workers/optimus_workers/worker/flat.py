@@ -63,6 +63,7 @@ class FlatModel:
         """Where each of `trained` lies."""
         self._fill()
         self.staging = staging(self.values, self.push)
+        self.values, self.push = self.staging.travelling
         self.device = self.staging.values.device
         self.model.to(self.device)
         self._bind()

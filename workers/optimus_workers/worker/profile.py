@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable
+
+from torch import Tensor, nn
 
 from optimus_workers.parameter_groups import parameter_groups
 from optimus_workers.task import TrainingTask
 from optimus_workers.wire.messages import TaskProfile, UpdateGroup, UpdateRule
 from optimus_workers.worker.flat import FlatModel
+from optimus_workers.worker.staging import OnePlace, Staging
 from optimus_workers.worker.user_code import users
 
 
-def make_flat(task: TrainingTask, model: nn.Module) -> tuple[FlatModel, tuple[UpdateGroup, ...]]:
+def make_flat(
+    task: TrainingTask, model: nn.Module, staging: Callable[[Tensor, Tensor], Staging] = OnePlace
+) -> tuple[FlatModel, tuple[UpdateGroup, ...]]:
     """The model as one vector, group by group, and how each group is updated (none: all alike)."""
     groups = parameter_groups(task, model)
-    flat = FlatModel(model, [group.parameters for group in groups])
+    flat = FlatModel(model, [group.parameters for group in groups], staging)
     updates = tuple(
         UpdateGroup(first, end, group.learning_rate_scale, group.weight_decay)
         for group, (first, end) in zip(groups, flat.group_ranges, strict=True)

@@ -52,6 +52,8 @@ class Exchanged:
     received_bytes: int = 0
     version: int = 0
     """Of the parameters that came; async mode: the oldest over the servers."""
+    ended_at: float = 0.0
+    """`time.perf_counter` when all was there."""
 
 
 class Session:
@@ -206,14 +208,16 @@ class Session:
             link.allow_writing()
 
     @property
-    def is_over(self) -> bool:
-        """`wait` would not wait for parameters any more."""
-        return self._all_complete() or any(link.error is not None for link in self._links)
+    def needs_attention(self) -> bool:
+        """`wait` should be called by now: the parameters are here, a connection is lost, others wait for this one."""
+        if any(link.error is not None for link in self._links) or self._all_complete():
+            return True
+        return self._clips and self._all_squares_told()
 
     def wait(self) -> Exchanged:
         """What came of a push, once the new parameters are here. Raises what ended a connection."""
         if self._clips:
-            self._wait(lambda: all(link.squares is not None for link in self._links if link.n_squares))
+            self._wait(self._all_squares_told)
             self._clip(self._step)
         self._wait(self._all_complete)
         return self._exchanged()
@@ -221,6 +225,9 @@ class Session:
     @property
     def _clips(self) -> bool:
         return self._max_gradient_norm is not None
+
+    def _all_squares_told(self) -> bool:
+        return all(link.squares is not None for link in self._links if link.n_squares)
 
     def _all_complete(self) -> bool:
         return all(link.is_complete for link in self._links)
@@ -244,6 +251,7 @@ class Session:
             sent_bytes=now_sent - sent,
             received_bytes=now_received - received,
             version=self.version,
+            ended_at=ended_at,
         )
 
     def _clip(self, step: int) -> None:

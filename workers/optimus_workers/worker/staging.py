@@ -29,6 +29,8 @@ class Staging(Protocol):
 
     values: Tensor
     gradients: Tensor
+    travelling: tuple[Tensor, Tensor]
+    """Values and pushes as they are sent and received."""
     can_receive_early: bool
     """Parameters may be received while the model still computes with the old ones."""
 
@@ -51,7 +53,7 @@ class OnePlace:
     can_receive_early = False
 
     def __init__(self, values: Tensor, push: Tensor) -> None:
-        self.values, self.gradients = values, push
+        self.values, self.gradients = self.travelling = values, push
 
     def ready(self, chunks: Sequence[Range]) -> None:
         """They are there."""
@@ -88,7 +90,7 @@ class TwoPlaces:
     can_receive_early = True
 
     def __init__(self, values: Tensor, push: Tensor, device: torch.device, streams: Streams) -> None:
-        self._host_values, self._host_push = values, push
+        self._host_values, self._host_push = self.travelling = values, push
         self.values = values.to(device, copy=True)
         self.gradients = torch.zeros(len(push), device=device)
         self._streams = streams
@@ -178,11 +180,13 @@ class NoStreams:
         """They are through."""
 
 
-def stage(values: Tensor, push: Tensor, device: torch.device) -> Staging:
-    """What suits the device."""
+def stage(device: torch.device, values: Tensor, push: Tensor, *, servers: bool = True) -> Staging:
+    """What suits the device. Without `servers` on CPUs, vectors travel from GPU to GPU and are there only."""
     if device.type == "cpu":
         return OnePlace(values, push)
     torch.cuda.set_device(device)
+    if not servers:
+        return OnePlace(values.to(device), push.to(device))
     for vector in (values, push):
         pin(vector)
     return TwoPlaces(values, push, device, CudaStreams(device))

@@ -5,6 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
 
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.loading import load_task
@@ -33,14 +38,18 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.sockets import Transport
+from optimus_workers.worker.batches import Batches, Slot
 from optimus_workers.worker.compressor import make_compressor
 from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
 from optimus_workers.worker.describing import tell_network
+from optimus_workers.worker.device import ComputeOptions
 from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
+from optimus_workers.worker.hooks import GradientHooks
 from optimus_workers.worker.inbox import Inbox, Interrupted
 from optimus_workers.worker.profile import make_flat, task_profile
 from optimus_workers.worker.session import DataOptions, Exchanged, Session
+from optimus_workers.worker.staging import Staging, stage
 from optimus_workers.worker.user_code import users
 from optimus_workers.worker.watchdog import Watchdog
 
@@ -61,6 +70,8 @@ class Training:
         self._inbox = inbox
         self._send = send
         self._seed = int(environment.spec.get("seed", 0))
+        self._compute_options = ComputeOptions.from_spec(environment.spec)
+        self._compute_options.prepare_process()
         self._session: Session | None = None
         self.host = ""
         """This machine's address, as the coordinator sees it."""
@@ -74,11 +85,21 @@ class Training:
         self._telemetry = Telemetry(client.post_telemetry)
         self._task = users(self._load)
         users(lambda: self._evaluations.check(self._task))
-        self._flat, groups = users(lambda: make_flat(self._task, self._task.build_model(self._seed)))
+        device = users(lambda: self._compute_options.choose_device(environment.rank))
+        self._flat, groups = users(
+            lambda: make_flat(self._task, self._task.build_model(self._seed), partial(self._stage, device))
+        )
+        log.info("computing on %s, %s", device, self._compute_options)
         if environment.rank == EVALUATING_RANK:
             tell_network(self._task, self._flat, client)
+        self._compute_options.prepare_model(self._flat.model)
+        self._batches = Batches(self._task, device)
+        self._hooks = GradientHooks(self._flat.trained)
         self.profile = task_profile(self._task, self._flat, groups)
         self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
+
+    def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
+        return stage(device, values, push)
 
     def _load(self) -> TrainingTask:
         spec = self._environment.spec
@@ -130,7 +151,10 @@ class Training:
         self.halt()
         self._inbox.check()
         limit = self.profile.update.max_gradient_norm
-        session = Session(join, self._flat.parameter_floats, self._options, self._compressor, limit)
+        flat = self._flat
+        flat.staging.end()
+        ranges = flat.parameter_ranges if self._compute_options.overlap else ()
+        session = Session(join, flat.parameter_floats, self._options, self._compressor, limit, ranges, flat.staging)
         self._session = session
         self._inbox.check()
         session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
@@ -155,11 +179,15 @@ class Training:
         if session is None or session.join.epoch != go.epoch:
             return
         started_at = time.perf_counter()
-        computed = self._compute(session.join, go.step)
-        self._clip_own(session.join)
         used_version = session.version
         learning_rate = users(lambda: self._task.learning_rate(go.step))
-        exchanged = session.push_and_pull(go.step, learning_rate, self._flat.push)
+        session.begin_push(go.step, learning_rate, self._flat.push)
+        computed = self._compute(session, go.step)
+        session.finish_push()
+        self._fetch_ahead(session, go.step + 1)
+        fetched_at = time.perf_counter()
+        exchanged = session.wait()
+        computed.data_seconds += max(0.0, fetched_at - exchanged.ended_at)
         self.newest_version = max(self.newest_version, exchanged.version)
         if self._compressor is not None:
             self._compressor.completed(exchanged.version)
@@ -168,25 +196,54 @@ class Training:
         seconds = time.perf_counter() - started_at
         self._record(session.join, go.step, computed, exchanged, seconds, staleness)
 
-    def _clip_own(self, join: Join) -> None:
-        """Async: each worker clips what it pushes. Sync: the servers clip the sum."""
-        limit = self.profile.update.max_gradient_norm
-        if join.is_async and limit is not None:
-            clip(self._flat.push[: self._flat.parameter_floats], limit, block_floats(self._flat.total_floats))
-
-    def _compute(self, join: Join, step: int) -> Computed:
-        def after_each() -> None:
-            self._watchdog.sign()
-            self._pacer.pace()
-            self._inbox.check()
-
-        if join.is_async:
-            slots = async_slots(self._task, self._seed, step)
-        else:
-            slots = sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot)
+    def _compute(self, session: Session, step: int) -> Computed:
+        """Leave the gradients in `flat.push`; those of the last slot are pushed while they are made."""
+        slots = self._slots(session.join, step)
+        clips_own = session.join.is_async and self._max_gradient_norm is not None
+        tells = self._compute_options.overlap and not clips_own
         self._watchdog.begin()
         try:
-            return users(lambda: compute_slots(self._task, self._flat, slots, after_each))
+            computed = users(
+                lambda: compute_slots(
+                    self._task,
+                    self._flat,
+                    slots,
+                    self._after_slot,
+                    batches=self._batches,
+                    options=self._compute_options,
+                    last_pass=self._hooks.telling(session.gradient_ready) if tells else nullcontext(),
+                )
+            )
+            if clips_own:  # async: each worker clips what it pushes; sync: the servers clip the sum
+                flat = self._flat
+                gradients = flat.staging.gradients[: flat.parameter_floats]
+                clip(gradients, self._max_gradient_norm or 0.0, block_floats(flat.total_floats))
+            return computed
+        finally:
+            self._flat.staging.end()
+            self._watchdog.end()
+
+    @property
+    def _max_gradient_norm(self) -> float | None:
+        return self.profile.update.max_gradient_norm
+
+    def _slots(self, join: Join, step: int) -> list[Slot]:
+        if join.is_async:
+            return async_slots(self._task, self._seed, step)
+        return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot)
+
+    def _after_slot(self) -> None:
+        self._watchdog.sign()
+        self._pacer.pace()
+        self._inbox.check()
+
+    def _fetch_ahead(self, session: Session, step: int) -> None:
+        """Fetch batches of the next step while this one's parameters arrive. Async, nobody knows which step is next."""
+        if session.join.is_async or not self._compute_options.overlap:
+            return
+        self._watchdog.begin()
+        try:
+            users(lambda: self._batches.fetch_ahead(self._slots(session.join, step), lambda: session.needs_attention))
         finally:
             self._watchdog.end()
 
