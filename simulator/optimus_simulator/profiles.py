@@ -1,7 +1,8 @@
 """Measured all-reduce jobs: step times by placement and statistical efficiency by epoch (the Pollux profiles).
 
 A job trains with a fixed target batch, or with one that is set from outside. Its progress is counted in
-*scale-invariant iterations*: what one step at the application's initial batch achieves. An epoch ends when its progress is reached.
+*scale-invariant iterations*: what one step at the application's initial batch achieves. An epoch ends when its progress
+is reached.
 
 References: Qiao et al., "Pollux", OSDI 2021, sections 3 and 5.3, and the files of its artifact.
 """
