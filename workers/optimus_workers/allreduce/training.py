@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
 from torch import Tensor
 
 from optimus_workers.allreduce.board import Board
@@ -41,6 +42,7 @@ from optimus_workers.wire.messages import (
 from optimus_workers.worker.compute import Computed, compute_slots, sync_slots
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.session import Exchanged
+from optimus_workers.worker.staging import Staging, stage
 from optimus_workers.worker.training import Answer, Training
 from optimus_workers.worker.user_code import UserCodeFailed, users
 
@@ -56,12 +58,18 @@ class GroupTraining(Training):
         self._compression = GroupCompression(environment.spec.get("compression") or "none")
         n_states = n_state_sections(self.profile.update)
         floats = self._flat.total_floats
-        self._sections: list[Tensor] = [self._flat.values, *(private_floats(floats) for _ in range(n_states))]
+        self._sections: list[Tensor] = [
+            self._flat.values,
+            *(private_floats(floats).to(self._flat.device) for _ in range(n_states)),
+        ]
         self._shared_task = self._task
         self._held: Holding | None = None
         """What the sections are a state of; None: of nothing whole."""
         # One at a time: two checkpoints at once would only slow each other down.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+
+    def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
+        return stage(device, values, push, servers=False)
 
     def deliver_at_once(self, message: Delivered) -> bool:
         """On the reading thread: whether the message is one that the main thread may be waiting for."""
@@ -156,7 +164,16 @@ class GroupTraining(Training):
         session.begin_step(len(slots))
         self._watchdog.begin()
         try:
-            computed = users(lambda: compute_slots(self._shared_task, self._flat, slots, after_each))
+            computed = users(
+                lambda: compute_slots(
+                    self._shared_task,
+                    self._flat,
+                    slots,
+                    after_each,
+                    batches=self._batches,
+                    options=self._compute_options,
+                )
+            )
             return computed, session.finish_step(computed)
         except UserCodeFailed as error:
             # A member that dies ends the backward passes of all others, within their own code.
