@@ -78,7 +78,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   "gpu_types" $tasks.gpuTypes
   "gang" $tasks.gang
   "queue" $tasks.queue
-  "training_jobs" .Values.trainingJobs.enabled -}}
+  "training_jobs" .Values.trainingJobs.enabled
+  "keep_objects_seconds" .Values.trainingJobs.keepSeconds -}}
 {{- with include "optimus.claim" . }}{{ $_ := set $found "jobs_claim" . }}{{ end -}}
 {{- with $tasks.priorityClassName }}{{ $_ := set $found "priority_class" . }}{{ end -}}
 {{- with $tasks.runtimeClassName }}{{ $_ := set $found "runtime_class" . }}{{ end -}}

@@ -1,13 +1,17 @@
-"""INSERT … ON CONFLICT, which SQLite and PostgreSQL share but SQLAlchemy offers per dialect."""
+"""INSERT … ON CONFLICT, which SQLite and PostgreSQL share but SQLAlchemy offers per dialect; limits of both."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import cast
 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from optimus_service.store.tables import Base
+
+_KEYS_AT_ONCE = 500
+"""SQLite allows so many parameters in one statement, and more."""
 
 
 def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
@@ -18,3 +22,10 @@ def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
     if session.get_bind().dialect.name == "postgresql":
         return postgresql.insert(row)
     return cast(postgresql.Insert, sqlite.insert(row))
+
+
+def chunks(keys: Collection[str]) -> Iterator[list[str]]:
+    """All of them, as many at a time as fit one statement."""
+    ordered = sorted(keys)
+    for first in range(0, len(ordered), _KEYS_AT_ONCE):
+        yield ordered[first : first + _KEYS_AT_ONCE]

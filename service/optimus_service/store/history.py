@@ -10,6 +10,7 @@ from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.types import Allocation
+from optimus_service.store.dialects import chunks
 from optimus_service.store.pages import Key, decode_cursor, make_page
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
 from optimus_service.store.tables import DecisionRow, EventRow, JobRow, RoundRow
@@ -30,6 +31,17 @@ def events(session: Session, job_id: str | None, cursor: str | None, limit: int)
     if job_id is not None:
         statement = statement.where(EventRow.job_id == job_id)
     return _page(session, "events", statement, EventRow, cursor, limit, _event)
+
+
+def latest_event_types(session: Session, event_types: Collection[str], job_ids: Collection[str]) -> dict[str, str]:
+    """See `Repository.latest_event_types`."""
+    found: dict[str, str] = {}
+    for chunk in chunks(job_ids):
+        chosen = EventRow.job_id.in_(chunk), EventRow.type.in_(sorted(event_types))
+        newest = select(func.max(EventRow.id)).where(*chosen).group_by(EventRow.job_id)
+        rows = session.execute(select(EventRow.job_id, EventRow.type).where(EventRow.id.in_(newest)))
+        found |= {job_id: kind for job_id, kind in rows if job_id is not None}
+    return found
 
 
 def add_round(session: Session, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:

@@ -12,14 +12,12 @@ from optimus_scheduler.lifecycle import EmitEvent, JobStatus, MarkFinished, Mark
 from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState
 from optimus_service.store import history
 from optimus_service.store.columns import join_float
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, Page
 from optimus_service.store.tables import JobRow
 
-_KEYS_AT_ONCE = 500
-"""SQLite allows so many parameters in one statement, and more."""
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 
 
@@ -76,12 +74,18 @@ def by_submission(session: Session, prefix: str, keys: Collection[str]) -> dict[
     has_prefix = JobRow.idempotency_key.startswith(prefix, autoescape=True)
     rows = session.scalars(select(JobRow).where(has_prefix, JobRow.state.in_(ACTIVE_STATES))).all()
     found = {row.idempotency_key: record(row) for row in rows}
-    missing = sorted(set(keys) - set(found))
-    for first in range(0, len(missing), _KEYS_AT_ONCE):
-        chunk = missing[first : first + _KEYS_AT_ONCE]
+    for chunk in chunks(set(keys) - set(found)):
         ended = session.scalars(select(JobRow).where(JobRow.idempotency_key.in_(chunk))).all()
         found |= {row.idempotency_key: record(row) for row in ended}
     return {key: job for key, job in found.items() if key is not None}
+
+
+def by_id(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord]:
+    """See `Repository.jobs_by_id`."""
+    found: dict[str, JobRecord] = {}
+    for chunk in chunks(job_ids):
+        found |= {row.id: record(row) for row in session.scalars(select(JobRow).where(JobRow.id.in_(chunk)))}
+    return found
 
 
 def set_spec(session: Session, job_id: str, spec: Document, now: float) -> JobRecord:

@@ -162,6 +162,11 @@ class Repository:
         with self._read() as session:
             return jobs.by_submission(session, prefix, keys)
 
+    def jobs_by_id(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
+        """Those of these jobs that there are."""
+        with self._read() as session:
+            return jobs.by_id(session, job_ids)
+
     def set_spec(self, job_id: str, spec: Document, now: float) -> JobRecord:
         """Replace what an active job's owner asked for: the next round decides by it.
 
@@ -452,6 +457,11 @@ class Repository:
         _check_limit(limit)
         with self._read() as session:
             return history.events(session, job_id, cursor, limit)
+
+    def latest_event_types(self, event_types: Collection[str], job_ids: Collection[str]) -> dict[str, str]:
+        """Which of these events has happened to each of these jobs last; jobs with none of them are left out."""
+        with self._read() as session:
+            return history.latest_event_types(session, event_types, job_ids)
 
     def add_round(self, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
         """Store a round and its decisions (their `id` and `round_id` are given here).

@@ -6,6 +6,7 @@
     object changed              ──▶ the job's limits, priority, convergence rule
     object deleted              ──▶ cancel its job
     job moved on                ──▶ the object's status
+    job without an object       ──▶ an object that shows it (`mirroring.py`)
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Mapping
 import structlog
 from pydantic import ValidationError
 
-from optimus_scheduler.lifecycle import CancelRequested, InvalidTransition
 from optimus_service.api.problems import Problem
 from optimus_service.api.services import Services
 from optimus_service.api.submission import submit
@@ -28,13 +28,17 @@ from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.clusters.kubernetes.watcher import Watcher
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.training_jobs.cancelling import cancel
 from optimus_service.training_jobs.definition import GROUP, PLURAL, VERSION
+from optimus_service.training_jobs.mirroring import Mirroring
 from optimus_service.training_jobs.translate import (
     KEY_PREFIX,
     TrainingJob,
     body_of,
     changed_spec,
     differs,
+    invalid_status,
+    is_ours,
     refused_status,
     status_of,
     training_job,
@@ -50,9 +54,11 @@ class TrainingJobController:
 
     def __init__(self, gateway: Gateway, settings: KubernetesSettings, services: Services) -> None:
         self._gateway = gateway
+        self._settings = settings
         self._services = services
         self._checks = TaskChecks(services.cluster.check_task)
         self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{settings.namespace}/{PLURAL}"
+        self._mirroring = Mirroring(gateway, settings, services, self._path)
         self._objects: Mirror[TrainingJob] = Mirror(training_job)
         self._watcher = Watcher(gateway, self._path, {}, self._objects, settings.watch_seconds)
         self._stopping = threading.Event()
@@ -74,10 +80,13 @@ class TrainingJobController:
 
     def _run(self) -> None:
         while not self._stopping.wait(_PERIOD_SECONDS):
-            if not self._services.leads() or self._watcher.problem is not None:
+            if not self._services.leads():
                 continue
             try:
-                self.sync()
+                if self._watcher.problem is None:
+                    self.sync()
+                else:
+                    self._mirroring.look_after_definition()
             except (ClusterUnavailable, DatabaseNotAvailable) as error:
                 _log.warning("training jobs could not be brought up to date", error=str(error))
             except Exception:  # noqa: BLE001 - the next pass tries again: a thread that died would be missed by nobody
@@ -88,13 +97,19 @@ class TrainingJobController:
     def sync(self) -> None:
         """Bring objects and jobs in step, once."""
         objects = self._objects.values()
-        jobs = self._services.repository.jobs_by_submission(KEY_PREFIX, [each.key for each in objects])
-        decisions = self._services.repository.latest_decisions([job.id for job in jobs.values()])
-        for each in objects:
-            status = self._handled(each, jobs.get(each.key), decisions)
-            if status is not None and differs(each.status, status):
-                self._write_status(each, status)
-        self._cancel_without_object({each.key for each in objects}, jobs)
+        own = [each for each in objects if each.mirrors is None]
+        made = [each for each in objects if each.mirrors is not None and is_ours(each, self._settings)]
+        jobs = self._services.repository.jobs_by_submission(KEY_PREFIX, [each.key for each in own])
+        self._cancel_without_object({each.key for each in own}, jobs)
+        shown = self._mirroring.sync(made, jobs)
+        pairs = [(each, jobs.get(each.key)) for each in own]
+        pairs += [(each, shown[each.uid]) for each in made if each.uid in shown]
+        ids = [job.id for _, job in pairs if job is not None]
+        decisions = self._services.repository.latest_decisions(ids)
+        for each, job in pairs:
+            status = self._handled(each, job, decisions)
+            if status is not None and differs(each.status, status) and not self._write_status(each, status):
+                self._mirroring.reopen(each.uid)
 
     def _handled(
         self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord]
@@ -114,14 +129,14 @@ class TrainingJobController:
     ) -> dict[str, object]:
         """The object's status, after its job was made or changed if that was to be done."""
         try:
-            body = body_of(found)
+            body = body_of(found, job)
             if job is None:
                 job, _ = submit(self._services, self._checks, body, found.key)
                 self._services.trigger_round("submit")
                 _log.info("job submitted by an object", job=job.id, object=found.name)
         except ValidationError as error:
             message = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            return refused_status(message, found.generation)
+            return self._invalid(found, job, decisions, message)
         except Problem as problem:
             return refused_status(_words(problem), found.generation)
         changed, fixed = changed_spec(job, body)
@@ -130,25 +145,28 @@ class TrainingJobController:
             self._services.trigger_round("changed")
         return status_of(job, decisions.get(job.id), found.generation, fixed)
 
+    @staticmethod
+    def _invalid(
+        found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord], message: str
+    ) -> dict[str, object]:
+        if job is None:
+            return refused_status(message, found.generation)
+        return invalid_status(job, decisions.get(job.id), message, found.generation)
+
     def _cancel_without_object(self, keys: set[str], jobs: Mapping[str, JobRecord]) -> None:
         for key, job in jobs.items():
-            if key in keys or job.state.is_final:
-                continue
-            has_tasks = bool(self._services.repository.tasks(job_id=job.id))
-            event = CancelRequested(has_tasks=has_tasks)
-            try:
-                cancelled = self._services.repository.advance_job(job.id, event, self._services.clock())
-            except InvalidTransition:
-                continue  # it is being cancelled, or has just ended
-            self._services.hub.notify(job.id, cancelled.generation)
-            self._services.trigger_round("cancel")
+            if key not in keys and not job.state.is_final:
+                cancel(self._services, job)
 
-    def _write_status(self, found: TrainingJob, status: dict[str, object]) -> None:
+    def _write_status(self, found: TrainingJob, status: dict[str, object]) -> bool:
+        """Whether it is there now."""
         try:
             self._gateway.patch(f"{self._path}/{found.name}/status", {"metadata": {"uid": found.uid}, "status": status})
         except ApiRefused as error:
             if not (error.is_missing or error.is_conflict):  # it is gone meanwhile, or another one of its name
                 _log.warning("a status could not be written", object=found.name, error=str(error))
+            return False
+        return True
 
 
 def _words(problem: Problem) -> str:

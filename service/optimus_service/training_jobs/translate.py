@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +10,20 @@ from typing import Any
 
 from optimus_scheduler.types import Role
 from optimus_service.api.schemas import JobSpecBody
-from optimus_service.clusters.kubernetes.names import JOB, ROLE, short
+from optimus_service.clusters.kubernetes.names import (
+    INSTALLATION,
+    JOB,
+    JOB_ID,
+    PREFIX,
+    ROLE,
+    installation,
+    job_id_of,
+    job_labels,
+    short,
+)
+from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.training_jobs.definition import GROUP, KIND, VERSION
 from optimus_service.views import outlook
 
 Json = dict[str, Any]
@@ -18,6 +31,10 @@ KEY_PREFIX = "trainingjob:"
 """Of the idempotency key under which an object's job is stored."""
 MUTABLE = ("workers", "servers", "priority", "convergence")
 """What of a running job its owner may change by changing the object."""
+_HIDDEN = ("environment",)
+"""Of a job's specification, what may be secret: objects are read by more people than a job's owner."""
+MIRRORED = f"{PREFIX}/mirrored"
+"""Label of an object that the service made for a job which was submitted by REST."""
 _LONGEST_NAME = 63
 
 
@@ -30,6 +47,10 @@ class TrainingJob:
     generation: int
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
+    mirrors: str | None = None
+    """The job that this object was made to show; None: the object itself is the job's origin."""
+    installation: str | None = None
+    """Which installation made it, if one did."""
 
     @property
     def key(self) -> str:
@@ -47,17 +68,64 @@ def training_job(found: Json) -> TrainingJob | None:
         metadata.get("generation", 1),
         found.get("spec") or {},
         found.get("status") or {},
+        mirrored_job(metadata),
+        (metadata.get("labels") or {}).get(INSTALLATION),
     )
 
 
-def body_of(found: TrainingJob) -> JobSpecBody:
+def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpecBody:
     """The job that the object describes.
 
     Raises:
         ValidationError: (pydantic's) it describes none.
     """
+    if found.mirrors is not None and job is not None:
+        kept = {name: job.spec[name] for name in ("name", *_HIDDEN) if name in job.spec}
+        return JobSpecBody.model_validate({**found.spec, **kept})
     name = found.name.replace(".", "-")[:_LONGEST_NAME].rstrip("-")
     return JobSpecBody.model_validate({**found.spec, "name": name})
+
+
+def object_names(job_id: str) -> tuple[str, str]:
+    """What the object of a job submitted by REST is called; the second where somebody has taken the first."""
+    digest = hashlib.sha256(job_id.encode()).hexdigest()[:8]
+    return short(job_id), f"{short(job_id, _LONGEST_NAME - 9)}-{digest}"
+
+
+def mirrored_job(metadata: Mapping[str, Any]) -> str | None:
+    """The job that an object was made for; None for a user's own, one with copied labels included."""
+    job_id = job_id_of(metadata)
+    if job_id is None or (metadata.get("labels") or {}).get(MIRRORED) != "true":
+        return None
+    return job_id if metadata["name"] in object_names(job_id) else None
+
+
+def object_of(job: JobRecord, name: str, settings: KubernetesSettings) -> Json:
+    """The object that shows a job which was submitted by REST. It belongs to nothing and says nothing secret."""
+    spec = {key: value for key, value in job.spec.items() if key not in ("name", *_HIDDEN) and value is not None}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {**job_labels(job.id, settings.namespace, settings.instance), MIRRORED: "true"},
+            "annotations": {JOB_ID: job.id},
+        },
+        "spec": _without_nulls(spec),
+    }
+
+
+def is_ours(found: TrainingJob, settings: KubernetesSettings) -> bool:
+    """Whether this installation made the object."""
+    return found.installation == installation(settings.namespace, settings.instance)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Fields that are not set, left out as a person would leave them out."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return value
 
 
 def changed_spec(job: JobRecord, wanted: JobSpecBody) -> tuple[Json | None, tuple[str, ...]]:
@@ -86,6 +154,11 @@ def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, 
         "message": _message(job, decision, fixed),
     }
     return status
+
+
+def invalid_status(job: JobRecord, decision: DecisionRecord | None, message: str, generation: int) -> Json:
+    """Of an object that was changed to something impossible while its job goes on as it was."""
+    return {**status_of(job, decision, generation), "reason": "Invalid", "message": message}
 
 
 def refused_status(message: str, generation: int) -> Json:

@@ -81,5 +81,11 @@ class KubernetesSettings(_Part):
 
     # --- traffic
     call_seconds: Seconds = Field(default=15.0, description="longest wait for one answer of the API server")
+    starts_at_once: int = Field(default=16, ge=1, le=64, description="pods that are asked for at the same time")
     watch_seconds: int = Field(default=240, ge=5, le=3600, description="after which a watch is renewed")
-    training_jobs: bool = Field(default=False, description="take jobs from TrainingJob objects as well")
+    training_jobs: bool = Field(
+        default=False, description="jobs are TrainingJob objects as well: taken from objects, and shown as objects"
+    )
+    keep_objects_seconds: float = Field(
+        default=86_400.0, ge=0, le=1e9, description="objects made for jobs of the REST API are deleted so long after"
+    )

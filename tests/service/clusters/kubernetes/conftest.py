@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.service.clusters.kubernetes.control_plane import ControlPlane
+from tests.service.clusters.kubernetes.door import Door, is_served, services_of
+from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 
+from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
+from optimus_service.training_jobs.definition import definition
 
 
 @pytest.fixture
@@ -17,5 +23,32 @@ def repository(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Repository]:
     path = tmp_path / "optimus.db"
     shutil.copy(migrated_sqlite, path)
     found = Repository(create_engine_from_url(f"sqlite:///{path}"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def resource(kubernetes: KubernetesHarness, control_plane: ControlPlane) -> None:
+    """The definition of TrainingJob is there (made once; a test that deletes it leaves it to the next)."""
+    if is_served(kubernetes.admin):
+        return
+    control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(definition()))
+    control_plane.kubectl("wait", "--for=condition=established", "crd/trainingjobs.optimus.dev", "--timeout=60s")
+    wait_for(
+        "clients are told of it", lambda: "tj" in control_plane.kubectl("api-resources", "--api-group=optimus.dev")
+    )
+
+
+@pytest.fixture
+def door(
+    kubernetes: KubernetesHarness,
+    resource: None,
+    repository: Repository,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+) -> Iterator[Door]:
+    rounds: list[str] = []
+    settings = KubernetesSettings(namespace=kubernetes.namespace)
+    found = Door(kubernetes, services_of(repository, tmp_path, rounds), control_plane, rounds, settings)
     yield found
     found.close()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,103 +11,17 @@ from helm_python import Chart
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes import client
-from tests.service.clusters.kubernetes.control_plane import ControlPlane
-from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
+from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
+from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
-from optimus_scheduler.types import JobState, Node, Resources
-from optimus_service.api.services import Services
-from optimus_service.clusters.fake import FakeCluster
-from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
-from optimus_service.settings import Settings
-from optimus_service.store.repository import Repository
-from optimus_service.training_jobs.controller import TrainingJobController
+from optimus_scheduler.types import JobState
+from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.training_jobs.definition import definition
 from optimus_service.training_jobs.translate import duration
 
 REPOSITORY = Path(__file__).resolve().parents[4]
-EXAMPLE = yaml.safe_load((REPOSITORY / "examples/kubernetes/digits-mlp.yaml").read_text())
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 Json = dict[str, Any]
-
-
-@dataclass
-class Door:
-    """A controller, its database, and kubectl."""
-
-    harness: KubernetesHarness
-    controller: TrainingJobController
-    repository: Repository
-    control_plane: ControlPlane
-    rounds: list[str]
-
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        return self.control_plane.kubectl("-n", self.harness.namespace, *arguments, stdin=stdin)
-
-    def apply(self, name: str = "digits-mlp", **spec: Any) -> None:
-        found = {**EXAMPLE, "metadata": {"name": name}, "spec": {**EXAMPLE["spec"], **spec}}
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(found))
-
-    def status(self, name: str = "digits-mlp") -> Json:
-        found: Json = json.loads(self.kubectl("get", "tj", name, "-o", "json")).get("status") or {}
-        return found
-
-    def wait_for_status(self, **wanted: Any) -> Json:
-        def reached() -> Json | None:
-            self.controller.sync()
-            found = self.status()
-            return found if wanted.items() <= found.items() else None
-
-        status: Json = wait_for(f"status {wanted}", reached)
-        return status
-
-    def wait_for_state(self, job_id: str, state: JobState) -> None:
-        def reached() -> bool:
-            self.controller.sync()
-            return self.repository.get_job(job_id).state is state
-
-        wait_for(f"{job_id} is {state}", reached)
-
-
-@pytest.fixture
-def resource(control_plane: ControlPlane) -> None:
-    control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(definition()))
-    control_plane.kubectl("wait", "--for=condition=established", "crd/trainingjobs.optimus.dev", "--timeout=60s")
-
-
-@pytest.fixture
-def door(
-    kubernetes: KubernetesHarness,
-    resource: None,
-    repository: Repository,
-    control_plane: ControlPlane,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Door]:
-    rounds: list[str] = []
-    services = Services(
-        settings=Settings(data_directory=tmp_path),
-        repository=repository,
-        cluster=FakeCluster([Node("node-0", Resources(16.0, 2**36))]),
-        hub=WakeUpHub(repository.generations),
-        job_tokens=JobTokens(b"secret"),
-        version="0",
-        trigger_round=rounds.append,
-    )
-    settings = KubernetesSettings(namespace=kubernetes.namespace)
-    gateway: Gateway = kubernetes.admin
-    controller = TrainingJobController(gateway, settings, services)
-    controller._watcher.start()
-    wait_for("objects are watched", lambda: controller.problem is None)
-    yield Door(kubernetes, controller, repository, control_plane, rounds)
-    controller._watcher.close()
-
-
-def only_job(door: Door) -> Any:
-    (job,) = door.repository.list_jobs().items
-    return job
 
 
 def test_the_chart_has_this_definition() -> None:
