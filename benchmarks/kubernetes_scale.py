@@ -37,6 +37,7 @@ from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.gateway import Gateway
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.loop.starting import Starter
 
 TASKS_PER_JOB = 25
 STEADY_SECONDS = 60.0
@@ -60,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--at-once", type=int, default=16, help="pods asked for at the same time")
     parser.add_argument("--hollow", type=int, default=0, help="so many hollow nodes instead")
     parser.add_argument("--json", action="store_true", help="one line")
     parser.add_argument("--kubelet-of", type=Path, help=argparse.SUPPRESS)
@@ -73,7 +75,8 @@ def main() -> None:
         n_nodes = given.hollow or given.nodes
         print(
             json.dumps(
-                measure(kubeconfig, n_nodes, given.pods, runs=not given.hollow), indent=None if given.json else 1
+                measure(kubeconfig, n_nodes, given.pods, given.at_once, runs=not given.hollow),
+                indent=None if given.json else 1,
             )
         )
 
@@ -134,10 +137,10 @@ def hollow_nodes(count: int) -> Iterator[Path]:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def measure(kubeconfig: Path, n_nodes: int, n_pods: int, *, runs: bool) -> dict[str, Any]:
+def measure(kubeconfig: Path, n_nodes: int, n_pods: int, at_once: int, *, runs: bool) -> dict[str, Any]:
     """`runs`: whether pods come to run. Hollow nodes cannot mount a part of a volume, as every task does."""
     configuration = client.Configuration()
-    config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+    config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
     gateway = CountingGateway(configuration, 60.0)
     empty = memory_bytes()
     settings = KubernetesSettings(namespace="default", coordinator_memory_bytes=0)
@@ -147,8 +150,8 @@ def measure(kubeconfig: Path, n_nodes: int, n_pods: int, *, runs: bool) -> dict[
     names = [each.name for each in cluster.nodes() if each.schedulable]
     launches = [launch(number, names[number % len(names)]) for number in range(n_pods)]
     started_at, cpu_before = time.monotonic(), time.process_time()
-    for each in launches:
-        cluster.start(each)
+    failures = [error for error in Starter(cluster, at_once).start(launches) if error is not None]
+    assert not failures, failures[0]
     asked = time.monotonic() - started_at
     wait("every pod is bound", lambda: sum(pod.is_bound for pod in cluster._pods.known()) >= n_pods)
     bound = time.monotonic() - started_at
@@ -163,6 +166,7 @@ def measure(kubeconfig: Path, n_nodes: int, n_pods: int, *, runs: bool) -> dict[
     found = {
         "nodes": n_nodes,
         "pods": n_pods,
+        "starts_at_once": at_once,
         "seconds_until_all_asked_for": round(asked, 1),
         "seconds_until_all_bound": round(bound, 1),
         "seconds_until_all_running": running,

@@ -136,9 +136,9 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     hub = WakeUpHub(repository.generations)
     tokens = JobTokens(load_secret(settings))
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
-    rounds = make_rounds(
-        settings, repository, cluster, planner, Applier(repository, cluster, hub, context, clock), clock
-    )
+    starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
+    applier = Applier(repository, cluster, hub, context, clock, starts_at_once)
+    rounds = make_rounds(settings, repository, cluster, planner, applier, clock)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Protocol
 
 import structlog
@@ -19,10 +20,11 @@ from optimus_scheduler.types import (
     StartTask,
     StopTask,
 )
-from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskRefused
+from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch, TaskRefused
 from optimus_service.loop.addresses import NoFreePort, choose_address, is_free
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.observe import mark_unwanted_tasks
+from optimus_service.loop.starting import Starter
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 
@@ -45,12 +47,15 @@ class Applier:
         notifier: Notifier,
         context: LaunchContext,
         clock: Callable[[], float],
+        starts_at_once: int = 1,
     ) -> None:
+        """`starts_at_once`: tasks that this cluster may be asked to start at the same time."""
         self._repository = repository
         self._cluster = cluster
         self._notifier = notifier
         self._context = context
         self._clock = clock
+        self._starter = Starter(cluster, starts_at_once)
         self._refusals: dict[str, str] = {}
         """What the cluster refused, by action, and what was told of it."""
 
@@ -62,9 +67,19 @@ class Applier:
             DatabaseNotAvailable: the rest of the plan was not performed.
         """
         self._finish_converged(plan, snapshot)
-        failures = [failure for action in plan.actions if (failure := self._perform(action, fence)) is not None]
+        failures = [failure for failure in self._perform_all(plan.actions, fence) if failure is not None]
         mark_unwanted_tasks(self._repository, self._clock())
         return tuple(failures)
+
+    def _perform_all(self, actions: Iterable[Action], fence: int) -> Iterator[str | None]:
+        """In the plan's order, but that starts which follow each other are made together."""
+        for kind, group in groupby(actions, type):
+            if kind is StartTask:
+                starts = (action for action in group if isinstance(action, StartTask))
+                while batch := list(islice(starts, self._starter.batch_size)):
+                    yield from self._start_all(batch, fence)
+            else:
+                yield from (self._perform(action, fence) for action in group)
 
     def _finish_converged(self, plan: Plan, snapshot: Snapshot) -> None:
         jobs = {job.id: job for job in snapshot.jobs}
@@ -79,8 +94,6 @@ class Applier:
             match action:
                 case SetWanted():
                     self._set_wanted(action, fence)
-                case StartTask():
-                    self._start(action, fence)
                 case StopTask():
                     self._repository.check_fence(fence)
                     self._cluster.stop(action.key, force=action.force)
@@ -99,17 +112,42 @@ class Applier:
         if before.allocation.is_empty and not action.allocation.is_empty:
             self._advance(action.job_id, TasksGranted(action.allocation))
 
-    def _start(self, action: StartTask, fence: int) -> None:
+    def _start_all(self, actions: Sequence[StartTask], fence: int) -> list[str | None]:
+        """Failures by action. The fence is checked for each task before any of these is started."""
+        self._starter.prepare(sorted({action.task.key.job_id for action in actions}))
+        told: dict[StartTask, str | None] = {}
+        launches: dict[StartTask, TaskLaunch] = {}
+        for action in actions:
+            try:
+                launch = self._launch(action, fence)
+            except (ClusterUnavailable, NoFreePort, OSError) as error:
+                told[action] = self._failed(action, error)
+                continue
+            if launch is not None:
+                launches[action] = launch
+        outcomes = self._starter.start(list(launches.values()))
+        for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
+            if problem is not None:
+                told[action] = self._failed(action, problem)
+            else:
+                self._started(action, launch)
+        return [told.get(action) for action in actions]
+
+    def _started(self, action: StartTask, launch: TaskLaunch) -> None:
+        self._refusals.pop(_words(action), None)
+        _log.info("task started", task=launch.key.name, node=launch.node)
+
+    def _launch(self, action: StartTask, fence: int) -> TaskLaunch | None:
+        """What to start, noted in the database; None if it is not wanted any more."""
         task = action.task
         job = self._repository.get_job(task.key.job_id)
         if job.state.is_final:
-            return  # it ended after the snapshot was taken
+            return None  # it ended after the snapshot was taken
         launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role))
         # The record comes first: whatever is on the cluster is known to the database.
         gpu_type = next(iter(launch.resources.gpus), None)
         self._repository.put_task(task.key, task.node, self._clock(), fence, gpu_type)
-        self._cluster.start(launch)
-        _log.info("task started", task=task.key.name, node=task.node)
+        return launch
 
     def _coordinator_address(self, job: JobRecord, role: Role) -> str:
         """The job's address; another one if a coordinator is to be started where somebody else listens by now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ class _Refusal:
 
 
 class Backoff:
-    """Refusals by task. Not thread-safe: its owner has a lock."""
+    """Refusals by task. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._refusals: dict[TaskKey, _Refusal] = {}
 
     def check(self, key: TaskKey) -> None:
@@ -36,12 +38,14 @@ class Backoff:
 
     def refused(self, key: TaskKey, trouble: Trouble) -> None:
         now = self._clock()
-        before = self._refusals.get(key)
-        n_times = before.n_times + 1 if before is not None else 1
-        pause = min(_FIRST_SECONDS * 2.0 ** (n_times - 1), _LONGEST_SECONDS)
-        self._refusals = {
-            known: each for known, each in self._refusals.items() if now - each.again_at < _REMEMBERED_SECONDS
-        } | {key: _Refusal(trouble, n_times, now + pause)}
+        with self._lock:
+            before = self._refusals.get(key)
+            n_times = before.n_times + 1 if before is not None else 1
+            pause = min(_FIRST_SECONDS * 2.0 ** (n_times - 1), _LONGEST_SECONDS)
+            self._refusals = {
+                known: each for known, each in self._refusals.items() if now - each.again_at < _REMEMBERED_SECONDS
+            } | {key: _Refusal(trouble, n_times, now + pause)}
 
     def accepted(self, key: TaskKey) -> None:
-        self._refusals.pop(key, None)
+        with self._lock:
+            self._refusals.pop(key, None)

@@ -40,6 +40,8 @@ _FORCED_GRACE_SECONDS = 1
 """0 would remove the pod from the API while its container may still run, and nobody would see how it ended."""
 _TAIL_LINES = 5000
 """The API counts a log's end in lines only."""
+_N_LOCKS = 64
+"""Jobs share locks by hash: there are never more than a few of them in a hurry at a time."""
 _LISTED_SECONDS = 30.0
 """Longest wait for the first lists."""
 
@@ -59,7 +61,8 @@ class KubernetesCluster:
         self._settings = settings
         self._gateway = gateway or Gateway.connect(settings)
         self._clock = clock
-        self._lock = threading.Lock()
+        self._locks = tuple(threading.Lock() for _ in range(_N_LOCKS))
+        """The API server's answers decide who made a job's objects, so one at a time of each job asks it."""
         self._backoff = Backoff()
         self._pods = PodMirror(observed.our_pod)
         self._nodes: Mirror[ObservedNode] = Mirror(observed.node)
@@ -113,7 +116,7 @@ class KubernetesCluster:
         return None  # only the task's own image knows; the job itself will tell
 
     def coordinator_address(self, job_id: str) -> str | None:
-        with self._lock:
+        with self._lock_of(job_id):
             try:
                 return self._jobs.coordinator_address(job_id)
             except ApiRefused as error:
@@ -124,24 +127,28 @@ class KubernetesCluster:
     def start(self, launch: TaskLaunch) -> None:
         self._require_up_to_date()
         key = launch.key
-        if any(task.key == key for task in self._pods.vanished()) or self._pods.of(key) is not None:
+        if self._pods.has_vanished(key) or self._pods.of(key) is not None:
             return
-        with self._lock:  # one at a time: the API server's answers decide who made a job's objects
-            self._backoff.check(key)
-            try:
+        self._backoff.check(key)
+        try:
+            with self._lock_of(key.job_id):
                 owner = self._jobs.ensure(key.job_id, launch.environment)
-                made = self._gateway.create(self._pods_path, manifests.pod(launch, self._settings, owner))
-            except ApiRefused as error:
-                self._refused(key, error)
-                return
-            self._backoff.accepted(key)
+            made = self._gateway.create(self._pods_path, manifests.pod(launch, self._settings, owner))
+        except ApiRefused as error:
+            self._refused(key, error)
+            return
+        self._backoff.accepted(key)
         self._pods.started(made)
+
+    def _lock_of(self, job_id: str) -> threading.Lock:
+        return self._locks[hash(job_id) % _N_LOCKS]
 
     def _refused(self, key: TaskKey, error: ApiRefused) -> None:
         if error.is_conflict and error.reason == "AlreadyExists":
             return  # that is what was wanted
         if error.is_conflict or error.is_missing:
-            self._jobs.lost(key.job_id)  # looked for anew by the next try
+            with self._lock_of(key.job_id):
+                self._jobs.lost(key.job_id)  # looked for anew by the next try
         trouble = _refusal(error)
         self._backoff.refused(key, trouble)
         raise TaskRefused(trouble) from error
@@ -215,7 +222,7 @@ class KubernetesCluster:
         return next((each.problem for each in self._watchers if each.problem is not None), None)
 
     def _remove_objects(self, job_id: str, *, keep_anchor: bool) -> None:
-        with self._lock:
+        with self._lock_of(job_id):
             try:
                 self._jobs.remove(job_id, keep_anchor=keep_anchor)
             except ApiRefused as error:

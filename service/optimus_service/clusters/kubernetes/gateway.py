@@ -26,7 +26,8 @@ PAGE = 500
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 2.0
 """After a call that was not answered, others fail at once for so long."""
-_POOL_SIZE = 16
+_POOL_SIZE = 80
+"""Connections that are kept: watches, and as many calls at a time as settings allow. They are opened when needed."""
 
 
 class ApiRefused(Exception):

@@ -37,7 +37,7 @@ def anchor_of(found: Json) -> Anchor | None:
 
 
 class JobObjects:
-    """Makes and removes them. Not thread-safe but for `anchors` and `known`: its owner has a lock.
+    """Makes and removes them. Different jobs may be asked for at a time; the owner has a lock for each job.
 
     Every method raises `ClusterUnavailable` and `ApiRefused` as the gateway does.
     """

@@ -150,6 +150,10 @@ class PodMirror(Mirror[ObservedPod]):
         with self._lock:
             return [each.task for each in self._vanished.values()]
 
+    def has_vanished(self, key: TaskKey) -> bool:
+        with self._lock:
+            return key in self._vanished
+
     def _bury(self, uid: str, pod: ObservedPod) -> None:
         self._gone[uid] = None
         while len(self._gone) > _MAX_VANISHED:

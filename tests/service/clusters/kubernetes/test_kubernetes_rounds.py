@@ -26,7 +26,7 @@ WORKER = TaskKey("job-1", Role.WORKER, 0)
 
 @pytest.fixture
 def world(kubernetes: KubernetesHarness, repository: Repository, tmp_path: Path) -> World:
-    return World(repository, tmp_path, kubernetes.cluster)  # type: ignore[arg-type]
+    return World(repository, tmp_path, kubernetes.cluster, starts_at_once=8)  # type: ignore[arg-type]
 
 
 def events(world: World, kind: str) -> list[dict[str, Any]]:

@@ -1,0 +1,89 @@
+"""Tasks that are started together: as many at a time as allowed, told in order, and only by who leads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from tests.service.loop.loop_world import NODES, World
+
+from optimus_scheduler.types import Resources, Role, TaskKey, Trouble
+from optimus_service.clusters.base import TaskLaunch, TaskRefused
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.loop.starting import Starter
+from optimus_service.store.errors import StaleLeader
+from optimus_service.store.repository import LEADER_LEASE, Repository
+
+AT_ONCE = 4
+
+
+class Meeting(FakeCluster):
+    """Every start waits until `size` of them are under way."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(NODES)
+        self.barrier = threading.Barrier(size, timeout=30.0)
+        self.mutex = threading.Lock()
+        self.refused: frozenset[TaskKey] = frozenset()
+
+    def start(self, launch: TaskLaunch) -> None:
+        self.barrier.wait()
+        if launch.key in self.refused:
+            raise TaskRefused(Trouble("Quota", f"no {launch.key.name}"))
+        with self.mutex:
+            super().start(launch)
+
+
+def launches(count: int) -> list[TaskLaunch]:
+    keys = [TaskKey("job-1", Role.WORKER, rank) for rank in range(count)]
+    return [TaskLaunch(key, NODES[0].name, Resources(0.1, 1), {}) for key in keys]
+
+
+def test_as_many_as_allowed_are_under_way() -> None:
+    cluster = Meeting(AT_ONCE)
+    assert list(Starter(cluster, AT_ONCE).start(launches(2 * AT_ONCE))) == [None] * (2 * AT_ONCE)
+    assert len(cluster.tasks()) == 2 * AT_ONCE
+
+
+def test_what_failed_is_told_in_order() -> None:
+    cluster, wanted = Meeting(AT_ONCE), launches(2 * AT_ONCE)
+    cluster.refused = frozenset({wanted[1].key, wanted[6].key})
+    outcomes = list(Starter(cluster, AT_ONCE).start(wanted))
+    assert [number for number, error in enumerate(outcomes) if error is not None] == [1, 6]
+    assert str(outcomes[6]) == f"Quota: no {wanted[6].key.name}"
+
+
+def test_one_at_a_time_stays_in_the_callers_thread() -> None:
+    cluster = Meeting(1)
+    seen: list[int] = []
+    start = cluster.start
+
+    def noted(launch: TaskLaunch) -> None:
+        seen.append(threading.get_ident())
+        start(launch)
+
+    cluster.start = noted  # type: ignore[method-assign]
+    assert list(Starter(cluster, 1).start(launches(3))) == [None] * 3
+    assert set(seen) == {threading.get_ident()}
+
+
+def test_a_round_starts_everything_once(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path, starts_at_once=AT_ONCE)
+    jobs = [world.submit(f"job-{number}") for number in range(3)]
+    world.round()
+    once = {task.key: task.node for task in world.cluster.tasks()}
+    assert {key.job_id for key in once} == {job.id for job in jobs}
+    wanted = {key for job in jobs for key in (placed.key for placed in repository.get_wanted(job.id).tasks)}
+    assert wanted <= once.keys()
+    world.round()
+    assert {task.key: task.node for task in world.cluster.tasks()} == once
+
+
+def test_a_deposed_leader_starts_nothing_of_a_batch(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path, starts_at_once=AT_ONCE)
+    world.submit()
+    repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0, world.clock() + 1000.0)
+    with pytest.raises(StaleLeader):
+        world.round()
+    assert world.cluster.tasks() == ()
