@@ -58,15 +58,16 @@ class NoiseScale:
         Never raises on data: what is not above 0 is ignored.
         """
         at, logs = _usable(steps, readings)
-        now = float(at[-1]) if len(at) else 0.0
-        theirs = [_at_step(*_usable(*each), now) for each in others]
-        known = [log for log in theirs if log is not None]
+        theirs = [each for each in (_usable(*one) for one in others) if len(each[0])]
         weights = _FADING ** np.arange(len(logs))[::-1]
-        total, weight = float((weights * logs).sum()), float(weights.sum())
-        if known:
-            total += _OTHERS_READINGS * float(np.mean(known))
-            weight += _OTHERS_READINGS
-        return cls(float(np.exp(total / weight)) if weight else 0.0, len(logs))
+        weight = float(weights.sum())
+        if not theirs:
+            return cls(float(np.exp((weights * logs).sum() / weight)) if weight else 0.0, len(logs))
+        # Theirs tell how it grows, its own how it differs from them.
+        usual = np.mean([np.interp(at, *each) for each in theirs], axis=0)
+        apart = float((weights * (logs - usual)).sum()) / (weight + _OTHERS_READINGS)
+        now = float(at[-1]) if len(at) else 0.0
+        return cls(float(np.exp(np.mean([np.interp(now, *each) for each in theirs]) + apart)), len(logs))
 
 
 def _usable(steps: ArrayLike, readings: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -74,7 +75,3 @@ def _usable(steps: ArrayLike, readings: ArrayLike) -> tuple[FloatArray, FloatArr
     at, values = (np.asarray(column, dtype=np.float64).reshape(-1) for column in (steps, readings))
     good = (values > 0) & np.isfinite(at)
     return at[good], np.log(np.clip(values[good], _LEAST, _MOST))
-
-
-def _at_step(steps: FloatArray, logs: FloatArray, now: float) -> float | None:
-    return float(np.interp(now, steps, logs)) if len(logs) else None

@@ -69,6 +69,7 @@ class Telemetry:
         visit.seconds += seconds
         if visit.steps >= max(_FIRST_STEPS, visit.told_steps * _REFRESH):
             self._tell(visit, now)
+        if visit.steps >= _FIRST_STEPS:
             self._tell_noise(training)
         if not self.loss_steps or training.step >= self.loss_steps[-1] * _LOSS_SPACING + 1.0:
             self._tell_loss(training)
