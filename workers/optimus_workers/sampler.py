@@ -26,11 +26,15 @@ def slot_indices(seed: int, step: int, slot: int, n_slots: int, global_batch_siz
     """
     if not 0 <= slot < n_slots:
         raise ValueError(f"slot must be from 0 to {n_slots - 1}, not {slot}")
-    first = step * global_batch_size
+    return slot_indices_from(seed, step * global_batch_size, slot, n_slots, global_batch_size, n_examples)
+
+
+def slot_indices_from(seed: int, first: int, slot: int, n_slots: int, batch_size: int, n_examples: int) -> Indices:
+    """The same for a batch of `batch_size` that begins at position `first` of the stream."""
     return _stream(
         seed,
-        first + slot_start(slot, n_slots, global_batch_size),
-        first + slot_start(slot + 1, n_slots, global_batch_size),
+        first + slot_start(slot, n_slots, batch_size),
+        first + slot_start(slot + 1, n_slots, batch_size),
         n_examples,
     )
 

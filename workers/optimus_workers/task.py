@@ -85,7 +85,8 @@ class TrainingTask:
     """Slots V of the global batch; more workers than this are of no use. 12 divides evenly by 1, 2, 3, 4, 6 and 12."""
     learning_rate_at: Callable[[int, float], float] | None = None
     """`learning_rate_at(step, epoch)`: what to multiply the optimizer's learning rate with at step `step` (counted from
-    0), which begins after `epoch` passes over the data. None: always 1."""
+    0), which begins after `epoch` passes over the data. None: always 1. With weak scaling a step of w workers counts
+    as w, so that schedules go by the data seen."""
     parameter_groups: Callable[[nn.Module], Iterable[Any]] | None = None
     """`parameter_groups(model)`: what one would give torch's optimizer, a list of dicts with "params" and any of "lr"
     and "weight_decay" (see `optimus_workers.parameter_groups`). None: all parameters are updated alike."""
@@ -147,11 +148,13 @@ class TrainingTask:
         fetch_many = getattr(self.dataset, "__getitems__", None)
         return self.collate(fetch_many(wanted) if fetch_many else [self.dataset[index] for index in wanted])
 
-    def learning_rate(self, step: int) -> float:
-        """The absolute learning rate of step `step` (counted from 0)."""
+    def learning_rate(self, step: int, n_seen: int | None = None) -> float:
+        """The absolute learning rate of step `step` (counted from 0), before which `n_seen` examples were trained on
+        (None: a global batch at each step)."""
         if self.learning_rate_at is None:
             return self.optimizer.learning_rate
-        return self.optimizer.learning_rate * self.learning_rate_at(step, step / self.steps_per_epoch)
+        n_seen = step * self.global_batch_size if n_seen is None else n_seen
+        return self.optimizer.learning_rate * self.learning_rate_at(step, n_seen / self.n_examples)
 
     def with_global_batch_size(self, global_batch_size: int | None) -> Self:
         """The same task with the job's batch size; None keeps the task's own."""

@@ -254,6 +254,17 @@ class JobSpecBody(Body):
     compression_keep: float | None = Field(
         default=None, gt=0, le=1, allow_inf_nan=False, description="fraction of values that topk sends; default: 0.01"
     )
+    scaling: Literal["strong", "weak"] = Field(
+        default="strong",
+        description="strong: the global batch is the same for any number of workers; weak: each worker has one (sync)",
+    )
+    warmup_epochs: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e6,
+        allow_inf_nan=False,
+        description="weak scaling: epochs in which the learning rate grows with the workers; default: 5",
+    )
     max_gradient_norm: float | None = Field(
         default=None,
         gt=0,
@@ -308,6 +319,14 @@ class JobSpecBody(Body):
         if value is not None:
             deadline_moment(value)
         return value
+
+    @model_validator(mode="after")
+    def _weak_is_sync(self) -> Self:
+        if self.scaling == "weak" and self.mode != "sync":
+            raise ValueError("scaling weak is for mode sync: in mode async each worker has a batch of its own anyway")
+        if self.scaling == "strong" and self.warmup_epochs is not None:
+            raise ValueError("warmup_epochs is for scaling weak; put a warm-up of your own into learning_rate_at")
+        return self
 
     @model_validator(mode="after")
     def _one_deadline(self) -> Self:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from optimus_workers.checkpoint.manifest import checkpoint_directory, newest_manifest
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.coordinator.journal import Formed, Journal
+from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.norms import block_squares, clip_coefficient
 from optimus_workers.parameter_groups import parameter_groups
 from optimus_workers.ranges import aligned, block_floats, worker_slots
-from optimus_workers.sampler import slot_indices, step_indices
+from optimus_workers.sampler import slot_indices_from, step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.compute import slot_seed
 
@@ -84,25 +85,28 @@ class Replay:
             # A rollback needs the steps that were taken before it, though nobody knows how many there were: those up
             # to the step that it went back to are enough.
             while self.step < end:
-                self._take_step(len(membership.workers))
+                self._take_step(len(membership.workers), membership.batch)
 
     def buffers(self) -> list[Tensor]:
         return [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
 
-    def _take_step(self, n_workers: int) -> None:
+    def _take_step(self, n_workers: int, batch: GlobalBatch | None) -> None:
+        batch = batch or constant_batch(self.task.global_batch_size, self.task.micro_batches)
         start = [buffer.clone() for buffer in self.buffers()]
-        pushes = [self._push(rank, n_workers, start) for rank in range(n_workers)]
+        pushes = [self._push(rank, n_workers, batch, start) for rank in range(n_workers)]
         gradient, new_buffers = pushes[0]
         for other, other_buffers in pushes[1:]:
             gradient = gradient + other
             new_buffers = [left + right for left, right in zip(new_buffers, other_buffers, strict=True)]
-        self._update(gradient)
+        self._update(gradient, batch)
         for buffer, new in zip(self.buffers(), new_buffers, strict=True):
             buffer.copy_(new)
         self.step += 1
         self.saved[self.step] = copy.deepcopy((self.vector, self.buffers(), self.optimizer.state_dict()))
 
-    def _update(self, gradient: Tensor) -> None:
+    def _update(self, gradient: Tensor, batch: GlobalBatch) -> None:
+        rate = self.task.learning_rate(batch.told_step(self.step), batch.position(self.step))
+        rate *= batch.learning_rate_factor(self.step)
         limit = self.task.optimizer.max_gradient_norm
         if limit is not None:
             n_floats = len(gradient) + aligned(sum(buffer.numel() for buffer in self.buffers()))
@@ -110,21 +114,20 @@ class Replay:
         start = 0
         for part, scale, group in zip(self.parts, self.scales, self.optimizer.param_groups, strict=True):
             part.grad = gradient[start : start + len(part)]
-            group["lr"] = self.task.learning_rate(self.step) * scale
+            group["lr"] = rate * scale
             start += len(part)
         self.optimizer.step()
 
-    def _push(self, rank: int, n_workers: int, start: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def _push(self, rank: int, n_workers: int, batch: GlobalBatch, start: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """One worker's part of a step: weighted sums of gradients and of buffers over its slots."""
         task = self.task
         gradient = torch.zeros_like(self.vector)
         sums = [torch.zeros_like(buffer) for buffer in start]
         self._load_parameters()
-        for slot in range(*worker_slots(task.micro_batches, rank, n_workers)):
-            indices = slot_indices(
-                self.seed, self.step, slot, task.micro_batches, task.global_batch_size, task.n_examples
-            )
-            weight = len(indices) / task.global_batch_size
+        for slot in range(*worker_slots(batch.slots, rank, n_workers)):
+            position = batch.position(self.step)
+            indices = slot_indices_from(self.seed, position, slot, batch.slots, batch.size, task.n_examples)
+            weight = len(indices) / batch.size
             for buffer, value in zip(self.buffers(), start, strict=True):
                 buffer.copy_(value)
             torch.manual_seed(slot_seed(self.seed, self.step, slot))

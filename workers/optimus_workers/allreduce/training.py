@@ -39,7 +39,7 @@ from optimus_workers.wire.messages import (
     SaveFailed,
     SnapshotTaken,
 )
-from optimus_workers.worker.compute import Computed, compute_slots, sync_slots
+from optimus_workers.worker.compute import Computed, compute_slots
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.session import Exchanged
 from optimus_workers.worker.staging import Staging, stage
@@ -101,7 +101,7 @@ class GroupTraining(Training):
         self._held = Holding(join.epoch, join.version, 0, self._flat.total_floats)
         self._shared_task = session.share_gradients_of(self._task, self._watchdog.end)
         self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._data_epoch(join.version))
+        self._evaluations.begin(self._data_epoch(join, join.version))
         self._send(Joined(join.epoch))
 
     def _get_state(self, session: GroupSession) -> None:
@@ -145,7 +145,7 @@ class GroupTraining(Training):
             return
         started_at = time.perf_counter()
         computed, exchanged = self._compute_and_share(session, go.step)
-        self._update(users(lambda: self._task.learning_rate(go.step)), held.version)
+        self._update(self._learning_rate(session.join, go.step), held.version)
         self._held = Holding(go.epoch, go.step + 1, held.first, held.end)
         self.newest_version = exchanged.version = go.step + 1
         self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
@@ -160,7 +160,7 @@ class GroupTraining(Training):
             self._inbox.check()
 
         join = session.join
-        slots = sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot)
+        slots = self._slots(join, step)
         session.begin_step(len(slots))
         self._watchdog.begin()
         try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from optimus_workers.coordinator.instructions import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
+from optimus_workers.global_batch import constant_batch
 from optimus_workers.ranges import Range, server_ranges, worker_slots
 from optimus_workers.wire.messages import Assume, Halt, Holding, Join, Release, ServerRange, Source, TaskProfile
 
@@ -24,6 +25,8 @@ class Attempt:
         self.awaiting: set[str] = set()
         self.version = 0
         """What training goes on from, once `assumes` has been called."""
+        self.batch = constant_batch(profile.global_batch_size, profile.micro_batches)
+        """Of the membership's steps, once `version` is known (sync)."""
         self._profile = profile
         self._is_async = is_async
         self._held: dict[str, tuple[Holding, ...]] = {}
@@ -90,7 +93,7 @@ class Attempt:
 
     def _join(self, rank: int, servers: tuple[ServerRange, ...]) -> Join:
         n_workers = len(self.members.workers)
-        first_slot, end_slot = worker_slots(self._profile.micro_batches, rank, n_workers)
+        first_slot, end_slot = worker_slots(self.batch.slots, rank, n_workers)
         return Join(
             epoch=self.epoch,
             version=self.version,
@@ -101,6 +104,7 @@ class Attempt:
             servers=servers,
             is_async=self._is_async,
             brings_parameters=rank == 0 and self._brings_parameters,
+            batch=None if self._is_async else self.batch,
         )
 
 

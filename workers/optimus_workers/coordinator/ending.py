@@ -35,12 +35,12 @@ class Ending(Facts):
             self.phase = Phase.EVALUATING
 
     def _finish(self, metrics: dict[str, float], model: str | None = None) -> None:
-        self._end(success(self.version, self._losses.mean, metrics, self._checkpoint_path, model))
+        self._end(success(self._told_version, self._losses.mean, metrics, self._checkpoint_path, model))
         self._close("the job is done", LET_GO)
 
     def _fail(self, error: str) -> None:
         if self.phase is not Phase.CLOSING:
-            self._end(failure(self.version, self._losses.mean, error, self._checkpoint_path))
+            self._end(failure(self._told_version, self._losses.mean, error, self._checkpoint_path))
             self._close("the job has failed", USER_CODE_FAILED)
 
     def _end(self, ended: Ended) -> None:
@@ -51,7 +51,9 @@ class Ending(Facts):
     def _pause(self) -> None:
         """The last word of this coordinator: an epoch without tasks."""
         self.epoch += 1
-        formed = Formed(self.epoch, self._generation, self._now, self.version, (), (), "pause")
+        formed = Formed(
+            self.epoch, self._generation, self._now, self.version, (), (), "pause", batch=self._batch_at(self.version)
+        )
         self._do(Append(formed), TellMembership(formed))
         self._close("the job is paused", LET_GO)
 

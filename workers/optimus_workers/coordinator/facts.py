@@ -28,7 +28,9 @@ from optimus_workers.coordinator.phases import (
 )
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
 from optimus_workers.coordinator.saving import Saving, Then
+from optimus_workers.coordinator.scaling import batch_at
 from optimus_workers.exits import LET_GO
+from optimus_workers.global_batch import GlobalBatch
 from optimus_workers.wire.messages import (
     Exit,
 )
@@ -64,6 +66,7 @@ class Facts:
         self._out: list[Instruction] = []
         # Gathering: what the next membership follows on, and how long to wait for whom.
         self._formed = past.formed
+        self._batches = past.batches
         self._cause = _first_cause(past)
         self._message: str | None = None
         self._took_over = past.formed is not None and not past.is_paused
@@ -89,6 +92,16 @@ class Facts:
         self._linger_until = now
         self._exit_code = LET_GO
         self._ended: Ended | None = None
+
+    def _batch_at(self, step: int) -> GlobalBatch | None:
+        """The batch of the membership that a step belonged to; None: there is none (async, or nothing known)."""
+        return None if self.plan.is_async or self.profile is None else batch_at(self._batches, step, self.profile)
+
+    @property
+    def _told_version(self) -> int:
+        """Steps completed, in steps of the base batch."""
+        batch = self._batch_at(self.version)
+        return self.version if batch is None else batch.told_step(self.version)
 
     def _do(self, *instructions: Instruction) -> None:
         self._out.extend(instructions)

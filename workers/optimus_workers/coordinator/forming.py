@@ -23,6 +23,8 @@ from optimus_workers.coordinator.phases import (
     STOPPING_SECONDS,
     Phase,
 )
+from optimus_workers.coordinator.scaling import next_batch
+from optimus_workers.global_batch import followed
 
 
 class MembershipForming(Checkpointing):
@@ -91,7 +93,12 @@ class MembershipForming(Checkpointing):
             self._begin_assuming(Cover(event.manifest.version, event.manifest.sources))
 
     def _begin_assuming(self, cover: Cover) -> bool:
-        self._do(*self._open_attempt.assumes(cover))
+        attempt = self._open_attempt
+        self._do(*attempt.assumes(cover))
+        assert self.profile is not None, "without one no attempt begins"
+        if not self.plan.is_async and attempt.members.workers:
+            n_workers = len(attempt.members.workers)
+            attempt.batch = next_batch(self.plan, self.profile, n_workers, attempt.version, self._batches)
         self.phase = Phase.ASSUMING
         return True
 
@@ -110,7 +117,7 @@ class MembershipForming(Checkpointing):
         if attempt.members.workers:
             self._record_membership(attempt)
         self.version = attempt.version
-        last_step = self.plan.last_step(self.profile)
+        last_step = self.plan.last_step(self.profile, None if self.plan.is_async else attempt.batch)
         self._gate = make_gate(self.plan, attempt.members.workers, attempt.version, last_step)
         if self.checkpoint is None:
             self._save_at = self._now
@@ -121,6 +128,10 @@ class MembershipForming(Checkpointing):
         return True
 
     def _record_membership(self, attempt: Attempt) -> None:
+        told = self._told_version
+        batch = None if self.plan.is_async else attempt.batch
+        if batch is not None:
+            self._batches = followed(self._batches, batch)
         self._formed = Formed(
             epoch=attempt.epoch,
             generation=self._generation,
@@ -130,8 +141,9 @@ class MembershipForming(Checkpointing):
             servers=attempt.members.servers,
             cause=self._cause,
             pause_seconds=None if self._stopped_at is None else max(0.0, self._now - self._stopped_at),
-            lost_steps=max(0, self.version - attempt.version),
+            lost_steps=max(0, told - (attempt.version if batch is None else batch.told_step(attempt.version))),
             message=self._message,
+            batch=batch,
         )
         self._do(Append(self._formed), TellMembership(self._formed))
         self._cause, self._message = "rescale", None

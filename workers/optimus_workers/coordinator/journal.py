@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from optimus_workers.global_batch import GlobalBatch, followed
 from optimus_workers.wire.codec import decode_line, encode_line
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import TaskProfile
@@ -45,7 +46,15 @@ class Formed:
     cause: str
     pause_seconds: float | None = None
     lost_steps: int = 0
+    """In steps of the base batch."""
     message: str | None = None
+    batch: GlobalBatch | None = None
+    """Of its steps (sync)."""
+
+    @property
+    def told_step(self) -> int:
+        """`step` in steps of the base batch."""
+        return self.step if self.batch is None else self.batch.told_step(self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Past:
     formed: Formed | None = None
     """The last membership."""
     unreported: tuple[Formed, ...] = ()
+    batches: tuple[GlobalBatch, ...] = ()
+    """Of the memberships that led to the last one."""
     ended: Ended | None = None
 
     @property
@@ -93,6 +104,7 @@ def replay(records: Iterable[JournalRecord]) -> Past:
     """The records, oldest first, as one state."""
     epoch, profile, ended = 0, None, None
     formed: dict[int, Formed] = {}
+    batches: tuple[GlobalBatch, ...] = ()
     reported: set[int] = set()
     for record in records:
         match record:
@@ -103,12 +115,14 @@ def replay(records: Iterable[JournalRecord]) -> Past:
             case Formed():
                 epoch = max(epoch, record.epoch)
                 formed[record.epoch] = record
+                if record.batch is not None and record.workers:
+                    batches = followed(batches, record.batch)
             case Reported():
                 reported.add(record.epoch)
             case Ended():
                 ended = record
     unreported = tuple(formed[number] for number in sorted(formed.keys() - reported))
-    return Past(epoch, profile, formed[max(formed)] if formed else None, unreported, ended)
+    return Past(epoch, profile, formed[max(formed)] if formed else None, unreported, batches, ended)
 
 
 class Journal:

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.wire.messages import TaskProfile
 
 DEFAULT_CHECKPOINT_SECONDS = 30.0
+DEFAULT_WARMUP_EPOCHS = 5.0
+"""Goyal et al. 2017, section 2.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,10 @@ class JobPlan:
     max_steps: int | None = None
     max_epochs: float | None = None
     checkpoint_seconds: float = DEFAULT_CHECKPOINT_SECONDS
+    is_weak: bool = False
+    """Weak scaling: the global batch grows with the workers."""
+    warmup_epochs: float = DEFAULT_WARMUP_EPOCHS
+    """Weak scaling: how long the learning rate takes to grow with the batch."""
     max_lead: int | None = None
     """Async: tickets that a worker may be ahead of the slowest one; None: no bound."""
 
@@ -34,17 +41,29 @@ class JobPlan:
             is_allreduce=spec.get("architecture") == "allreduce",
             max_steps=convergence.get("max_steps"),
             max_epochs=convergence.get("max_epochs"),
+            is_weak=spec.get("scaling") == "weak",
+            warmup_epochs=_given(spec, "warmup_epochs", DEFAULT_WARMUP_EPOCHS),
             max_lead=spec.get("max_lead"),
             checkpoint_seconds=float(spec.get("checkpoint_seconds", DEFAULT_CHECKPOINT_SECONDS)),
         )
 
-    def last_step(self, profile: TaskProfile) -> int | None:
-        """Steps after which the job is done whatever its loss; None: no such limit."""
-        limits = [] if self.max_steps is None else [self.max_steps]
+    def last_step(self, profile: TaskProfile, batch: GlobalBatch | None = None) -> int | None:
+        """Steps after which the job is done whatever its loss; None: no such limit. `batch`: of the steps from its
+        first one on (None: always the task's). A step of a larger batch counts as so many of the base batch."""
+        batch = batch or constant_batch(profile.global_batch_size, profile.micro_batches)
+        limits: list[float] = [] if self.max_steps is None else [self.max_steps * profile.global_batch_size]
         if self.max_epochs is not None:
-            # Up to the step that completes the last pass; 1e-9 absorbs the rounding of an exact quotient.
-            limits.append(max(1, math.ceil(self.max_epochs * steps_per_epoch(profile) - 1e-9)))
-        return min(limits, default=None)
+            limits.append(self.max_epochs * profile.n_examples)
+        if not limits:
+            return None
+        # Up to the step that completes the last pass; 1e-9 absorbs the rounding of an exact quotient.
+        n_steps = math.ceil((min(limits) - batch.first_example) / batch.size - 1e-9)
+        return max(1, batch.first_step + max(0, n_steps))
+
+
+def _given(spec: Mapping[str, Any], name: str, default: float) -> float:
+    value = spec.get(name)
+    return default if value is None else float(value)
 
 
 def steps_per_epoch(profile: TaskProfile) -> float:

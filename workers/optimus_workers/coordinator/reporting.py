@@ -101,7 +101,7 @@ def membership_body(formed: Formed) -> dict[str, Any]:
         "epoch": formed.epoch,
         "generation": formed.generation,
         "at": formed.at,
-        "step": formed.step,
+        "step": formed.told_step,
         "workers": list(formed.workers),
         "servers": list(formed.servers),
         "cause": formed.cause,

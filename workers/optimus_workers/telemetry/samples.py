@@ -25,7 +25,9 @@ class Record:
     at: float
     """POSIX seconds at the end of the step."""
     step: int
-    """Steps of the job completed at the end of this one."""
+    """Steps of the job completed at the end of this one, in steps of the base batch (see `global_batch`)."""
+    n_steps: int = 1
+    """Those of this one: more than 1 with weak scaling."""
     data_epoch: float
     """Passes over the data so far."""
     loss: float
@@ -101,7 +103,7 @@ def _sample(records: list[Record], sequence: int) -> Sample:
         "servers": last.servers,
         "at": last.at,
         "step": last.step,
-        "n_steps": len(records),
+        "n_steps": sum(record.n_steps for record in records),
         "data_epoch": last.data_epoch,
         "loss": json_number(_mean_loss(records)),
         "staleness": _mean(record.staleness for record in records if record.staleness is not None),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
+from optimus_workers.global_batch import GlobalBatch
+
 Address = tuple[str, int]
 """Host and port."""
 
@@ -207,6 +209,8 @@ class Join:
     is_async: bool
     brings_parameters: bool
     """Push the initial parameters first."""
+    batch: GlobalBatch | None = None
+    """Of the steps of this membership; None: the task's own (async: of each worker)."""
     group: Group | None = None
     """All-reduce jobs: the process group, instead of servers."""
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from optimus_workers.sampler import slot_indices, step_indices
+from optimus_workers.global_batch import GlobalBatch, constant_batch
+from optimus_workers.sampler import slot_indices_from, step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.batches import Batches, Slot
 from optimus_workers.worker.device import ComputeOptions
@@ -40,14 +41,17 @@ def slot_seed(seed: int, step: int, slot: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def sync_slots(task: TrainingTask, seed: int, step: int, first_slot: int, end_slot: int) -> list[Slot]:
-    """Slots [first_slot, end_slot) of a step's global batch; those without an example are left out."""
-    size = task.global_batch_size
+def sync_slots(
+    task: TrainingTask, seed: int, step: int, first_slot: int, end_slot: int, batch: GlobalBatch | None = None
+) -> list[Slot]:
+    """Slots [first_slot, end_slot) of a step's global batch (None: the task's own); those without an example are left
+    out."""
+    batch = batch or constant_batch(task.global_batch_size, task.micro_batches)
     slots = []
     for slot in range(first_slot, end_slot):
-        indices = slot_indices(seed, step, slot, task.micro_batches, size, task.n_examples)
+        indices = slot_indices_from(seed, batch.position(step), slot, batch.slots, batch.size, task.n_examples)
         if len(indices):
-            slots.append(Slot(indices, len(indices) / size, slot_seed(seed, step, slot)))
+            slots.append(Slot(indices, len(indices) / batch.size, slot_seed(seed, step, slot)))
     return slots
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from optimus_workers.environment import TaskEnvironment
+from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.loading import load_task
 from optimus_workers.norms import clip
 from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import block_floats
-from optimus_workers.sampler import epoch_of
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
 from optimus_workers.telemetry import Record, Telemetry
@@ -165,7 +165,7 @@ class Training:
         if self._compressor is not None:
             self._compressor.joined(join.version)
         self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._data_epoch(join.version))
+        self._evaluations.begin(self._data_epoch(join, join.version))
         self._send(Joined(join.epoch))
 
     def _restore_initial(self) -> None:
@@ -180,7 +180,7 @@ class Training:
             return
         started_at = time.perf_counter()
         used_version = session.version
-        learning_rate = users(lambda: self._task.learning_rate(go.step))
+        learning_rate = self._learning_rate(session.join, go.step)
         session.begin_push(go.step, learning_rate, self._flat.push)
         computed = self._compute(session, go.step)
         session.finish_push()
@@ -230,7 +230,7 @@ class Training:
     def _slots(self, join: Join, step: int) -> list[Slot]:
         if join.is_async:
             return async_slots(self._task, self._seed, step)
-        return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot)
+        return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot, join.batch)
 
     def _after_slot(self) -> None:
         self._watchdog.sign()
@@ -252,14 +252,16 @@ class Training:
     ) -> None:
         # Async: the job's steps, not this ticket's number, which may be ahead of others still at work.
         completed = exchanged.version if join.is_async else step + 1
+        batch = self._batch(join)
         record = Record(
             membership_epoch=join.epoch,
             rank=join.rank,
             workers=join.n_workers,
             servers=len(join.servers),
             at=time.time(),
-            step=completed,
-            data_epoch=self._data_epoch(completed),
+            step=batch.told_step(completed),
+            n_steps=batch.told_step(completed) - batch.told_step(completed - 1),
+            data_epoch=self._data_epoch(join, completed),
             loss=computed.loss,
             n_examples=computed.n_examples,
             seconds=seconds,
@@ -277,12 +279,21 @@ class Training:
 
     def _metrics(self, join: Join, completed: int) -> dict[str, float] | None:
         """The figures of an evaluation, if one is due after this many steps."""
-        if join.rank != EVALUATING_RANK or not self._evaluations.is_due(self._data_epoch(completed)):
+        if join.rank != EVALUATING_RANK or not self._evaluations.is_due(self._data_epoch(join, completed)):
             return None
         return users(lambda: self._evaluations.figures(self._task, self._flat))
 
-    def _data_epoch(self, steps: int) -> float:
-        return epoch_of(steps, self._task.global_batch_size, self._task.n_examples)
+    def _batch(self, join: Join) -> GlobalBatch:
+        return join.batch or constant_batch(self._task.global_batch_size, self._task.micro_batches)
+
+    def _data_epoch(self, join: Join, steps: int) -> float:
+        """Passes over the data after so many steps of the job."""
+        return self._batch(join).position(steps) / self._task.n_examples
+
+    def _learning_rate(self, join: Join, step: int) -> float:
+        batch = self._batch(join)
+        rate = users(lambda: self._task.learning_rate(batch.told_step(step), batch.position(step)))
+        return rate * batch.learning_rate_factor(step)
 
     def evaluate(self, message: Evaluate) -> None:
         """The final figures, and the model as a file."""

@@ -1,0 +1,147 @@
+"""A batch that grows with the workers: the right examples, the right learning rate, the right count of steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.workers.protocol import tiny_training
+from tests.workers.protocol.conftest import Job, server, worker
+from tests.workers.protocol.replay import Replay, final_sections, history
+
+from optimus_workers.coordinator.journal import Formed, replay
+from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.scaling import next_batch
+from optimus_workers.global_batch import GlobalBatch, followed
+from optimus_workers.ranges import worker_slots
+from optimus_workers.sampler import slot_indices_from
+from optimus_workers.wire.messages import TaskProfile, UpdateRule
+
+RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
+
+
+def profile(n_examples: int = 1000, batch: int = 10, micro_batches: int = 4) -> TaskProfile:
+    return TaskProfile(16, 16, 16, n_examples, batch, micro_batches, RULE)
+
+
+Part = tuple[int, int, int]
+"""Workers of a membership, its steps, and how many of the last steps are then lost to a rollback."""
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 8), st.integers(0, 5)), min_size=1, max_size=6),
+    st.integers(3, 60), st.integers(1, 20), st.integers(1, 5), st.booleans(),
+)  # fmt: skip
+def test_each_example_once_per_epoch_whatever_the_history(
+    parts: list[Part], n_examples: int, batch_size: int, micro_batches: int, is_weak: bool
+) -> None:
+    plan, told = JobPlan(is_weak=is_weak), profile(n_examples, batch_size, micro_batches)
+    step, batches, trained = 0, tuple[GlobalBatch, ...](), list[list[int]]()
+    for n_workers, n_steps, n_lost in parts:
+        batch = next_batch(plan, told, n_workers, step, batches)
+        batches = followed(batches, batch)
+        for taken in range(step, step + n_steps):
+            trained.append(_examples_of(batch, taken, n_workers, n_examples))
+        step = max(0, step + n_steps - n_lost)
+        del trained[step:]
+    stream = [example for examples in trained for example in examples]
+    for start in range(0, len(stream), n_examples):
+        epoch = Counter(stream[start : start + n_examples])
+        assert max(epoch.values()) == 1
+    position = next_batch(plan, told, 1, step, batches).position(step)
+    assert position == len(stream), "the count of examples is right as well"
+
+
+def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int) -> list[int]:
+    found: list[int] = []
+    for rank in range(n_workers):
+        for slot in range(*worker_slots(batch.slots, rank, n_workers)):
+            position = batch.position(step)
+            found += slot_indices_from(3, position, slot, batch.slots, batch.size, n_examples).tolist()
+    return found
+
+
+def test_the_learning_rate_grows_with_the_workers_and_falls_with_them() -> None:
+    plan, told = JobPlan(is_weak=True, warmup_epochs=2.0), profile(n_examples=1000, batch=10)
+    first = next_batch(plan, told, 4, 0, ())
+    assert (first.size, first.slots, first.base_size) == (40, 16, 10)
+    assert [first.learning_rate_factor(step) for step in (0, 25, 50, 90)] == [1.0, 2.5, 4.0, 4.0], "2,000 examples"
+
+    larger = next_batch(plan, told, 6, 25, (first,))  # in the middle of the warm-up
+    assert larger.first_example == 1000
+    assert larger.learning_rate_factor(25) == 2.5, "it goes on from where it was"
+    assert larger.learning_rate_factor(25 + 17) == pytest.approx(2.5 + 3.5 * 17 * 60 / 2000)
+    assert larger.learning_rate_factor(25 + 34) == 6.0
+
+    smaller = next_batch(plan, told, 2, 59, (first, larger))
+    assert smaller.learning_rate_factor(59) == 2.0, "a smaller batch needs the smaller rate at once"
+    assert smaller.position(59) == 1000 + 34 * 60
+
+    again = next_batch(plan, told, 4, 10, (first, larger, smaller))  # a rollback to step 10
+    assert (again.first_example, again.learning_rate_factor(10)) == (400, first.learning_rate_factor(10))
+    assert next_batch(JobPlan(is_weak=True, warmup_epochs=0.0), told, 4, 0, ()).learning_rate_factor(0) == 4.0
+    assert next_batch(JobPlan(), told, 4, 7, ()).learning_rate_factor(7) == 1.0
+
+
+def test_the_end_is_counted_in_examples() -> None:
+    told = profile(n_examples=1000, batch=10)
+    plan = JobPlan(is_weak=True, max_epochs=3.0)
+    first = next_batch(plan, told, 1, 0, ())
+    assert plan.last_step(told, first) == plan.last_step(told) == 300
+    assert plan.last_step(told, next_batch(plan, told, 4, 100, (first,))) == 100 + 50
+    assert JobPlan(is_weak=True, max_steps=201).last_step(told, next_batch(plan, told, 4, 100, (first,))) == 100 + 26
+
+
+def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
+    plan, told = JobPlan(is_weak=True), profile()
+    first = next_batch(plan, told, 2, 0, ())
+    lost = next_batch(plan, told, 3, 40, (first,))
+    after = next_batch(plan, told, 1, 30, (first, lost))
+    formed = [
+        Formed(epoch, 1, 0.0, batch.first_step, ("w",), ("s",), "rescale", batch=batch)
+        for epoch, batch in enumerate((first, lost, after), start=1)
+    ]
+    past = replay([*formed, Formed(4, 1, 0.0, 35, (), (), "pause", batch=after)])
+    assert past.batches == (first, after)
+    assert formed[2].told_step == 60, "30 steps of two workers"
+
+
+@pytest.mark.timeout(300)
+def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]) -> None:
+    convergence = {"max_epochs": 40.0}
+    job = make_job(
+        {"dropout": False, "step_seconds": 0.003}, scaling="weak", warmup_epochs=10.0, convergence=convergence
+    )
+    job.scale(worker(0), server(0))
+    job.wait_for_step(10)
+    job.scale(worker(0), worker(1), server(0), server(1))
+    large = job.wait_for_size(2, 2)
+    result = job.wait_for_result()
+
+    (first, second) = history(job.directory)
+    assert (first.batch, second.batch) != (None, None)
+    assert second.batch is not None
+    assert second.batch.size == 2 * tiny_training.BATCH_SIZE
+    assert large["step"] == second.step, "until then a step had one batch"
+    # 400 batches are 40 epochs; the last step may go beyond by one batch.
+    assert result["step"] in (400, 401)
+    version, (parameters, momentum) = final_sections(job.directory, 2)
+    assert second.batch.told_step(version) == result["step"]
+    assert version < result["step"], "steps of two workers count twice"
+
+    samples = job.service.samples
+    assert max(sample["step"] for sample in samples) == result["step"]
+    assert sum(sample["n_steps"] for sample in samples if sample["rank"] == 0) == result["step"]
+    assert sum(sample["n_examples"] for sample in samples) == result["step"] * tiny_training.BATCH_SIZE
+    assert max(sample["data_epoch"] for sample in samples) == pytest.approx(result["step"] / 10)
+    assert job.service.profile is not None
+    assert job.service.profile["steps_per_epoch"] == 10.0
+
+    anew = Replay(tiny_training.make(dropout=False), seed=5)
+    anew.follow([first, second], version)
+    assert torch.equal(parameters, anew.vector)
+    assert torch.equal(momentum, anew.state("momentum_buffer"))
