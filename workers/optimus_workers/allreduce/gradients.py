@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP loads it when the first one is made, which takes seconds: not while everybody waits
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, ProcessGroup

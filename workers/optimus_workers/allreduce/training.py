@@ -63,6 +63,7 @@ class GroupTraining(Training):
             *(private_floats(floats).to(self._flat.device) for _ in range(n_states)),
         ]
         self._shared_task = self._task
+        self._is_waiting = False
         self._held: Holding | None = None
         """What the sections are a state of; None: of nothing whole."""
         # One at a time: two checkpoints at once would only slow each other down.
@@ -99,7 +100,7 @@ class GroupTraining(Training):
         session.meet(self._environment.network_bytes_per_second)
         self._get_state(session)
         self._held = Holding(join.epoch, join.version, 0, self._flat.total_floats)
-        self._shared_task = session.share_gradients_of(self._task, self._watchdog.end)
+        self._shared_task = session.share_gradients_of(self._task, self._gradients_are_ready)
         self.newest_version = max(self.newest_version, join.version)
         self._evaluations.begin(self._data_epoch(join, join.version))
         self._send(Joined(join.epoch))
@@ -154,14 +155,9 @@ class GroupTraining(Training):
     def _compute_and_share(self, session: GroupSession, step: int) -> tuple[Computed, Exchanged]:
         """Leave the gradients and buffers of the whole batch in `flat.push`. Raises `ConnectionOver`."""
 
-        def after_each() -> None:
-            self._watchdog.sign()
-            self._pacer.pace()
-            self._inbox.check()
-
-        join = session.join
-        slots = self._slots(join, step)
+        slots = self._slots(session.join, step)
         session.begin_step(len(slots))
+        self._is_waiting = False
         self._watchdog.begin()
         try:
             computed = users(
@@ -169,7 +165,7 @@ class GroupTraining(Training):
                     self._shared_task,
                     self._flat,
                     slots,
-                    after_each,
+                    self._after_slot,
                     batches=self._batches,
                     options=self._compute_options,
                 )
@@ -182,6 +178,18 @@ class GroupTraining(Training):
             raise
         finally:
             self._watchdog.end()
+
+    def _gradients_are_ready(self) -> None:
+        """From here on it is up to the others: they may take their time without this worker being hung."""
+        self._watchdog.sign()
+        self._watchdog.end()
+        self._is_waiting = True
+
+    def _after_slot(self) -> None:
+        if not self._is_waiting:
+            self._watchdog.sign()
+        self._pacer.pace()
+        self._inbox.check()
 
     def _update(self, learning_rate: float, n_updates: int) -> None:
         """What servers do with the sum, on all of it."""
