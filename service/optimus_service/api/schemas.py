@@ -271,6 +271,17 @@ class JobSpecBody(Body):
         allow_inf_nan=False,
         description="clip each step's gradient to this norm over all parameters; default: the task's",
     )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where workers compute; auto: on a GPU if they see one"
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="bf16: forward passes under autocast; parameters and sums stay float32"
+    )
+    compile: bool = Field(default=False, description="have torch.compile translate the model")
+    deterministic: bool = Field(default=False, description="only algorithms that give the same numbers each time")
+    overlap: bool = Field(
+        default=True, description="push during the backward pass, and fetch the next batch while parameters arrive"
+    )
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
 
     @field_validator("environment")
