@@ -17,6 +17,7 @@ from optimus_models.analytic import (
 )
 from optimus_models.analytic.description import cost_of_description, description_of, network_from_description
 from optimus_models.analytic.networks import NETWORKS
+from optimus_models.batch_speed import BatchSpeed
 from optimus_models.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
 from optimus_models.cost import (
     Allocation,
@@ -30,12 +31,15 @@ from optimus_models.cost import (
     outlooks,
     worth_considering,
 )
+from optimus_models.elastic_batch import ElasticBatch
 from optimus_models.finished_runs import FinishedRun, Prior
+from optimus_models.goodput import Goodput
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_models.history import LossHistory
 from optimus_models.loss_buckets import LossBuckets
 from optimus_models.loss_curve import LossCurve
 from optimus_models.metric_curve import MetricCurve
+from optimus_models.noise_scale import NoiseScale
 from optimus_models.rescale import RescaleCost
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_model import SpeedModel
@@ -46,11 +50,14 @@ __all__ = [
     "NETWORKS",
     "AllReduceModel",
     "Allocation",
+    "BatchSpeed",
     "ColdStart",
     "ConvergenceRule",
     "Device",
+    "ElasticBatch",
     "Estimate",
     "FinishedRun",
+    "Goodput",
     "GpuTypeModel",
     "KindOfJob",
     "LossBuckets",
@@ -59,6 +66,7 @@ __all__ = [
     "MetricCurve",
     "Network",
     "NetworkCost",
+    "NoiseScale",
     "NothingFits",
     "Outlook",
     "Prediction",

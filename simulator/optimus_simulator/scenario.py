@@ -37,8 +37,11 @@ class Scenario:
         return shlex.join([*words, *self.options.flags()])
 
 
-def load(trace: str, options: Options, seed: int) -> Trace:
-    """The trace that is meant, under the load of the options.
+_BASELINES_OF_THE_PAPER = ("drf", "tetris")
+
+
+def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
+    """The trace that is meant, under the load of the options; `policy` matters for `uneven_parameters` only.
 
     Raises:
         BadTrace: it cannot be read.
@@ -50,11 +53,14 @@ def load(trace: str, options: Options, seed: int) -> Trace:
         case "philly":
             found = read_philly(Path(rest))
         case "paper":
-            found = paper_workload(seed, arrivals=rest or "uniform")
+            uneven = options.uneven_parameters and policy in _BASELINES_OF_THE_PAPER
+            found = paper_workload(seed, arrivals=rest or "uniform", uneven=uneven)
         case _ if not rest or Path(trace).exists():
             found = read_own(Path(trace))
         case _:
             raise BadTrace(f"{trace}: give pollux:FILE, philly:FILE, paper, paper:poisson, paper:bursts or FILE")
+    if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
+        raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")
     return found.with_load(options.load) if options.load != 1.0 else found
 
 
@@ -67,7 +73,7 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
         UnknownPolicy: there is none of that name.
     """
     options, seed = scenario.options, scenario.seed
-    trace, policy = load(scenario.trace, options, seed), policy_named(scenario.policy)
+    trace, policy = load(scenario.trace, options, seed, scenario.policy), policy_named(scenario.policy)
     try:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:

@@ -29,6 +29,9 @@ def simulate(
     like_pollux: Annotated[
         bool, typer.Option("--like-pollux", help="The exact semantics of the published Pollux simulations.")
     ] = False,
+    elastic_batch: Annotated[
+        bool, typer.Option("--elastic-batch", help="Let the jobs of a Pollux workload have their batch chosen.")
+    ] = False,
     load: Annotated[str, typer.Option(help="Let jobs arrive so many times as fast; several as 0.5,1,2.")] = "1",
     interval: Annotated[
         str, typer.Option(help="Seconds between scheduling rounds; several as 60,300,600. Default: 60.")
@@ -43,7 +46,8 @@ def simulate(
     """Replay a trace under several policies: what would each of them have done?"""
     from optimus_cli.simulation import run
 
-    options = _options(oracle, like_pollux, settings or [])
+    elastic = ["elastic_batch=true"] if elastic_batch else []
+    options = _options(oracle, like_pollux, [*(settings or []), *elastic])
     variants = _variants(options, _numbers("--load", load), _numbers("--interval", interval))
     runs = range(seed, seed + seeds)
     scenarios = [each for label, changed in variants for each in _scenarios(trace, policy, runs, changed, label)]
@@ -91,6 +95,8 @@ def _options(oracle: bool, like_pollux: bool, settings: list[str]) -> Options:
         except ValueError as error:
             raise BadInput(f"--set {setting}: {error}") from error
     options = replace(Options(), **values)  # type: ignore[arg-type]
+    if options.elastic_batch and like_pollux:
+        raise BadInput("--elastic-batch: the published simulations of --like-pollux are those of fixed batches")
     return options.like_pollux() if like_pollux else options
 
 
