@@ -1,0 +1,98 @@
+"""Where and how a worker computes. What needs a GPU is checked where there is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from optimus_workers.errors import TaskError
+from optimus_workers.worker.batches import Batches
+from optimus_workers.worker.compute import compute_slots, sync_slots
+from optimus_workers.worker.device import ComputeOptions, to_device
+from optimus_workers.worker.flat import FlatModel
+from optimus_workers.zoo.digits import mlp
+
+META = torch.device("meta")
+
+
+class Pair(NamedTuple):
+    inputs: Tensor
+    labels: Tensor
+
+
+def test_a_gpu_is_taken_if_there_is_one_and_workers_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ComputeOptions("cpu").choose_device(0).type == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [ComputeOptions().choose_device(rank).index for rank in range(5)] == [0, 1, 0, 1, 0]
+    assert ComputeOptions("cpu").choose_device(0).type == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert ComputeOptions().choose_device(0).type == "cpu"
+    with pytest.raises(TaskError, match="no CUDA device"):
+        ComputeOptions("cuda").choose_device(0)
+
+
+def test_all_tensors_of_a_batch_go_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: self)  # needs a GPU
+    ones = torch.ones(2)
+    batch: dict[str, Any] = {"a": [ones, (ones, 3)], "b": Pair(ones, ones), "c": "text"}
+    moved = to_device(batch, META)
+    assert moved["a"][0].device == moved["a"][1][0].device == moved["b"].labels.device == META
+    assert isinstance(moved["b"], Pair)
+    assert (moved["a"][1][1], moved["c"]) == (3, "text")
+    assert to_device(batch, torch.device("cpu")) is batch
+
+
+def gradients(options: ComputeOptions) -> Tensor:
+    task = mlp()
+    flat = FlatModel(task.build_model(0))
+    options.prepare_model(flat.model)
+    slots = sync_slots(task, 1, 0, 0, 2)
+    compute_slots(task, flat, slots, lambda: None, batches=Batches(task, flat.device), options=options)
+    assert flat.push.dtype == torch.float32
+    return flat.push[: flat.n_parameters].clone()
+
+
+def test_bf16_gradients_are_near_those_of_float32_and_are_not_them() -> None:
+    exact, rounded = gradients(ComputeOptions()), gradients(ComputeOptions(precision="bf16"))
+    assert not torch.equal(exact, rounded)
+    assert (exact - rounded).norm() < 0.05 * exact.norm(), "bf16 has 8 bits"
+
+
+def test_compiled_gradients_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and differentiated by the compiler, run by torch's own kernels: no C++ compiler is needed."""
+    compiled: list[str] = []
+    real = nn.Module.compile
+
+    def compile_by_aot(self: nn.Module) -> None:
+        compiled.append(type(self).__name__)
+        real(self, backend="aot_eager")
+
+    monkeypatch.setattr(nn.Module, "compile", compile_by_aot)
+    torch.testing.assert_close(gradients(ComputeOptions(compile=True)), gradients(ComputeOptions()))
+    assert compiled
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
+    yield
+    torch.use_deterministic_algorithms(before[0])
+    cudnn.deterministic, cudnn.benchmark = before[1:]
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_deterministic_worker_refuses_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # given back after the test
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    ComputeOptions(deterministic=True).prepare_process()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.backends.cudnn.deterministic
+    with pytest.raises(RuntimeError, match="deterministic"):
+        torch.zeros(4).put_(torch.tensor([1, 1]), torch.ones(2), accumulate=False)
