@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from optimus_workers.errors import TaskError
 from optimus_workers.worker.batches import Batches
 from optimus_workers.worker.compute import compute_slots, sync_slots
-from optimus_workers.worker.device import ComputeOptions, to_device
+from optimus_workers.worker.device import ComputeOptions, called_from_anywhere, to_device
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.zoo.digits import mlp
 
@@ -45,7 +45,21 @@ def test_all_tensors_of_a_batch_go_to_the_device(monkeypatch: pytest.MonkeyPatch
     assert moved["a"][0].device == moved["a"][1][0].device == moved["b"].labels.device == META
     assert isinstance(moved["b"], Pair)
     assert (moved["a"][1][1], moved["c"]) == (3, "text")
-    assert to_device(batch, torch.device("cpu")) is batch
+    assert to_device(ones, torch.device("cpu")) is ones
+
+
+def test_an_evaluation_that_knows_nothing_of_devices_gets_its_own_tensors_back() -> None:
+    """On `meta`, a device without numbers, in place of a GPU."""
+    model = nn.Linear(2, 3).to(META)
+    with called_from_anywhere(model):
+        assert model(torch.ones(1, 2, device=META)).device == META
+    moved: list[torch.device] = []
+    model.register_forward_hook(lambda _, inputs, output: moved.append(inputs[0].device))
+    with called_from_anywhere(model), pytest.raises(NotImplementedError, match="meta tensor"):
+        model(torch.ones(1, 2))  # to meta it goes; what comes has no numbers to copy back
+    assert moved == [META]
+    with pytest.raises(RuntimeError, match="device"):
+        model(torch.ones(1, 2))
 
 
 def gradients(options: ComputeOptions) -> Tensor:

@@ -67,7 +67,8 @@ class Batches:
                 self._ahead[slot.seed] = Fetched(batch, torch.get_rng_state(), self._gpu_generator())
 
     def _fetch(self, slot: Slot) -> Any:
-        return to_device(self._task.batch(slot.indices.tolist()), self._device)
+        batch = self._task.batch(slot.indices.tolist())
+        return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
     def _gpu_generator(self) -> Tensor | None:
         return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None

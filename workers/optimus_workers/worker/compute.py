@@ -20,7 +20,7 @@ from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.sampler import slot_indices_from, step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.batches import Batches, Slot
-from optimus_workers.worker.device import ComputeOptions
+from optimus_workers.worker.device import ComputeOptions, called_from_anywhere
 from optimus_workers.worker.flat import FlatModel
 
 
@@ -119,7 +119,7 @@ def evaluate(task: TrainingTask, flat: FlatModel) -> dict[str, float]:
         return {}
     flat.staging.begin()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), called_from_anywhere(model):
             flat.write_buffers()
             model.eval()
             return {name: float(value) for name, value in task.evaluate(model).items()}

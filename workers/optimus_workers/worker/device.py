@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -74,17 +75,53 @@ class ComputeOptions:
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with all tensors in it on the device; lists, tuples and dicts of any depth, and what has a `to` of its
     own. Copies to a GPU are queued, not waited for."""
-    if device.type == "cpu":
-        return batch
     if isinstance(batch, Tensor):
-        ready = batch.pin_memory() if batch.device.type == "cpu" else batch
-        return ready.to(device, non_blocking=True)
+        if batch.device.type == "cpu" and device.type == "cuda":
+            batch = batch.pin_memory()
+        return batch.to(device, non_blocking=device.type == "cuda")
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(item, device) for item in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(to_device(item, device) for item in batch)
     if callable(move := getattr(batch, "to", None)):
         return move(device)
-    if isinstance(batch, Mapping):
-        return {key: to_device(item, device) for key, item in batch.items()}
+    if isinstance(batch, MutableMapping):
+        moved = copy.copy(batch)
+        for key, item in batch.items():
+            moved[key] = to_device(item, device)
+        return moved
     return batch
+
+
+@contextmanager
+def called_from_anywhere(model: nn.Module) -> Iterator[None]:
+    """In this context the model takes tensors of any device, and what it gives is where its first tensor came from.
+
+    So that a user's `evaluate` that knows nothing of devices works with a model on a GPU, and one that does as well.
+    """
+    device = next(model.parameters()).device
+    origins: list[torch.device] = []
+
+    def before(_: nn.Module, positional: Any, named: Any) -> tuple[Any, Any]:
+        origins.append(_first_device((positional, named)) or device)
+        return to_device(positional, device), to_device(named, device)
+
+    def after(_: nn.Module, __: Any, given: Any) -> Any:
+        return to_device(given, origins.pop())
+
+    if device.type == "cpu":
+        yield
+        return
+    hooks = [model.register_forward_pre_hook(before, with_kwargs=True), model.register_forward_hook(after)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _first_device(value: Any) -> torch.device | None:
+    if isinstance(value, Tensor):
+        return value.device
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((found for item in items if (found := _first_device(item)) is not None), None)
