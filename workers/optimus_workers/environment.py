@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from optimus_workers.checkpoint.storage import Storage, open_storage
 from optimus_workers.errors import EnvironmentProblem
 
 
@@ -32,6 +33,17 @@ class TaskEnvironment:
     """What this task may send per second; None: no limit."""
     transport: str = "auto"
     """How workers reach servers: auto, unix or tcp."""
+
+    @property
+    def incarnation(self) -> int:
+        """Which start of this task this is: the end of its name, `JOB-ROLE-RANK-INCARNATION`."""
+        end = self.task_name.rpartition("-")[2]
+        return int(end) if end.isdecimal() else 0
+
+    @property
+    def checkpoints(self) -> Storage:
+        """Where this job's checkpoints are."""
+        return open_storage(self.spec.get("checkpoint_url"), self.job_id, self.job_directory)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from optimus_workers.coordinator.journal import (
     JOURNAL_NAME,
@@ -15,6 +17,7 @@ from optimus_workers.coordinator.journal import (
     JournalRecord,
     Past,
     Reported,
+    Superseded,
     replay,
 )
 from optimus_workers.wire.errors import WireError
@@ -61,3 +64,57 @@ def test_the_past_is_what_the_records_add_up_to() -> None:
     past = replay([*RECORDS, paused, Reported(3), ended])
     assert past == Past(epoch=5, formed=paused, unreported=(paused,), ended=ended)
     assert past.is_paused
+
+
+def test_a_superseded_coordinator_writes_nothing_more(tmp_path: Path) -> None:
+    old, new = Journal(tmp_path, 0), Journal(tmp_path, 1)
+    assert old.take_over() == []
+    old.append(Forming(1))
+    assert new.take_over() == [Forming(1)]
+    for write_more in (old.check, lambda: old.append(Forming(2))):
+        with pytest.raises(Superseded, match="coordinator 1 of this job has begun, and this is 0"):
+            write_more()
+    new.append(Forming(3))
+    assert new.read() == old.read() == [Forming(1), Forming(3)]
+    old.close()
+    new.close()
+
+
+def test_a_coordinator_that_comes_late_does_not_begin(tmp_path: Path) -> None:
+    new, old = Journal(tmp_path, 7), Journal(tmp_path, 6)
+    new.take_over()
+    with pytest.raises(Superseded):
+        old.take_over()
+    assert new.take_over() == []
+    new.close()
+    old.close()
+
+
+def test_a_journal_of_before_is_taken_over(tmp_path: Path) -> None:
+    content = write(tmp_path, RECORDS)
+    (tmp_path / JOURNAL_NAME).write_bytes(content.replace(b'"by":0,', b""))
+    journal = Journal(tmp_path, 0)
+    assert journal.take_over() == RECORDS
+    journal.close()
+
+
+@settings(deadline=None, max_examples=40)  # every record is waited for until it is on disk
+@given(st.lists(st.integers(0, 3), max_size=15))
+def test_what_counts_is_what_the_newest_wrote(tmp_path_factory: pytest.TempPathFactory, writers: list[int]) -> None:
+    """Whoever writes when, with or without having looked: from each beginning on, only that coordinator counts."""
+    directory = tmp_path_factory.mktemp("journal")
+    journals = [Journal(directory, number) for number in range(4)]
+    counted: list[JournalRecord] = []
+    began: set[int] = set()
+    for epoch, writer in enumerate(writers):
+        journal = journals[writer]
+        if writer not in began and writer >= max(began, default=0):
+            assert journal.take_over() == counted
+            began.add(writer)
+        journal.check = lambda: None  # type: ignore[method-assign]  # as if it had looked just before the other began
+        journal.append(Forming(epoch))
+        if writer == max(began):
+            counted.append(Forming(epoch))
+    assert journals[0].read() == counted
+    for journal in journals:
+        journal.close()

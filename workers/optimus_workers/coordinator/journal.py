@@ -2,12 +2,18 @@
 
 A crash may tear the last line; it is then as if that record had not been written, which is what the protocol expects
 of a coordinator that died before acting.
+
+Two coordinators may live for a while where nodes are cut off: the older does not know that it was replaced. Each begins
+by writing which incarnation it is, and looks before each record whether a later one has begun; if so, it is superseded
+and stops. What it still wrote before the other's beginning counts; what it writes after that does not: every record
+says who wrote it, and those of a superseded coordinator are passed over when the journal is read.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +23,19 @@ from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import TaskProfile
 
 JOURNAL_NAME = "journal.jsonl"
+_WRITER = "by"
+"""The incarnation that wrote a record; in records of before there was such a thing, 0."""
+
+
+class Superseded(Exception):
+    """A later coordinator of this job has begun: this one has no say any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A coordinator took over; from here on, those of lower incarnations count for nothing."""
+
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +97,9 @@ class Ended:
 
 
 JournalRecord = Profiled | Forming | Formed | Reported | Ended
-_KINDS: dict[str, type[JournalRecord]] = {kind.__name__: kind for kind in (Profiled, Forming, Formed, Reported, Ended)}
+_KINDS: dict[str, type[JournalRecord | Began]] = {
+    kind.__name__: kind for kind in (Began, Profiled, Forming, Formed, Reported, Ended)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,34 +147,74 @@ def replay(records: Iterable[JournalRecord]) -> Past:
 
 
 class Journal:
-    """The journal of one job directory. One writer at a time."""
+    """The journal of one job directory. One writer at a time: the one of the highest incarnation."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, incarnation: int = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / JOURNAL_NAME
+        self._incarnation = incarnation
         self._file = self._path.open("a+b")
+        self._seen_bytes = 0
+        """As far as this coordinator has looked who wrote."""
+
+    def take_over(self) -> list[JournalRecord]:
+        """Begin as this incarnation: what was written before. Raises `Superseded`: a later one has begun."""
+        self.read()
+        self.append(Began(self._incarnation))
+        return self.read()
 
     def read(self) -> list[JournalRecord]:
-        """All whole records; what a crash left of a torn last one is cut off the file."""
+        """All whole records that count; what a crash left of a torn last one is cut off the file."""
         self._file.seek(0)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
             self._file.truncate(len(whole))
-        return [_record(line, number) for number, line in enumerate(whole.splitlines(), start=1)]
+        lines = enumerate(whole.splitlines(), start=1)
+        return list(_in_force(_signed_record(line, number) for number, line in lines))
 
-    def append(self, record: JournalRecord) -> None:
-        """Write one record; on return it is on disk."""
-        self._file.write(encode_line(record))
+    def append(self, record: JournalRecord | Began) -> None:
+        """Write one record; on return it is on disk. Raises `Superseded`, and nothing is written."""
+        self.check()
+        self._file.write(_signed(record, self._incarnation))
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def check(self) -> None:
+        """Raises `Superseded`: a later coordinator has begun."""
+        # Opened anew: network file systems look at the server's copy when a file is opened.
+        with self._path.open("rb") as file:
+            file.seek(self._seen_bytes)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            writer, record = _signed_record(line, None)
+            if isinstance(record, Began) and writer > self._incarnation:
+                raise Superseded(f"coordinator {writer} of this job has begun, and this is {self._incarnation}")
+        self._seen_bytes += len(whole)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _record(line: bytes, number: int) -> JournalRecord:
+def _in_force(records: Iterable[tuple[int, JournalRecord | Began]]) -> Iterator[JournalRecord]:
+    """Those that were written by whoever had begun last."""
+    newest = 0
+    for writer, record in records:
+        newest = max(newest, writer)
+        if writer == newest and not isinstance(record, Began):
+            yield record
+
+
+def _signed(record: JournalRecord | Began, writer: int) -> bytes:
+    return f'{{"{_WRITER}":{writer},'.encode() + encode_line(record)[1:]
+
+
+def _signed_record(line: bytes, number: int | None) -> tuple[int, JournalRecord | Began]:
+    where = "the journal" if number is None else f"journal, line {number}"
     try:
-        return decode_line(line, _KINDS)
-    except WireError as error:
-        raise WireError(f"journal, line {number}: {error}") from error
+        fields = json.loads(line)
+        writer = fields.pop(_WRITER, 0) if isinstance(fields, dict) else 0
+        return int(writer), decode_line(json.dumps(fields).encode(), _KINDS)
+    except (WireError, ValueError, TypeError) as error:
+        raise WireError(f"{where}: {error}") from error

@@ -90,6 +90,12 @@ class Coordinator(MembershipForming):
             self._close("the job has ended", USER_CODE_FAILED if past.ended.outcome == "failed" else LET_GO)
             self._linger_until = self._now + LINGER_SECONDS
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody waits to be let go and nothing is under way: a good moment for another to take over."""
+        waits = any(task.wants_to_leave for task in self.tasks.values())
+        return self.phase in (Phase.GATHERING, Phase.TRAINING, Phase.OVER) and not waits
+
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; what is to be done about it, in order."""
         self._now = now

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from optimus_workers.checkpoint.manifest import Manifest, checkpoint_directory, newest_manifest, write_manifest
-from optimus_workers.checkpoint.manifest import manifest_path as path_of
+from optimus_workers.checkpoint.manifest import Manifest, manifest_name, newest_manifest, write_manifest
+from optimus_workers.checkpoint.storage import StorageAway, StorageUnusable
 from optimus_workers.coordinator.events import (
     CheckpointRead,
     Event,
@@ -34,7 +34,7 @@ from optimus_workers.coordinator.instructions import (
     TellResult,
     WriteManifest,
 )
-from optimus_workers.coordinator.journal import Journal, Reported, replay
+from optimus_workers.coordinator.journal import Journal, Reported, Superseded, replay
 from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.reporting import Reporter
@@ -55,37 +55,54 @@ PING_SECONDS = 5.0
 LEASE_SECONDS = 30.0
 """A task that says nothing for this long, pings notwithstanding, counts as lost (hung, or cut off)."""
 HANDSHAKE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""How often a coordinator looks whether it was replaced, when it has nothing to write."""
+LISTEN_SECONDS = 1.5
+"""After SIGTERM: tasks of the same node get theirs at about the same time."""
+HAND_OVER_SECONDS = 10.0
+"""After SIGTERM: the longest stay, for those that leave."""
 BIND_SECONDS = 30.0
 """The coordinator before this one may take a moment to be gone."""
 MAX_UNSENT_BYTES = 8 * MAX_LINE_BYTES
 """A task that does not read what it is told counts as lost."""
+STORAGE_SECONDS = 300.0
+"""How long a job waits for an object store that has its checkpoints before it fails."""
+STORAGE_RETRY_SECONDS = 5.0
 REPORT_SECONDS = 3600.0
 """How long a coordinator that is done stays to tell the service about it."""
 
 
 async def run_coordinator(environment: TaskEnvironment) -> int:
     """Coordinate the job until it ends; the exit code."""
-    return await _Shell(environment).run()
+    try:
+        shell = _Shell(environment)
+    except Superseded as error:
+        log.error("%s", error)  # noqa: TRY400 - its text says all
+        return TERMINATED
+    return await shell.run()
 
 
 class _Shell:
     def __init__(self, environment: TaskEnvironment) -> None:
         self._environment = environment
-        self._journal = Journal(environment.job_directory)
-        self._checkpoints = checkpoint_directory(environment.job_directory)
+        self._journal = Journal(environment.job_directory, environment.incarnation)
+        self._checkpoints = environment.checkpoints
         self._loop = asyncio.get_running_loop()
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
+        self._is_superseded = False
+        self._leave_from: float | None = None
+        """After SIGTERM: when it may go (the loop's time)."""
         self._clock = _steady_clock()
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._reporter = Reporter(client, self._from_thread(lambda epoch: self._journal.append(Reported(epoch))))
+        self._reporter = Reporter(client, self._from_thread(self._reported))
         self._client = client
-        past = replay(self._journal.read())
+        past = replay(self._journal.take_over())
         self._machine = Coordinator(JobPlan.from_spec(environment.spec), past, self._clock())
 
     async def run(self) -> int:
-        self._loop.add_signal_handler(signal.SIGTERM, self._end, TERMINATED)
+        self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
         server = await self._listen()
         watch_wanted(self._client, self._from_thread(lambda wanted: self._happened(WantedArrived(wanted))))
         ticker = asyncio.create_task(self._tick())
@@ -124,9 +141,12 @@ class _Shell:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _happened(self, event: Event) -> None:
+        if self._is_superseded:
+            return
         try:
             for instruction in self._machine.handle(event, self._clock()):
-                self._carry_out(instruction)
+                if not self._in_force(instruction):
+                    return
         except Exception as error:
             # Whose event it was is not at fault: the coordinator itself is broken, and its replacement takes over.
             if not self._exit_code.done():
@@ -134,9 +154,13 @@ class _Shell:
             raise
 
     async def _tick(self) -> None:
-        next_ping = self._loop.time()
+        next_ping = next_look = self._loop.time()
         while True:
             self._happened(Ticked())
+            if self._loop.time() >= next_look:
+                next_look = self._loop.time() + LOOK_SECONDS
+                self._in_force()
+            self._leave_if_settled()
             if self._loop.time() >= next_ping:
                 next_ping = self._loop.time() + PING_SECONDS
                 for name in list(self._writers):
@@ -194,7 +218,23 @@ class _Shell:
             writer.close()
             self._happened(TaskLost(name))
 
+    def _reported(self, epoch: int) -> None:
+        self._in_force(Append(Reported(epoch)))
+
     # --- instructions ------------------------------------------------------------------------------------------------
+
+    def _in_force(self, instruction: Instruction | None = None) -> bool:
+        """Carry the instruction out, unless a later coordinator has begun: then this one stops and says no more."""
+        try:
+            if instruction is None or isinstance(instruction, WriteManifest):
+                self._journal.check()
+            if instruction is not None:
+                self._carry_out(instruction)
+        except Superseded as error:
+            log.error("%s", error)  # noqa: TRY400 - its text says all
+            self._is_superseded = True
+            self._end(TERMINATED)
+        return not self._is_superseded
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -219,8 +259,20 @@ class _Shell:
             case Stop():
                 self._end(instruction.code)
 
+    def _terminate(self) -> None:
+        """SIGTERM: the node is being emptied, and tasks on it ask to be let go just now. They are, within limits; the
+        others stay, and this coordinator's replacement takes them over."""
+        if not self._writers:
+            self._end(TERMINATED)
+            return
+        self._leave_from = self._loop.time() + LISTEN_SECONDS
+        self._loop.call_later(HAND_OVER_SECONDS, self._end, TERMINATED)
+
+    def _leave_if_settled(self) -> None:
+        if self._leave_from is not None and self._loop.time() >= self._leave_from and self._machine.is_settled:
+            self._end(TERMINATED)
+
     def _end(self, code: int) -> None:
-        """On SIGTERM the tasks stay: this coordinator's replacement takes them over."""
         if not self._exit_code.done():
             self._exit_code.set_result(code)
 
@@ -239,11 +291,29 @@ class _Shell:
         task.add_done_callback(self._jobs.discard)
 
     async def _read_checkpoint(self, epoch: int) -> None:
-        manifest, complaints = await asyncio.to_thread(newest_manifest, self._checkpoints)
+        try:
+            manifest, complaints = await self._newest_manifest()
+        except OSError as error:
+            self._happened(CheckpointRead(epoch, None, error=str(error)))
+            return
         for complaint in complaints:
             log.error("damaged checkpoint: %s", complaint)
-        path = str(path_of(self._checkpoints, manifest.version)) if manifest else ""
+        path = self._checkpoints.location(manifest_name(manifest.version)) if manifest else ""
         self._happened(CheckpointRead(epoch, manifest, path))
+
+    async def _newest_manifest(self) -> tuple[Manifest | None, list[str]]:
+        """Raises `OSError` when the storage stays away: to begin anew instead would lose what was trained."""
+        give_up_at = self._loop.time() + STORAGE_SECONDS
+        while True:
+            try:
+                return await asyncio.to_thread(newest_manifest, self._checkpoints)
+            except StorageUnusable:
+                raise
+            except StorageAway as error:
+                if self._loop.time() > give_up_at:
+                    raise
+                log.warning("the checkpoints cannot be read now: %s", error)
+            await asyncio.sleep(STORAGE_RETRY_SECONDS)
 
     async def _write_manifest(self, manifest: Manifest) -> None:
         try:
@@ -251,7 +321,7 @@ class _Shell:
         except OSError as error:
             self._happened(ManifestWritten(manifest.version, "", str(error)))
         else:
-            self._happened(ManifestWritten(manifest.version, str(path)))
+            self._happened(ManifestWritten(manifest.version, path))
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
