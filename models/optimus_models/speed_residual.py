@@ -64,3 +64,16 @@ def shared_deviation(apart_w: FloatArray, apart_p: FloatArray) -> FloatArray:
     same = _SAME_SERVERS**2 * np.exp(-(apart_w**2) / (2.0 * _SAME_SERVERS_REACH**2))
     kernel: FloatArray = nearby + np.where(np.abs(apart_p) < 1e-9, same, 0.0)
     return kernel
+
+
+def along_workers(apart_w: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The part that the distance in log w has in the two terms of `shared_deviation`, which is the sum of products."""
+    nearby: FloatArray = _NEARBY**2 * np.exp(-(apart_w**2) / (2.0 * _NEARBY_REACH**2))
+    same: FloatArray = _SAME_SERVERS**2 * np.exp(-(apart_w**2) / (2.0 * _SAME_SERVERS_REACH**2))
+    return nearby, same
+
+
+def along_servers(apart_p: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """... and the part of the distance in log p."""
+    nearby: FloatArray = np.exp(-(apart_p**2) / (2.0 * _NEARBY_REACH**2))
+    return nearby, (np.abs(apart_p) < 1e-9).astype(np.float64)

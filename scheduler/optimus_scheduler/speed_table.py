@@ -1,4 +1,9 @@
-"""The speeds of many jobs at once: a round asks for those of thousands of jobs, a few sizes of each."""
+"""The speeds of many jobs at once: a round asks for those of thousands of jobs, a few sizes of each.
+
+The logarithm of what a speed model corrects its formula by is a sum of products, one factor of w and one of p
+(`optimus_models.speed_residual`). The factors of every w and of every p that a job may have are worked out beforehand:
+a speed then takes a few multiplications.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models.speed_model import SpeedModel
-from optimus_models.speed_residual import shared_deviation
-from optimus_models.speed_terms import Mode, Terms, speed, step_terms
+from optimus_models.speed_residual import along_servers, along_workers
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Allocation
 
@@ -20,54 +24,74 @@ IntArray = NDArray[np.int64]
 class SpeedTable:
     """Predicts what `Speeds.at` predicts, up to rounding, for arrays of jobs and sizes."""
 
-    def __init__(self, speeds: Sequence[Speeds]) -> None:
+    def __init__(self, speeds: Sequence[Speeds], most_workers: IntArray, most_servers: IntArray) -> None:
+        """`most_workers`, `most_servers` (n,): the largest sizes that will be asked for."""
         self._speeds = speeds
-        kinds: dict[tuple[Mode, Terms], list[int]] = {}
-        for job, each in enumerate(speeds):
-            if isinstance(each.model, SpeedModel):
-                kinds.setdefault((each.model.form.mode, each.model.form.terms), []).append(job)
-        self._forms = [_Form(*kind, [speeds[job].model for job in jobs]) for kind, jobs in kinds.items()]
-        self._form = np.full(len(speeds), -1)
-        self._row = np.zeros(len(speeds), dtype=np.int64)
-        for number, jobs in enumerate(kinds.values()):
-            self._form[jobs], self._row[jobs] = number, np.arange(len(jobs))
+        models = [each.model if isinstance(each.model, SpeedModel) else None for each in speeds]
+        self._has_form = np.array([model is not None for model in models], dtype=bool)
+        self._all_have_one = bool(self._has_form.all())
+        self._coefficients = np.array([_coefficients(model) for model in models]).reshape(-1, 7).T.copy()  # (7, n)
+        self._is_async = np.array([model is not None and model.mode == "async" for model in models], dtype=bool)
+        log_workers, log_servers, weights = _measured(models)
+        counts = np.maximum(most_workers, 1), np.maximum(most_servers, 1)
+        self._first_w, job, logs = _every(counts[0])
+        nearby, same = along_workers(logs[:, None] - log_workers[job])
+        self._by_workers = np.concatenate([nearby, same], axis=1)  # (rows, 2 measurements)
+        self._first_p, job, logs = _every(counts[1])
+        nearby, same = along_servers(logs[:, None] - log_servers[job])
+        self._by_servers = np.concatenate([nearby * weights[job], same * weights[job]], axis=1)
 
     def at(self, jobs: IntArray, workers: IntArray, servers: IntArray) -> FloatArray:
         """(n,) steps per second of job number `jobs[i]` with so many workers, at least 1, and servers."""
-        found = np.empty(len(jobs))
-        for number, form in enumerate(self._forms):
-            here = (self._form[jobs] == number).nonzero()[0]
-            if len(here):
-                w, p = workers[here].astype(np.float64), np.maximum(servers[here], 1).astype(np.float64)
-                found[here] = form.at(self._row[jobs[here]], w, p)
-        for other in (self._form[jobs] < 0).nonzero()[0].tolist():
-            size = Allocation(int(workers[other]), int(servers[other]))
-            found[other] = self._speeds[int(jobs[other])].at(size)
-        return found
+        servers = np.maximum(servers, 1)
+        by_workers = self._by_workers[self._first_w[jobs] + workers - 1]
+        residual = np.einsum("ij,ij->i", by_workers, self._by_servers[self._first_p[jobs] + servers - 1])
+        w, p = workers.astype(np.float64), servers.astype(np.float64)
+        seconds = self._form_seconds(jobs, w, p) * np.exp(residual)
+        speeds: FloatArray = np.asarray(np.where(self._is_async[jobs], w, 1.0) / seconds)
+        if not self._all_have_one:
+            for other in np.flatnonzero(~self._has_form[jobs]).tolist():
+                size = Allocation(int(workers[other]), int(servers[other]))
+                speeds[other] = self._speeds[int(jobs[other])].at(size)
+        return speeds
+
+    def _form_seconds(self, jobs: IntArray, w: FloatArray, p: FloatArray) -> FloatArray:
+        """See `optimus_models.speed_terms`; a form that lacks a term has 0 there."""
+        computing, fixed, shared, flat, workers, servers, updating = self._coefficients[:, jobs]
+        ratio = w / p
+        seconds = computing / w + fixed + shared * ratio + flat * np.maximum(ratio, 1.0)
+        seconds += workers * w + servers * p + updating / p
+        return np.asarray(np.maximum(seconds, 1e-12))
 
 
-class _Form:
-    """The fitted models of one form of the step time, as arrays of a row each."""
+def _coefficients(model: SpeedModel | None) -> list[float]:
+    """Of 1/w, 1, w/p, max(w/p, 1), w, p, 1/p."""
+    if model is None:
+        return [0.0] * 7
+    form, theta = model.form, model.form.coefficients.tolist()
+    computing = theta.pop(0) * form.batch if form.mode == "sync" else 0.0
+    fixed, sending, workers, servers = theta[:4]
+    shared, flat = (0.0, sending) if form.terms == "flat" else (sending, 0.0)
+    return [computing, fixed, shared, flat, workers, servers, theta[4] if form.terms != "paper" else 0.0]
 
-    def __init__(self, mode: Mode, terms: Terms, models: Sequence[object]) -> None:
-        fitted = [model for model in models if isinstance(model, SpeedModel)]
-        self._mode, self._terms = mode, terms
-        self._coefficients = np.array([model.form.coefficients for model in fitted])  # (m, t)
-        if mode == "sync":
-            self._coefficients[:, 0] *= [model.form.batch for model in fitted]  # of the batch by the workers
-        measured = [model.residual for model in fitted]
-        most = max((len(each.weights) for each in measured if each is not None), default=0)
-        self._log_workers, self._log_servers, self._weights = (np.zeros((len(fitted), most)) for _ in range(3))
-        for row, each in enumerate(measured):
-            if each is not None:
-                n = len(each.weights)
-                self._log_workers[row, :n], self._log_servers[row, :n] = np.log(each.workers), np.log(each.servers)
-                self._weights[row, :n] = each.weights
 
-    def at(self, rows: IntArray, workers: FloatArray, servers: FloatArray) -> FloatArray:
-        terms = step_terms(workers, servers, self._mode, self._terms, 1.0)  # (n, t)
-        seconds = np.maximum((terms * self._coefficients[rows]).sum(axis=1), 1e-12)
-        apart_w = np.log(workers)[:, None] - self._log_workers[rows]
-        apart_p = np.log(servers)[:, None] - self._log_servers[rows]
-        residual = (shared_deviation(apart_w, apart_p) * self._weights[rows]).sum(axis=1)
-        return speed(workers, seconds * np.exp(residual), self._mode)
+def _measured(models: Sequence[SpeedModel | None]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(n, m) log w and log p of what each job has measured, and its weight in the residual; padded with weight 0."""
+    residuals = [model.residual if model is not None else None for model in models]
+    most = max((len(each.weights) for each in residuals if each is not None), default=0)
+    log_workers, log_servers, weights = (np.zeros((len(models), most)) for _ in range(3))
+    for row, each in enumerate(residuals):
+        if each is not None:
+            n = len(each.weights)
+            log_workers[row, :n], log_servers[row, :n], weights[row, :n] = each.workers, each.servers, each.weights
+    inside = weights != 0.0
+    np.log(log_workers, where=inside, out=log_workers)
+    np.log(log_servers, where=inside, out=log_servers)
+    return log_workers, log_servers, weights
+
+
+def _every(most: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """The numbers 1 to `most` of every job below each other: where each job's begin, the job and log of each."""
+    first = np.concatenate([[0], np.cumsum(most)[:-1]]).astype(np.int64)
+    job = np.repeat(np.arange(len(most)), most)
+    return first, job, np.log(np.arange(len(job)) - first[job] + 1.0)

@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.ladders import FloatArray, IntArray, Ladder, Ladders
+from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.policies.ladders import Ladder, Ladders
 from optimus_scheduler.policies.weights import weights
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation
-
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +37,10 @@ class Candidates:
     """(n + 1,) rows of job j are first[j] ... first[j + 1] - 1."""
     least_speed: FloatArray
     """(n,) steps per second of each job at its minimum."""
+    charge: FloatArray
+    """(n,) see `charges`."""
+    seconds_left: FloatArray
+    """(n,) of each job with the size that it has; without one, with a speed of 1."""
 
     def __len__(self) -> int:
         return len(self.job)
@@ -74,16 +76,12 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     A job without tasks of which no speed is sure starts with its minimum, a size that is not measured yet is kept, and
     while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the unknown.
     """
-    pairs = np.array(
-        [(*_pair(one.present), *_pair(one.minimum), *_pair(one.maximum), *_knowledge(one)) for one in outlooks],
-        dtype=np.int64,
-    ).reshape(-1, 9)
-    present, least, most = pairs[:, 0:2], pairs[:, 2:4], pairs[:, 4:6]
-    learning, measured, unknown = pairs[:, 6:9].astype(bool).T
-    held = present.sum(axis=1) > 0
+    jobs = Contenders.of(outlooks)
+    present, least, most = jobs.pairs(""), jobs.pairs("least_"), jobs.pairs("most_")
+    held, learning = jobs.held, jobs.column("learning") > 0
     tasks = np.where(held, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
-    most_tasks = np.where(learning | (unknown & ~held), tasks, most.sum(axis=1))
-    return Sizes(present, held, least, most, most_tasks, held & ~measured)
+    most_tasks = np.where(learning | (jobs.is_unknown & ~held), tasks, most.sum(axis=1))
+    return Sizes(present, held, least, most, most_tasks, held & (jobs.column("measured") == 0))
 
 
 def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings) -> Candidates:
@@ -92,46 +90,72 @@ def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, sett
     best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
     plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
     is_present = sizes.held[job] & (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
-    charge = np.where(sizes.held, charges(outlooks, settings), 0.0)
-    worth = np.where(is_present, plain, plain * (1.0 - charge[job]))
+    present_speed = np.zeros(len(outlooks))
+    present_speed[job[is_present]] = speeds[is_present]
+    seconds_left = _seconds_left(outlooks, present_speed)
+    charge = charges(outlooks, seconds_left, settings)
+    paid = np.where(sizes.held, charge, 0.0)
+    worth = np.where(is_present, plain, plain * (1.0 - paid[job]))
     # Who is paused pays when it goes on.
     lost = np.zeros(len(outlooks))
-    lost[job[is_present]] = (charge[job] * plain)[is_present]
+    lost[job[is_present]] = (paid[job] * plain)[is_present]
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
-    least_speed = np.array([ladder.speeds[1] for ladder in ladders.each])
-    return Candidates(job, workers, servers, cost, plain, worth, first, least_speed)
+    least_speed = speeds[first[:-1] + 1]
+    return Candidates(job, workers, servers, cost, plain, worth, first, least_speed, charge, seconds_left)
 
 
-def charges(outlooks: Sequence[Outlook], settings: Settings) -> FloatArray:
+def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> FloatArray:
+    """`present_speed` (n,): 0 where it is to be looked up."""
+    jobs = Contenders.of(outlooks)
+    speed = np.where(jobs.held, present_speed, 1.0)
+    for j in np.flatnonzero(speed <= 0.0).tolist():
+        speed[j] = jobs[j].speeds.at(jobs[j].present)
+    return np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / speed)
+
+
+def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
     """(n,) the part of its work that a change costs each job while the change lasts, up to 1; the error of a good speed
     model at least, as otherwise jobs are resized for noise.
 
     That is the stop, with a margin, by how long the new size will last: as long again as the present one has (who was
     changed a moment ago will be again), but no longer than the job, nor than until other jobs will have come and gone.
     """
-    least, most = settings.least_horizon_seconds, settings.horizon_seconds
-    seconds = [
-        min(one.remaining_seconds(one.present), most, max(one.held_seconds, least)) if one.is_held else most
-        for one in outlooks
-    ]
-    stops = np.array([one.stop_seconds for one in outlooks]) * settings.rescale_margin
-    return np.asarray(np.clip(stops / np.maximum(np.array(seconds), 1e-3), settings.least_speedup, 1.0))
+    jobs, most = Contenders.of(outlooks), settings.horizon_seconds
+    lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
+    seconds = np.where(jobs.held, np.minimum(np.minimum(seconds_left, most), lasts), most)
+    stops = jobs.column("stop_seconds") * settings.rescale_margin
+    return np.asarray(np.clip(stops / np.maximum(seconds, 1e-3), settings.least_speedup, 1.0))
 
 
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 
 
 def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
-    pairs = zip(outlooks, ladders.each, strict=True)
-    each = [_with_present(one, ladder, ladders, j) for j, (one, ladder) in enumerate(pairs)]
+    columns = _stacked(ladders.each)
+    job, workers, servers = columns[:3]
+    is_present = sizes.held[job] & (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
+    beside = sizes.held.copy()
+    beside[job[is_present]] = False
+    if beside.any():
+        each = list(ladders.each)
+        for j in np.flatnonzero(beside).tolist():
+            each[j] = _with_present(outlooks[j], each[j], ladders, j)
+        columns = _stacked(each)
+        job, workers, servers = columns[:3]
+    allowed = _allowed(job, workers, servers, sizes)
+    if allowed.all():
+        return columns
+    return job[allowed], workers[allowed], servers[allowed], columns[3][allowed], columns[4][allowed]
+
+
+def _stacked(each: Sequence[Ladder]) -> _Columns:
+    """Job, workers, servers, cost and speed of every rung."""
     job = np.repeat(np.arange(len(each)), [len(ladder.costs) for ladder in each])
     workers = np.concatenate([ladder.workers for ladder in each])
     servers = np.concatenate([ladder.servers for ladder in each])
-    allowed = _allowed(job, workers, servers, sizes)
     cost = np.concatenate([ladder.costs for ladder in each])
-    speeds = np.concatenate([ladder.speeds for ladder in each])
-    return job[allowed], workers[allowed], servers[allowed], cost[allowed], speeds[allowed]
+    return job, workers, servers, cost, np.concatenate([ladder.speeds for ladder in each])
 
 
 def _with_present(outlook: Outlook, ladder: Ladder, ladders: Ladders, j: int) -> Ladder:
@@ -149,6 +173,7 @@ def _with_present(outlook: Outlook, ladder: Ladder, ladders: Ladders, j: int) ->
         np.insert(ladder.servers, at, servers),
         np.insert(ladder.speeds, at, speed),
         np.insert(ladder.costs, at, cost),
+        ladder.best_speed_per_share,
     )
 
 
@@ -158,12 +183,6 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     is_least = (workers == sizes.least[job, 0]) & (servers == sizes.least[job, 1])
     fixed = is_present | is_least | (tasks == 0)
     return np.asarray(fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job])))
-
-
-def _knowledge(outlook: Outlook) -> tuple[bool, bool, bool]:
-    """Whether its speeds are being learned, its present size is measured, and nothing says how much it has to do."""
-    is_unknown = outlook.speeds.source is None or outlook.forecast.remaining_steps is None
-    return outlook.learning, outlook.measured, is_unknown
 
 
 def _pair(size: Allocation) -> tuple[int, int]:

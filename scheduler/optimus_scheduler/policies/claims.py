@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.candidates import BoolArray, Candidates, charges
-from optimus_scheduler.policies.ladders import FloatArray, IntArray
+from optimus_scheduler.policies.candidates import Candidates
+from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
 from optimus_scheduler.settings import Settings
 
 
@@ -41,97 +41,101 @@ def claims(
     share; who runs may so be paused for others. If all fit, only a waiting job of known length and speeds has no claim
     to it: it starts as soon as it is worth it.
     """
+    jobs = Contenders.of(outlooks)
     row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
-    kept, late, others = _in_order(outlooks, candidates, demand, room, settings, unchanged)
-    may_start = np.ones(len(outlooks), dtype=bool)
-    for j in kept:
-        wanted = present_row(outlooks[j], candidates, j) if j in unchanged else int(least[j])
-        if (demand[wanted] <= room + 1e-9).all():
-            row[j], room = wanted, room - demand[wanted]
+    kept, late, others = _in_order(jobs, candidates, demand, room, settings, unchanged)
+    may_start = np.ones(len(jobs), dtype=bool)
+    wanted, same = least.copy(), list(unchanged)
+    wanted[same] = present_rows(jobs, candidates)[same]
+    taken, room = in_turn(demand[wanted[kept]], room)
+    row[kept[taken]] = wanted[kept[taken]]
     for j in late:
         if (demand[least[j]] <= room + 1e-9).all():
             row[j], room = least[j], room - demand[least[j]]
             continue
-        may_start = np.array([one.is_held for one in outlooks]) | (row > candidates.first[:-1])
+        may_start = jobs.held | (row > candidates.first[:-1])
         room = np.maximum(room - demand[least[j]], 0.0)
         break
-    open_to = [j for j in others if may_start[j]]
+    open_to = others[may_start[others]]
     if (demand[least[open_to]].sum(axis=0) <= room + 1e-9).all():
-        sure = [j for j in open_to if outlooks[j].is_held or not is_known(outlooks[j])]
+        sure = open_to[jobs.held[open_to] | ~is_known(jobs)[open_to]]
         row[sure] = least[sure]
         return Claims(row, may_start, room - demand[least[sure]].sum(axis=0))
-    for j in open_to:
-        if (demand[least[j]] <= room + 1e-9).all():
-            row[j], room = least[j], room - demand[least[j]]
+    taken, room = in_turn(demand[least[open_to]], room)
+    row[open_to[taken]] = least[open_to[taken]]
     return Claims(row, may_start, room)
 
 
+def in_turn(demand: FloatArray, room: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """Who of those with `demand` (m, r) gets it, each in its turn if it still fits in `room` (r,); the room left."""
+    taken = np.zeros(len(demand), dtype=bool)
+    left = np.arange(len(demand))
+    while len(left):
+        total = np.cumsum(demand[left], axis=0)
+        too_much = (total > room + 1e-9).any(axis=1)
+        count = int(np.argmax(too_much)) if too_much.any() else len(left)
+        if count:
+            taken[left[:count]], room = True, room - total[count - 1]
+        left = left[count:]
+        left = left[(demand[left] <= room + 1e-9).all(axis=1)]
+    return taken, room
+
+
 def _in_order(
-    outlooks: Sequence[Outlook],
+    jobs: Contenders,
     candidates: Candidates,
     demand: FloatArray,
     room: FloatArray,
     settings: Settings,
     unchanged: Collection[int],
-) -> tuple[list[int], list[int], list[int]]:
+) -> tuple[IntArray, list[int], IntArray]:
     """Jobs that keep something, waiting jobs that are overdue, and the others, each in the order of their turn."""
-    kept = _kept(outlooks, settings, unchanged)
-    late = {
-        j: overdue_seconds(one, float(candidates.least_speed[j]), settings)
-        for j, one in enumerate(outlooks)
-        if not (one.is_held or one.claimed)
-    }
+    kept = _kept(jobs, settings, unchanged)
+    late = overdue_seconds(jobs, candidates.least_speed, settings)
     least = candidates.first[:-1] + 1
     possible = np.asarray((demand[least] <= room + 1e-9).all(axis=1))  # who could not run even alone holds nobody up
-    overdue = [j for j, seconds in late.items() if seconds > 0 and possible[j]]
-    overdue.sort(key=lambda j: (-late[j], outlooks[j].id))
+    waits = ~(jobs.held | (jobs.column("claimed") > 0))
+    overdue = np.flatnonzero(waits & (late > 0) & possible)
+    overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
     gain = candidates.plain[least] / candidates.cost[least]
     # Who runs loses by being paused what it would pay to go on.
-    gain = gain * (1.0 + np.where([one.is_held for one in outlooks], charges(outlooks, settings), 0.0))
-    first = {*kept, *overdue}
-    others = sorted((j for j in range(len(outlooks)) if j not in first), key=lambda j: (-gain[j], j))
-    return kept, overdue, others
+    gain = gain * (1.0 + np.where(jobs.held, candidates.charge, 0.0))
+    is_other = np.ones(len(jobs), dtype=bool)
+    is_other[kept] = is_other[overdue] = False
+    others = np.flatnonzero(is_other)
+    return kept, overdue.tolist(), others[np.argsort(-gain[others], kind="stable")]
 
 
-def is_known(outlook: Outlook) -> bool:
-    """Whether it can be told how long the job takes, and with which sizes."""
-    return not outlook.learning and outlook.forecast.remaining_steps is not None
+def is_known(jobs: Contenders) -> BoolArray:
+    """(n,) whether it can be told how long a job takes, and with which sizes."""
+    return np.asarray((jobs.column("learning") == 0) & ~np.isnan(jobs.remaining))
 
 
-def overdue_seconds(outlook: Outlook, least_speed: float, settings: Settings) -> float:
-    """How much longer a waiting job has waited than it is asked to; negative before.
+def overdue_seconds(jobs: Contenders, least_speed: FloatArray, settings: Settings) -> FloatArray:
+    """(n,) how much longer a waiting job has waited than it is asked to; negative before.
 
     The longer a job takes, the longer it may wait: a fixed patience plus a part of the time that it needs at its
-    minimum, where it does `least_speed` steps per second.
+    minimum, where it does `least_speed` (n,) steps per second.
     """
-    if outlook.waited_seconds <= settings.patience_seconds:
-        return outlook.waited_seconds - settings.patience_seconds
-    remaining = outlook.forecast.remaining_steps
-    is_unknown = remaining is None or outlook.speeds.source is None
-    needed = outlook.typical_seconds if is_unknown or remaining is None else remaining.mean / least_speed
-    patience = settings.patience_seconds + settings.patience_part * needed / outlook.job.spec.priority
-    return outlook.waited_seconds - patience
+    waited, patience = jobs.column("waited_seconds"), settings.patience_seconds
+    needed = np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / least_speed)
+    longer = patience + settings.patience_part * needed / jobs.column("priority")
+    return waited - np.where(waited <= patience, patience, longer)
 
 
-def _kept(outlooks: Sequence[Outlook], settings: Settings, unchanged: Collection[int]) -> list[int]:
+def _kept(jobs: Contenders, settings: Settings, unchanged: Collection[int]) -> IntArray:
     """Jobs with a claim, then running jobs that keep something, the longest running first."""
-    kept = [
-        j
-        for j, one in enumerate(outlooks)
-        if one.claimed or j in unchanged or (one.is_held and one.held_seconds < settings.least_run_seconds)
-    ]
-    return sorted(kept, key=lambda j: (not outlooks[j].claimed, -outlooks[j].held_seconds, outlooks[j].id))
+    claimed, held_seconds = jobs.column("claimed"), jobs.column("held_seconds")
+    keeps = (claimed > 0) | (jobs.held & (held_seconds < settings.least_run_seconds))
+    keeps[list(unchanged)] = True
+    kept = np.flatnonzero(keeps)
+    return kept[np.lexsort((jobs.id_rank[kept], -held_seconds[kept], -claimed[kept]))]
 
 
-def is_near_end(outlook: Outlook, settings: Settings) -> bool:
-    """Whether what the job holds will be free in a moment."""
-    return outlook.is_held and outlook.remaining_seconds(outlook.present) < settings.near_end_seconds
-
-
-def present_row(outlook: Outlook, candidates: Candidates, j: int) -> int:
-    """The row of what the job has; of its minimum if that is no candidate."""
-    first = int(candidates.first[j])
-    rows = slice(first, int(candidates.first[j + 1]))
-    size = outlook.present
-    same = (candidates.workers[rows] == size.workers) & (candidates.servers[rows] == size.servers)
-    return first + (int(np.argmax(same)) if same.any() and not size.is_empty else 1)
+def present_rows(jobs: Contenders, candidates: Candidates) -> IntArray:
+    """(n,) the row of what each job has; of its minimum if that is no candidate."""
+    rows = candidates.first[:-1] + 1
+    present = jobs.pairs("")[candidates.job]
+    same = jobs.held[candidates.job] & (candidates.workers == present[:, 0]) & (candidates.servers == present[:, 1])
+    rows[candidates.job[same]] = np.flatnonzero(same)
+    return rows

@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from optimus_scheduler.policies.candidates import BoolArray, Candidates
-from optimus_scheduler.policies.ladders import FloatArray, IntArray
+from optimus_scheduler.policies.candidates import Candidates
+from optimus_scheduler.policies.contenders import BoolArray, FloatArray, IntArray
 
 SLACK = 1e-9
 """By how much an amount may exceed the room: sums of fractions of cores are not exact."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimus_scheduler.policies.candidates import BoolArray, Candidates
+from optimus_scheduler.policies.candidates import Candidates
+from optimus_scheduler.policies.contenders import BoolArray, FloatArray, IntArray
 from optimus_scheduler.policies.filling import SLACK, Filling
-from optimus_scheduler.policies.ladders import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from optimus_models.scaling_curve import ScalingCurve, predict_many
 from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray
 from optimus_scheduler.speed_table import SpeedTable
+from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _STEPS = ((1, 0), (0, 1), (1, 1))
 """One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
+_SIZES_IN_A_BLOCK = 200_000
+"""Workers and servers that a job may have, summed over jobs that climb together: some 40 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,39 +30,31 @@ class Ladder:
     """Steps per second."""
     costs: FloatArray
     """Shares of the cluster: that of a worker and that of a server, each times their number."""
-
-    @property
-    def best_speed_per_share(self) -> float:
-        return float((self.speeds[1:] / self.costs[1:]).max())
+    best_speed_per_share: float
 
 
 class Ladders:
     """The ladders of several jobs, and what a worker and a server of each takes of the cluster."""
 
     def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
+        outlooks = Contenders.of(outlooks)
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
-        keys = [
-            (one.minimum, one.maximum, worker, server)
-            for one, worker, server in zip(
-                outlooks, self.worker_shares.tolist(), self.server_shares.tolist(), strict=True
-            )
-        ]
+        limits = zip(outlooks.pairs("least_").tolist(), outlooks.pairs("most_").tolist(), strict=True)
+        shares = zip(self.worker_shares.tolist(), self.server_shares.tolist(), strict=True)
+        keys = [(*least, *most, *share) for (least, most), share in zip(limits, shares, strict=True)]
         # Remembered with the speeds, which live as long as nothing new is measured: most ladders are those of the
         # round before.
-        known: dict[tuple[int, object], Ladder] = {}
-        missing: dict[tuple[int, object], int] = {}
-        for j, (one, key) in enumerate(zip(outlooks, keys, strict=True)):
-            ladder = one.speeds.ladders.get(key)
-            if ladder is None:
-                missing[id(one.speeds), key] = j
-            else:
-                known[id(one.speeds), key] = ladder
-        rows = list(missing.values())
+        known: list[Ladder | None] = [one.speeds.ladders.get(key) for one, key in zip(outlooks, keys, strict=True)]
+        missing: dict[tuple[int, object], list[int]] = {}
+        for j in [j for j, ladder in enumerate(known) if ladder is None]:
+            missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
+        rows = [same[0] for same in missing.values()]
         built = _build([outlooks[j] for j in rows], self.worker_shares[rows], self.server_shares[rows])
-        for j, ladder in zip(rows, built, strict=True):
-            known[id(outlooks[j].speeds), keys[j]] = ladder
-            outlooks[j].speeds.remember(keys[j], ladder)
-        self.each: list[Ladder] = [known[id(one.speeds), key] for one, key in zip(outlooks, keys, strict=True)]
+        for same, ladder in zip(missing.values(), built, strict=True):
+            outlooks[same[0]].speeds.remember(keys[same[0]], ladder)
+            for j in same:
+                known[j] = ladder
+        self.each: list[Ladder] = [ladder for ladder in known if ladder is not None]
 
 
 def _shares(outlooks: Sequence[Outlook], capacity: Resources) -> tuple[FloatArray, FloatArray]:
@@ -81,13 +74,20 @@ def _shares(outlooks: Sequence[Outlook], capacity: Resources) -> tuple[FloatArra
 def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     """A job of which only one role can grow has no choice of steps; the others climb together."""
     straight = np.array([_is_straight(one) for one in outlooks], dtype=bool)
-    climbing = np.flatnonzero(~straight)
-    climbed = iter(_climb([outlooks[j] for j in climbing.tolist()], worker_shares[climbing], server_shares[climbing]))
-    shares = zip(worker_shares.tolist(), server_shares.tolist(), strict=True)
-    return [
-        _straight(one, *each) if is_straight else next(climbed)
-        for one, each, is_straight in zip(outlooks, shares, straight.tolist(), strict=True)
-    ]
+    built: dict[int, Ladder] = {}
+    for rows, build in ((np.flatnonzero(straight), _straight), (np.flatnonzero(~straight), _climb)):
+        for some in _in_blocks(rows, outlooks):
+            ladders = build([outlooks[j] for j in some.tolist()], worker_shares[some], server_shares[some])
+            built.update(zip(some.tolist(), ladders, strict=True))
+    return [built[j] for j in range(len(outlooks))]
+
+
+def _in_blocks(rows: IntArray, outlooks: Sequence[Outlook]) -> Iterator[IntArray]:
+    """Jobs with so many sizes together that their tables stay small."""
+    sizes = np.array([outlooks[j].maximum.workers + outlooks[j].maximum.servers for j in rows.tolist()])
+    block = np.cumsum(sizes) // _SIZES_IN_A_BLOCK
+    for number in np.unique(block).tolist():
+        yield rows[block == number]
 
 
 def _is_straight(outlook: Outlook) -> bool:
@@ -95,23 +95,61 @@ def _is_straight(outlook: Outlook) -> bool:
     return least.servers == most.servers or least.workers == most.workers
 
 
-def _straight(outlook: Outlook, worker_share: float, server_share: float) -> Ladder:
+def _straight(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    """All sizes from minimum to maximum."""
+    sizes = [_straight_sizes(one) for one in outlooks]
+    workers, servers = (np.concatenate(column) for column in zip(*sizes, strict=True))
+    job = np.repeat(np.arange(len(outlooks)), [len(each[0]) for each in sizes])
+    costs = workers * worker_shares[job] + servers * server_shares[job]
+    return _cut(job, workers, servers, _many_speeds(outlooks, job, workers, servers), costs)
+
+
+def _straight_sizes(outlook: Outlook) -> tuple[IntArray, IntArray]:
     least, most = outlook.minimum, outlook.maximum
-    workers = np.arange(least.workers, most.workers + 1)
-    servers = np.arange(least.servers, most.servers + 1)
-    workers, servers = np.broadcast_arrays(workers, servers)
-    speeds = np.concatenate([[0.0], outlook.speeds.many(workers, servers)])
-    workers, servers = np.concatenate([[0], workers]), np.concatenate([[0], servers])
-    return Ladder(workers, servers, speeds, workers * worker_share + servers * server_share)
+    count = max(most.workers - least.workers, most.servers - least.servers)
+    steps = np.arange(-1, count + 1)
+    workers = least.workers + np.minimum(steps, most.workers - least.workers)
+    servers = least.servers + np.minimum(steps, most.servers - least.servers)
+    workers[0] = servers[0] = 0
+    return workers, servers
+
+
+def _many_speeds(outlooks: Sequence[Outlook], job: IntArray, workers: IntArray, servers: IntArray) -> FloatArray:
+    """Speeds of flat arrays of sizes, sorted by job; curves over workers alone, which are most, in one go."""
+    speeds = np.zeros(len(job))
+    models = [one.speeds.model for one in outlooks]
+    is_curve = [
+        isinstance(m, ScalingCurve) and type(one.speeds) is Speeds for m, one in zip(models, outlooks, strict=True)
+    ]
+    curves = [model for model, curve in zip(models, is_curve, strict=True) if curve and isinstance(model, ScalingCurve)]
+    number = np.cumsum(is_curve) - 1
+    here = np.array(is_curve, dtype=bool)[job] & (workers > 0)
+    speeds[here] = predict_many(curves, number[job[here]], workers[here].astype(np.float64))
+    first = np.searchsorted(job, np.arange(len(outlooks) + 1))
+    for j in np.flatnonzero(~np.array(is_curve, dtype=bool)).tolist():
+        own = slice(int(first[j]) + 1, int(first[j + 1]))
+        speeds[own] = outlooks[j].speeds.many(workers[own], servers[own])
+    return speeds
+
+
+def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray, costs: FloatArray) -> list[Ladder]:
+    """The ladders of jobs whose rungs lie below each other, nothing first."""
+    first = np.flatnonzero(np.concatenate([[True], job[1:] != job[:-1]]))
+    per_share = np.full(len(speeds), -np.inf)
+    np.divide(speeds, costs, out=per_share, where=workers + servers > 0)
+    best = np.maximum.reduceat(per_share, first).tolist()
+    bounds = [*first.tolist(), len(job)]
+    return [
+        Ladder(workers[a:b], servers[a:b], speeds[a:b], costs[a:b], each)
+        for a, b, each in zip(bounds, bounds[1:], best, strict=False)
+    ]
 
 
 def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     """All jobs climb at once, each always by the step that gains most speed per share, up to its maximum."""
-    if not outlooks:
-        return []
-    table = SpeedTable([one.speeds for one in outlooks])
     least = np.array([(one.minimum.workers, one.minimum.servers) for one in outlooks])
     most = np.array([(one.maximum.workers, one.maximum.servers) for one in outlooks])
+    table = SpeedTable([one.speeds for one in outlooks], most[:, 0], most[:, 1])
     climbing = np.arange(len(outlooks))
     rungs = _Rungs(worker_shares, server_shares)
     rungs.add(climbing, np.zeros_like(least), np.zeros(len(outlooks)))
@@ -170,6 +208,4 @@ class _Rungs:
         jobs, speeds = jobs[order], np.concatenate(self._speeds)[order]
         workers, servers = np.concatenate(self._sizes)[order].T
         costs = workers * self._shares[0][jobs] + servers * self._shares[1][jobs]
-        ends = np.cumsum(np.bincount(jobs))[:-1]
-        columns = (np.split(column, ends) for column in (workers, servers, speeds, costs))
-        return [Ladder(*rungs) for rungs in zip(*columns, strict=True)]
+        return _cut(jobs, workers, servers, speeds, costs)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
 from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_of
-from optimus_scheduler.policies.claims import claims, is_near_end, present_row
+from optimus_scheduler.policies.claims import claims, present_rows
+from optimus_scheduler.policies.contenders import Contenders, FloatArray
 from optimus_scheduler.policies.hand_out import HandedOut, hand_out
-from optimus_scheduler.policies.ladders import FloatArray, Ladders
+from optimus_scheduler.policies.ladders import Ladders
 from optimus_scheduler.policies.reasons import grants
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import spread_least_transfer
@@ -35,7 +37,7 @@ class OptimusPolicy:
         """A grant for every contender; together they fit in the capacity."""
         if not contest.contenders:
             return {}
-        outlooks = sorted(contest.contenders, key=lambda one: (one.job.submitted_at, one.id))
+        outlooks = Contenders(sorted(contest.contenders, key=attrgetter("job.submitted_at", "job.id")))
         ladders = Ladders(outlooks, contest.capacity)
         table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
         amounts = _Amounts.of(outlooks, contest)
@@ -84,7 +86,7 @@ class _Amounts:
 class _Matter:
     """What is decided in one round."""
 
-    outlooks: Sequence[Outlook]
+    outlooks: Contenders
     table: Candidates
     demand: FloatArray
     """(k, r) of each candidate."""
@@ -105,22 +107,15 @@ class _Matter:
 
         Nobody who could start is asked to wait for that.
         """
-        starts = (result.row[j] > self.table.first[j] for j, one in enumerate(self.outlooks) if not one.is_held)
-        if any(starts):
+        table, held = self.table, self.outlooks.held
+        near_end = held & (table.seconds_left < self.settings.near_end_seconds)
+        starts = ~held & (result.row > table.first[:-1])
+        if starts.any() or not (self.amounts.leaving.any() or near_end.any()):
             return frozenset()
-        if not self.amounts.leaving.any() and not any(is_near_end(one, self.settings) for one in self.outlooks):
-            return frozenset()
-        leaving = self.amounts.leaving.copy()
-        wanted = self.demand[result.row].sum(axis=0)  # with what the givers have, were they to keep it
-        givers = []
-        for j, one in enumerate(self.outlooks):
-            if not one.is_held:
-                continue
-            present = self.demand[present_row(one, self.table, j)]
-            if is_near_end(one, self.settings):
-                leaving += present
-            less = present - self.demand[result.row[j]]
-            if (less > 0).any():
-                wanted += less
-                givers.append(j)
-        return frozenset(givers) if (wanted - self.amounts.capacity <= leaving + 1e-9).all() else frozenset()
+        present = self.demand[present_rows(self.outlooks, table)]
+        leaving = self.amounts.leaving + present[near_end].sum(axis=0)
+        gets = self.demand[result.row]
+        gives = held & (present > gets).any(axis=1)
+        wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # were the givers to keep what they have
+        comes = (wanted - self.amounts.capacity <= leaving + 1e-9).all()
+        return frozenset(np.flatnonzero(gives).tolist()) if comes else frozenset()

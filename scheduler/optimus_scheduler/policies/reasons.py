@@ -10,8 +10,8 @@ import numpy as np
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.policies.candidates import Candidates
+from optimus_scheduler.policies.contenders import FloatArray, IntArray
 from optimus_scheduler.policies.hand_out import HandedOut
-from optimus_scheduler.policies.ladders import FloatArray, IntArray
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Allocation, Reason
 

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.ladders import FloatArray, Ladder
+from optimus_scheduler.policies.contenders import Contenders, FloatArray
+from optimus_scheduler.policies.ladders import Ladder
 from optimus_scheduler.settings import Settings
 
 _LEAST_WORK = 1e-12
@@ -27,13 +28,12 @@ _LEAST_WORK = 1e-12
 
 def weights(outlooks: Sequence[Outlook], ladders: Sequence[Ladder], settings: Settings) -> FloatArray:
     """(n,) weights, each times the job's priority; jobs of the same remaining work in order of arrival."""
-    n = len(outlooks)
-    work = [remaining_work(one, ladder) / one.job.spec.priority for one, ladder in zip(outlooks, ladders, strict=True)]
-    largest_first = sorted(range(n), key=lambda j: (-work[j], -outlooks[j].job.submitted_at, outlooks[j].id))
-    by_rank = rank_weights(n, settings.speed_exponent)
-    result = np.empty(n)
-    result[largest_first] = by_rank
-    return np.asarray(result * np.array([one.job.spec.priority for one in outlooks]))
+    jobs = Contenders.of(outlooks)
+    work = remaining_work(jobs, ladders) / jobs.column("priority")
+    largest_first = np.lexsort((jobs.id_rank, -jobs.column("submitted_at"), -work))
+    result = np.empty(len(jobs))
+    result[largest_first] = rank_weights(len(jobs), settings.speed_exponent)
+    return np.asarray(result * jobs.column("priority"))
 
 
 def rank_weights(count: int, exponent: float) -> FloatArray:
@@ -45,16 +45,14 @@ def rank_weights(count: int, exponent: float) -> FloatArray:
     return weights
 
 
-def remaining_work(outlook: Outlook, ladder: Ladder) -> float:
-    """Share-seconds that the job still needs at its most efficient size.
+def remaining_work(jobs: Contenders, ladders: Sequence[Ladder]) -> FloatArray:
+    """(n,) share-seconds that each job still needs at its most efficient size.
 
     As far as the forecast is unsure, the work that the job has had stands in: of jobs of unknown length, who has
     had much is likely to need much more (the idea of least attained service: Gu et al., "Tiresias", NSDI 2019).
     """
-    attained = max(outlook.job.attained_share_seconds, _LEAST_WORK)
-    remaining = outlook.forecast.remaining_steps
-    if remaining is None or outlook.speeds.source is None:
-        return attained
-    predicted = max(remaining.mean / ladder.best_speed_per_share, _LEAST_WORK)
-    trust = outlook.forecast.confidence
-    return float(predicted**trust * attained ** (1.0 - trust))
+    attained = np.maximum(jobs.column("attained"), _LEAST_WORK)
+    best = np.array([ladder.best_speed_per_share for ladder in ladders])
+    predicted = np.maximum(np.where(jobs.is_unknown, 1.0, jobs.remaining) / best, _LEAST_WORK)
+    trust = jobs.column("confidence")
+    return np.where(jobs.is_unknown, attained, predicted**trust * attained ** (1.0 - trust))
