@@ -240,6 +240,13 @@ class JobSpecBody(Body):
     checkpoint_seconds: float = Field(
         default=30.0, ge=1, le=86400, allow_inf_nan=False, description="checkpoint period"
     )
+    checkpoint_url: str | None = Field(
+        default=None,
+        max_length=1024,
+        pattern=r"^[a-z][a-z0-9+.-]*://\S+$",
+        examples=["s3://bucket/checkpoints"],
+        description="where checkpoints go, any URL that fsspec knows; default: the job's directory",
+    )
     hang_seconds: float | None = Field(
         default=None,
         gt=0,

@@ -96,6 +96,8 @@ class World:
     connected: dict[str, TaskRole] = field(default_factory=dict)
     servers: dict[str, FakeServer] = field(default_factory=dict)
     mute: set[str] = field(default_factory=set)
+    storage_error: str | None = None
+    """Why checkpoints cannot be read."""
     sent: list[tuple[str, ToTask]] = field(default_factory=list)
     journal: list[JournalRecord] = field(default_factory=list)
     reports: list[Formed] = field(default_factory=list)
@@ -168,6 +170,8 @@ class World:
                 self.result = instruction.ended
             case ReadCheckpoint():
                 manifest = self.manifests[-1] if self.manifests else None
+                if self.storage_error is not None:
+                    return [CheckpointRead(instruction.epoch, None, error=self.storage_error)]
                 return [CheckpointRead(instruction.epoch, manifest, "manifest")]
             case WriteManifest():
                 assert instruction.manifest.is_whole

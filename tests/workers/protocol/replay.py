@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from optimus_workers.checkpoint.manifest import checkpoint_directory, newest_manifest
+from optimus_workers.checkpoint.manifest import newest_manifest
 from optimus_workers.checkpoint.shards import read_shard
+from optimus_workers.checkpoint.storage import LocalStorage, Storage, checkpoint_directory
 from optimus_workers.coordinator.journal import Formed, Journal
 from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.norms import block_squares, clip_coefficient
@@ -32,15 +33,13 @@ def history(directory: Path) -> list[Formed]:
         journal.close()
 
 
-def final_sections(directory: Path, n_sections: int) -> tuple[int, list[Tensor]]:
+def final_sections(directory: Path, n_sections: int, storage: Storage | None = None) -> tuple[int, list[Tensor]]:
     """Version and sections (parameters, then optimizer state) of the last checkpoint, whole vectors."""
-    manifest, complaints = newest_manifest(checkpoint_directory(directory))
+    storage = storage or LocalStorage(checkpoint_directory(directory))
+    manifest, complaints = newest_manifest(storage)
     assert manifest is not None
     assert not complaints
-    parts = [
-        read_shard(checkpoint_directory(directory), file.name, file.first, file.first, file.end, n_sections)
-        for file in manifest.files
-    ]
+    parts = [read_shard(storage, file.name, file.first, file.first, file.end, n_sections) for file in manifest.files]
     return manifest.version, [torch.cat(section) for section in zip(*parts, strict=True)]
 
 

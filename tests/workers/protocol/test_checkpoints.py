@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from optimus_workers.checkpoint.manifest import Manifest, newest_manifest, write_manifest
 from optimus_workers.checkpoint.shards import read_shard, write_shard
+from optimus_workers.checkpoint.storage import (
+    LocalStorage,
+    Storage,
+    StorageAway,
+    StorageUnusable,
+    UrlStorage,
+    open_storage,
+)
 from optimus_workers.ranges import server_ranges
 from optimus_workers.wire.messages import TaskProfile, UpdateRule
 
@@ -20,76 +30,122 @@ def sections(version: int) -> list[torch.Tensor]:
     return [torch.arange(N_FLOATS) + 1000.0 * version, -torch.arange(N_FLOATS).float()]
 
 
-def save(directory: Path, version: int, n_servers: int) -> Manifest:
+@pytest.fixture(params=["directory", "url"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "directory":
+        return LocalStorage(tmp_path)
+    return UrlStorage(f"memory://{tmp_path.name}-{uuid4().hex}/job", tmp_path / "scratch")
+
+
+def save(storage: Storage, version: int, n_servers: int) -> Manifest:
     files = [
-        write_shard(directory, 1, version, first, [section[first:end] for section in sections(version)])
+        write_shard(storage, 1, version, first, [section[first:end] for section in sections(version)])
         for first, end in server_ranges(N_FLOATS, n_servers)
     ]
     manifest = Manifest(version, 1, PROFILE, tuple(files))
-    write_manifest(directory, manifest)
+    write_manifest(storage, manifest)
     return manifest
 
 
-def test_the_newest_two_are_kept(tmp_path: Path) -> None:
-    manifests = [save(tmp_path, version, n_servers) for version, n_servers in ((1, 2), (20, 3), (300, 1))]
-    assert newest_manifest(tmp_path) == (manifests[-1], [])
-    names = {path.name for path in tmp_path.glob("*.safetensors")}
+def test_the_newest_two_are_kept(storage: Storage) -> None:
+    manifests = [save(storage, version, n_servers) for version, n_servers in ((1, 2), (20, 3), (300, 1))]
+    assert newest_manifest(storage) == (manifests[-1], [])
+    names = {name for name in storage.names() if name.endswith(".safetensors")}
     assert names == {file.name for manifest in manifests[1:] for file in manifest.files}
 
 
 @pytest.mark.parametrize("n_readers", [1, 2, 5])
-def test_any_number_of_servers_can_read_it(tmp_path: Path, n_readers: int) -> None:
-    manifest = save(tmp_path, 7, 3)
+def test_any_number_of_servers_can_read_it(storage: Storage, n_readers: int) -> None:
+    manifest = save(storage, 7, 3)
     for first, end in server_ranges(N_FLOATS, n_readers):
         parts = []
         for file in manifest.files:
             start, stop = max(first, file.first), min(end, file.end)
             if start < stop:
-                parts.append(read_shard(tmp_path, file.name, file.first, start, stop, 2))
+                parts.append(read_shard(storage, file.name, file.first, start, stop, 2))
         whole = [torch.cat(section) for section in zip(*parts, strict=True)]
         assert all(torch.equal(read, written[first:end]) for read, written in zip(whole, sections(7), strict=True))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
-def test_a_damaged_one_is_passed_over_for_the_one_before(tmp_path: Path, damage: str) -> None:
-    before, newest = save(tmp_path, 1, 2), save(tmp_path, 2, 2)
-    path = tmp_path / newest.files[1].name
-    content = path.read_bytes()
+def test_a_damaged_one_is_passed_over_for_the_one_before(storage: Storage, damage: str) -> None:
+    before, newest = save(storage, 1, 2), save(storage, 2, 2)
+    name = newest.files[1].name
+    content = storage.read(name)
     match damage:
         case "flip":
-            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            overwrite(storage, name, content[:-1] + bytes([content[-1] ^ 1]))
         case "truncate":
-            path.write_bytes(content[:-8])
+            overwrite(storage, name, content[:-8])
         case "remove":
-            path.unlink()
+            storage.remove(name)
         case "manifest":
-            manifest = max(tmp_path.glob("manifest-*.json"))
-            manifest.write_bytes(manifest.read_bytes()[:40])
-    found, complaints = newest_manifest(tmp_path)
+            manifest = max(name for name in storage.names() if name.startswith("manifest-"))
+            overwrite(storage, manifest, storage.read(manifest)[:40])
+    found, complaints = newest_manifest(storage)
     assert found == before
     assert len(complaints) == 1
-    save(tmp_path, 3, 1)
-    assert newest_manifest(tmp_path)[0] is not None
+    save(storage, 3, 1)
+    assert newest_manifest(storage)[0] is not None
 
 
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    assert newest_manifest(tmp_path / "nowhere") == (None, [])
+def test_nothing_is_found_where_nothing_is(storage: Storage) -> None:
+    assert newest_manifest(storage) == (None, [])
 
 
-def test_a_manifest_that_does_not_cover_the_vector_is_none(tmp_path: Path) -> None:
-    manifest = save(tmp_path, 1, 2)
+def test_a_manifest_that_does_not_cover_the_vector_is_none(storage: Storage) -> None:
+    manifest = save(storage, 1, 2)
     gap = Manifest(2, 1, PROFILE, manifest.files[:1])
     assert not gap.is_whole
     with pytest.raises(AssertionError):
-        write_manifest(tmp_path, gap)
+        write_manifest(storage, gap)
 
 
-def test_files_that_cannot_be_written_or_read_are_system_errors(tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_or_read_are_system_errors(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError):
-        write_shard(tmp_path / "file", 1, 1, 0, sections(1))
-    with pytest.raises(OSError):
-        read_shard(tmp_path, "missing.safetensors", 0, 0, 16, 1)
-    (tmp_path / "bad.safetensors").write_bytes(b"not safetensors at all")
-    with pytest.raises(OSError, match="cannot read"):
-        read_shard(tmp_path, "bad.safetensors", 0, 0, 16, 1)
+        write_shard(LocalStorage(tmp_path / "file"), 1, 1, 0, sections(1))
+    with pytest.raises(FileNotFoundError):
+        read_shard(storage, "missing.safetensors", 0, 0, 16, 1)
+    for content in (b"not safetensors at all", b"short", b"\x02" + bytes(7) + b"[]", b"\x02" + bytes(7) + b"{}"):
+        overwrite(storage, "bad.safetensors", content)
+        with pytest.raises(OSError, match="cannot read"):
+            read_shard(storage, "bad.safetensors", 0, 0, 16, 1)
+    file = save(storage, 3, 1).files[0]
+    with pytest.raises(OSError, match="floats 150 to 170 are not in it"):
+        read_shard(storage, file.name, 0, 150, 170, 2)
+
+
+def test_a_storage_that_is_away_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = UrlStorage(f"memory://away-{uuid4().hex}", tmp_path)
+    save(storage, 1, 1)
+    assert list(tmp_path.iterdir()) == [], "nothing is left of what was uploaded"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("503 slow down")
+
+    for call in ("ls", "cat_file", "size"):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryFileSystem, call, refuse)
+            with pytest.raises(StorageAway, match="RuntimeError: 503 slow down"):
+                newest_manifest(storage)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "rm_file", refuse)
+        for version in (2, 3):
+            save(storage, version, 1)  # what cannot be removed stays
+    assert sum(name.startswith("manifest-") for name in storage.names()) == 3
+    with pytest.raises(StorageUnusable, match="nonsense://bucket: Protocol not known"):
+        newest_manifest(UrlStorage("nonsense://bucket", tmp_path))
+
+
+def test_a_jobs_checkpoints_are_in_its_directory_or_below_its_url(tmp_path: Path) -> None:
+    assert open_storage(None, "j-1", tmp_path).location("m") == str(tmp_path / "checkpoints" / "m")
+    assert open_storage("s3://bucket/runs/", "j-1", tmp_path).location("../m") == "s3://bucket/runs/j-1/m"
+
+
+def overwrite(storage: Storage, name: str, content: bytes) -> None:
+    storage.write(name, lambda path: _write(path, content))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

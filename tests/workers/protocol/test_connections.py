@@ -15,6 +15,7 @@ import torch
 from tests.workers.protocol.conftest import TOKEN as JOB_TOKEN
 from tests.workers.protocol.conftest import Job
 
+from optimus_workers.checkpoint.storage import LocalStorage
 from optimus_workers.pacing import CpuPacer
 from optimus_workers.server.fetching import collect
 from optimus_workers.server.listener import DataListener
@@ -147,7 +148,7 @@ def test_a_range_is_collected_from_a_server_and_from_own_memory(server: RunningS
         Source(600_000, 600_032, 5, task="me"),
     )
     assume = Assume(3, 5, 100_000, 600_032, PROFILE, 1, False, sources)
-    state = collect(assume, "me", [own], TOKEN, tmp_path)
+    state = collect(assume, "me", [own], TOKEN, LocalStorage(tmp_path))
     assert state is not None
     assert torch.equal(state.sections[0][:500_000], server.state.sections[0][100_000:600_000])
     assert torch.equal(state.sections[1][:500_000], server.state.sections[1][100_000:600_000])
@@ -158,7 +159,7 @@ def test_a_range_is_collected_from_a_server_and_from_own_memory(server: RunningS
 def test_a_version_that_is_gone_is_an_error_not_a_wrong_range(server: RunningServer, tmp_path: Path) -> None:
     missing = Source(0, 16, 4, task="other", address=server.address)
     with pytest.raises(WireError, match="MISSING"):
-        collect(Assume(3, 4, 0, 16, PROFILE, 1, False, (missing,)), "me", [], TOKEN, tmp_path)
+        collect(Assume(3, 4, 0, 16, PROFILE, 1, False, (missing,)), "me", [], TOKEN, LocalStorage(tmp_path))
 
 
 # --- control ---------------------------------------------------------------------------------------------------------

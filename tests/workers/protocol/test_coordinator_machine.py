@@ -199,6 +199,17 @@ def test_a_lost_server_costs_the_steps_since_the_checkpoint() -> None:
     assert all(source.file is not None for source in assume.sources)
 
 
+def test_checkpoints_that_cannot_be_read_end_the_job_rather_than_begin_it_anew() -> None:
+    world = running_world(workers=1, servers=2, checkpoint_seconds=0.35)
+    for _ in range(6):
+        world.step()
+    world.storage_error = "503 slow down"
+    world.is_lost("server-1")
+    assert world.result is not None
+    assert (world.result.outcome, world.result.error) == ("failed", "the checkpoints cannot be read: 503 slow down")
+    assert world.result.checkpoint is not None, "what there is, is told"
+
+
 def test_the_only_server_is_waited_for() -> None:
     world = running_world(workers=1, servers=1)
     world.step()

@@ -12,7 +12,8 @@ from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
-from optimus_workers.checkpoint.manifest import checkpoint_directory, newest_manifest
+from optimus_workers.checkpoint.manifest import newest_manifest
+from optimus_workers.checkpoint.storage import LocalStorage, checkpoint_directory
 
 # Whole processes on a machine that may be busy with other tests.
 pytestmark = pytest.mark.timeout(300)
@@ -116,5 +117,5 @@ def test_cancel_lets_everybody_go_at_once(make_job: Callable[..., Job]) -> None:
 
 
 def _checkpointed_step(job: Job) -> int:
-    manifest, _ = newest_manifest(checkpoint_directory(job.directory))
+    manifest, _ = newest_manifest(LocalStorage(checkpoint_directory(job.directory)))
     return manifest.version if manifest else 0

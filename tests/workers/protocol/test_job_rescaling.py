@@ -67,8 +67,10 @@ def test_sync_training_is_a_replay_of_its_membership_history(make_job: Callable[
     assert distance < 1e-6
 
 
-def test_async_training_pauses_and_resumes_on_another_size(make_job: Callable[..., Job]) -> None:
-    job = make_job({"momentum": 0.0, "step_seconds": 0.01}, mode="async", convergence={"max_epochs": 80.0})
+def test_async_training_pauses_and_resumes_on_another_size(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    arguments = {"momentum": 0.0, "step_seconds": 0.01, "max_gradient_norm": 1.0}
+    url = f"file://{tmp_path}/bucket"
+    job = make_job(arguments, mode="async", convergence={"max_epochs": 80.0}, checkpoint_url=url)
     job.scale(worker(0), worker(1), server(0))
     job.wait_for_step(20)
     pause = _pause(job)
@@ -83,6 +85,8 @@ def test_async_training_pauses_and_resumes_on_another_size(make_job: Callable[..
     assert resume is not None
     assert resume["step"] == pause["step"]
     assert resume["lost_steps"] == 0
+    assert result["checkpoint"].startswith(f"{url}/job/manifest-")
+    assert not list((tmp_path / "checkpoints").iterdir()), "nothing is kept here"
     assert result["step"] == 800, "exactly so many steps, whoever did them"
     assert result["metrics"]["accuracy"] > 0.8
     assert any(sample["staleness"] for sample in job.service.samples), "two workers overtake each other"

@@ -10,7 +10,7 @@ import torch
 from optimus_workers.ranges import server_ranges
 from optimus_workers.server.async_shard import AsyncShard
 from optimus_workers.server.make import make_shard
-from optimus_workers.server.shard import Shard
+from optimus_workers.server.shard import Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.wire.errors import WireError
@@ -38,9 +38,9 @@ def make(rule: UpdateRule, first: int, end: int, n_workers: int = 1, *, is_async
     return make_shard(assume, state)
 
 
-def push(shard: Shard, rank: int, step: int, vector: torch.Tensor, rate: float = 0.1) -> list[tuple[int, int]]:
+def push(shard: Shard, rank: int, step: int, vector: torch.Tensor, rate: float = 0.1) -> list[Ready]:
     """One worker's whole push; the chunks that became ready to be sent."""
-    ready = []
+    ready: list[Ready] = []
     for first, end in shard.chunks:
         header = Header(
             FrameType.PUSH, epoch=1, source=rank, step=step, offset=first, length=4 * (end - first),

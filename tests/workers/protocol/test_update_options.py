@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -32,15 +33,15 @@ Size = tuple[int, int]
 SEED = 5
 
 
-def options(kind: str = "momentum", **changes: object) -> TrainingTask:
-    rules = {
+def options(kind: str = "momentum", **changes: Any) -> TrainingTask:
+    rules: dict[str, dict[str, Any]] = {
         "sgd": {"momentum": 0.0},
         "momentum": {"momentum": 0.9},
         "nesterov": {"momentum": 0.9, "nesterov": True},
         "adamw": {"kind": "adamw", "momentum": 0.0, "learning_rate": 0.002},
     }
-    arguments = {"dropout": False, "max_gradient_norm": 0.3, "grouped": True} | rules[kind] | changes
-    return tiny_training.make(**arguments)  # type: ignore[arg-type]
+    arguments: dict[str, Any] = {"dropout": False, "max_gradient_norm": 0.3, "grouped": True} | rules[kind] | changes
+    return tiny_training.make(**arguments)
 
 
 def train(task: TrainingTask, history: Sequence[tuple[Size, int]]) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from optimus_workers.allreduce.board import Board
 from optimus_workers.allreduce.gradients import GroupCompression
 from optimus_workers.allreduce.session import GroupSession
-from optimus_workers.checkpoint.manifest import checkpoint_directory
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.norms import clip
@@ -132,8 +131,7 @@ class GroupTraining(Training):
             join.epoch, join.version, 0, self._flat.total_floats, self.profile, join.n_workers, False,
             session.group.sources,
         )  # fmt: skip
-        token, directory = environment.job_token, environment.job_directory
-        state = collect(whole, environment.task_name, (), token, directory)
+        state = collect(whole, environment.task_name, (), environment.job_token, environment.checkpoints)
         assert state is not None, "there are sources"
         return state
 
@@ -217,9 +215,8 @@ class GroupTraining(Training):
         self._writer.submit(self._write, save, first, sections)
 
     def _write(self, save: Save, first: int, sections: list[Tensor]) -> None:
-        directory = checkpoint_directory(self._environment.job_directory)
         try:
-            file = write_shard(directory, save.epoch, save.version, first, sections)
+            file = write_shard(self._environment.checkpoints, save.epoch, save.version, first, sections)
         except OSError as error:
             self._send(SaveFailed(save.epoch, save.version, str(error)))
         else:

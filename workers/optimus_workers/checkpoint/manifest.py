@@ -5,22 +5,29 @@
         v240-e3-0-131072.safetensors          range [0, 131072): parameters and the optimizer's state
         v240-e3-131072-262144.safetensors
 
-Manifests are replaced atomically; the last two checkpoints are kept, and the older one is used when the newer one
-turns out to be damaged. Needs neither torch nor numpy.
+or the same names below a URL (see `storage`). A manifest is written when all its files are there; the last two
+checkpoints are kept, and the older one is used when the newer one turns out to be damaged. Needs neither torch nor
+numpy.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from optimus_workers.checkpoint.storage import Storage, StorageAway
 from optimus_workers.wire.codec import decode_line, encode_line
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import ShardFile, Source, TaskProfile
 
+log = logging.getLogger(__name__)
+
+MANIFEST_NAME = re.compile(r"manifest-\d{12,}\.json")
+BLOCK_BYTES = 8 * 2**20
 KEPT_CHECKPOINTS = 2
 """The newest, and one more in case that one is damaged."""
 
@@ -46,95 +53,91 @@ class Manifest:
         return [file.first for file in self.files] == ends[:-1] and ends[-1] == self.profile.total_floats
 
 
-def checkpoint_directory(job_directory: Path) -> Path:
-    return job_directory / "checkpoints"
-
-
-def manifest_path(directory: Path, version: int) -> Path:
+def manifest_name(version: int) -> str:
     # Zero-padded, so that the order of names is the order of versions.
-    return directory / f"manifest-{version:012d}.json"
+    return f"manifest-{version:012d}.json"
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> Path:
-    """Make the checkpoint exist, then remove all but the last two. Raises `OSError`."""
+def write_manifest(storage: Storage, manifest: Manifest) -> str:
+    """Make the checkpoint exist, then remove all but the last two; where it is. Raises `OSError`."""
     assert manifest.is_whole, "a manifest is written when all files are there"
-    path = manifest_path(directory, manifest.version)
-    write_atomically(path, encode_line(manifest))
-    _prune(directory)
-    return path
+    name = manifest_name(manifest.version)
+    storage.write(name, lambda path: _write(path, encode_line(manifest)))
+    try:
+        _prune(storage)
+    except OSError as error:
+        log.warning("old checkpoints could not be removed: %s", error)  # the new one is there nevertheless
+    return storage.location(name)
 
 
-def newest_manifest(directory: Path) -> tuple[Manifest | None, list[str]]:
-    """The newest undamaged checkpoint, and what was wrong with those that were passed over."""
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def newest_manifest(storage: Storage) -> tuple[Manifest | None, list[str]]:
+    """The newest undamaged checkpoint, and what was wrong with those that were passed over.
+
+    Raises `StorageAway` when that cannot be told now.
+    """
     complaints: list[str] = []
-    for path in sorted(directory.glob("manifest-*.json"), reverse=True):
+    for name in _manifests(storage):
         try:
-            manifest = decode_line(path.read_bytes(), {"Manifest": Manifest})
-            _verify(directory, manifest)
+            manifest = decode_line(storage.read(name), {"Manifest": Manifest})
+            _verify(storage, manifest)
+        except StorageAway:
+            raise
         except (OSError, WireError) as error:
-            complaints.append(f"{path.name}: {error}")
+            complaints.append(f"{name}: {error}")
         else:
             return manifest, complaints
     return None, complaints
 
 
-def _verify(directory: Path, manifest: Manifest) -> None:
+def _manifests(storage: Storage) -> list[str]:
+    """Names of manifests, newest first."""
+    return sorted((name for name in storage.names() if MANIFEST_NAME.fullmatch(name)), reverse=True)
+
+
+def _verify(storage: Storage, manifest: Manifest) -> None:
     if not manifest.is_whole:
         raise WireError("its files do not cover the whole vector")
     for file in manifest.files:
-        path = directory / Path(file.name).name
-        if path.stat().st_size != file.n_bytes or sha256_of(path) != file.sha256:
+        if storage.size(file.name) != file.n_bytes or sha256_of(storage, file.name, file.n_bytes) != file.sha256:
             raise WireError(f"{file.name} is damaged")
 
 
-def _prune(directory: Path) -> None:
+def _prune(storage: Storage) -> None:
     """Remove old manifests first, then the files that no manifest of those kept names."""
-    paths = sorted(directory.glob("manifest-*.json"), reverse=True)
-    for path in paths[KEPT_CHECKPOINTS:]:
-        path.unlink(missing_ok=True)
-    kept = list(_readable(paths[:KEPT_CHECKPOINTS]))
+    manifests = _manifests(storage)
+    for name in manifests[KEPT_CHECKPOINTS:]:
+        storage.remove(name)
+    kept = list(_readable(storage, manifests[:KEPT_CHECKPOINTS]))
     oldest = min((manifest.version for manifest in kept), default=0)
     named = {file.name for manifest in kept for file in manifest.files}
-    for path in directory.glob("v*.safetensors"):
+    for name in storage.names():
         # Newer files that no manifest names yet are being written.
-        if path.name not in named and _version_of(path) < oldest:
-            path.unlink(missing_ok=True)
+        if name.endswith(".safetensors") and name not in named and _version_of(name) < oldest:
+            storage.remove(name)
 
 
-def _readable(paths: list[Path]) -> Iterator[Manifest]:
-    for path in paths:
+def _readable(storage: Storage, names: list[str]) -> Iterator[Manifest]:
+    for name in names:
         try:
-            yield decode_line(path.read_bytes(), {"Manifest": Manifest})
+            yield decode_line(storage.read(name), {"Manifest": Manifest})
+        except StorageAway:
+            raise
         except (OSError, WireError):
             continue  # a damaged one protects no files
 
 
-def _version_of(path: Path) -> int:
-    digits = path.name[1:].partition("-")[0]
+def _version_of(name: str) -> int:
+    digits = name[1:].partition("-")[0]
     return int(digits) if digits.isdecimal() else 0
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file in one step that survives a power cut. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Put the names in a directory on disk."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(storage: Storage, name: str, n_bytes: int) -> str:
+    """Of a file, block by block: it may be larger than memory."""
+    digest = hashlib.sha256()
+    for first in range(0, n_bytes, BLOCK_BYTES):
+        digest.update(storage.read(name, first, min(first + BLOCK_BYTES, n_bytes)))
+    return digest.hexdigest()

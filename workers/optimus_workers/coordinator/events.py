@@ -59,6 +59,8 @@ class CheckpointRead:
     epoch: int
     manifest: Manifest | None
     path: str = ""
+    error: str | None = None
+    """Why nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True)

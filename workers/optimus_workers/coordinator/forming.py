@@ -81,7 +81,9 @@ class MembershipForming(Checkpointing):
     def _checkpoint_read(self, event: CheckpointRead) -> None:
         if self.phase is not Phase.RESTORING or event.epoch != self.epoch:
             return
-        if event.manifest is None and not self.members.workers:
+        if event.error is not None:
+            self._fail(f"the checkpoints cannot be read: {event.error}")
+        elif event.manifest is None and not self.members.workers:
             self._pause()  # before anything was trained
         elif event.manifest is None:
             self.checkpoint = None

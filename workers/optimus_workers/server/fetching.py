@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import Tensor
 
-from optimus_workers.checkpoint.manifest import checkpoint_directory
 from optimus_workers.checkpoint.shards import read_shard
+from optimus_workers.checkpoint.storage import Storage
 from optimus_workers.ranges import chunks
 from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
@@ -24,7 +23,7 @@ FETCH_SECONDS = 60.0
 
 
 def collect(
-    assume: Assume, own_task: str, own_states: Sequence[RangeState], token: str, job_directory: Path
+    assume: Assume, own_task: str, own_states: Sequence[RangeState], token: str, checkpoints: Storage
 ) -> RangeState | None:
     """The range that `assume` asks for; None when worker 0 is to bring the initial parameters.
 
@@ -41,7 +40,7 @@ def collect(
         target = state.part(first, end)
         if source.file is not None:
             _copy(
-                read_shard(checkpoint_directory(job_directory), source.file, source.first, first, end, n_sections),
+                read_shard(checkpoints, source.file, source.first, first, end, n_sections),
                 target,
             )
         elif source.task == own_task:

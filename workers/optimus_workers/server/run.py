@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from optimus_workers.checkpoint.manifest import checkpoint_directory
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, TERMINATED
@@ -54,6 +53,7 @@ async def run_server(environment: TaskEnvironment) -> int:
 class _Server:
     def __init__(self, environment: TaskEnvironment) -> None:
         self._environment = environment
+        self._checkpoints = environment.checkpoints
         self._service = ShardService(CpuPacer(environment.cpu_limit))
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[Delivered] = asyncio.Queue()
@@ -184,7 +184,7 @@ class _Server:
                 environment.task_name,
                 self._service.states(),
                 environment.job_token,
-                environment.job_directory,
+                self._checkpoints,
             )
         except (OSError, WireError) as error:
             self._send(AssumeFailed(assume.epoch, str(error)))
@@ -210,10 +210,9 @@ class _Server:
         self._start(self._write(save, shard.first, sections))
 
     async def _write(self, save: Save, first: int, sections: list[torch.Tensor]) -> None:
-        directory = checkpoint_directory(self._environment.job_directory)
         try:
             file = await self._loop.run_in_executor(
-                self._writer, write_shard, directory, save.epoch, save.version, first, sections
+                self._writer, write_shard, self._checkpoints, save.epoch, save.version, first, sections
             )
         except OSError as error:
             self._send(SaveFailed(save.epoch, save.version, str(error)))
