@@ -1,19 +1,23 @@
 """Who runs the scheduling rounds: the holder of a lease in the database.
 
 A lease that is not renewed is over after a while, and somebody else takes it with a higher token. What the former
-leader then still tries to write is refused because of its older token (`StaleLeader`): it is fenced.
+leader then still tries to write is refused because of its older token (`StaleLeader`): it is fenced. A round may take
+longer than a lease (thousands of pods to be asked for); the lease is renewed beside it.
 """
 
 from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from optimus_service import kernel
+from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 _RENEWALS = 3
@@ -51,7 +55,7 @@ class Holder:
 
 
 class Leadership:
-    """This process's claim to lead. Used by one thread."""
+    """This process's claim to lead. Used by one thread, and by one of its own within `kept`."""
 
     def __init__(
         self, repository: Repository, lease_seconds: float, clock: Callable[[], float], holder: Holder | None = None
@@ -81,6 +85,27 @@ class Leadership:
                 self._token = self._acquire()
             self._renewed_at = now
         return self._token
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """While the caller is busy, the lease that it holds is renewed in time."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._keep, args=(done,), name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _keep(self, done: threading.Event) -> None:
+        while not done.wait(self._lease_seconds / _RENEWALS):
+            try:
+                if self._acquire() is None:
+                    return  # somebody else leads by now; what the caller writes is refused
+            except DatabaseNotAvailable:
+                continue  # the caller notices that as well
+            self._renewed_at = self._clock()
 
     def step_down(self) -> None:
         """Somebody else was seen to lead: what is remembered of the lease is no longer true."""

@@ -194,7 +194,8 @@ class SchedulingLoop:
     def _attempt(self, trigger: str, fence: int) -> bool:
         phases = Phases()
         try:
-            record = self._rounds.run(trigger, fence, phases)
+            with self._leadership.kept():
+                record = self._rounds.run(trigger, fence, phases)
         except (ClusterUnavailable, DatabaseNotAvailable) as error:
             self._report(f"a scheduling round was skipped: {error}")
         except StaleLeader as error:

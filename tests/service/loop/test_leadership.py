@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -130,3 +132,24 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
     with pytest.raises(StaleLeader):
         repository.check_fence(token)
     assert repository.tasks() == []
+
+
+def test_the_lease_is_kept_during_a_long_round(repository: Repository) -> None:
+    """In real time, as rounds are: longer than a lease, and still nobody else leads."""
+    mine = Leadership(repository, 0.6, time.time, elsewhere(1))
+    other = Leadership(repository, 0.6, time.time, elsewhere(2))
+    token = mine.claim()
+    assert token is not None
+    busy = Event()
+    with mine.kept():
+        for _ in range(10):
+            busy.wait(0.15)
+            assert other.claim() is None
+            repository.check_fence(token)
+    mine.step_down()
+    give_up_at = time.monotonic() + 60.0
+    while other.claim() is None:
+        busy.wait(0.05)
+        assert time.monotonic() < give_up_at
+    with pytest.raises(StaleLeader):
+        repository.check_fence(token)
