@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.door import Door, is_served, services_of
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
+from tests.service.clusters.kubernetes.real_nodes import NodesMissing, RealCluster, visible_to_pods
 
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.store.engine import create_engine_from_url
@@ -25,6 +28,26 @@ def repository(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Repository]:
     found = Repository(create_engine_from_url(f"sqlite:///{path}"))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="package")
+def real_cluster() -> Iterator[RealCluster]:
+    """Two real nodes, shared by the tests that need them: they take half a minute to start."""
+    directory = Path(tempfile.mkdtemp(prefix="optimus-nodes-"))  # of short name: containerd's sockets are in it
+    directory.chmod(0o755)
+    with visible_to_pods() as seen:
+        try:
+            cluster = RealCluster.start(directory / "cluster", 2, gpus=2, seen=seen)
+        except NodesMissing as missing:
+            shutil.rmtree(directory)
+            if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBE_NODES") == "1":
+                pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBE_NODES=1, but {missing}")
+            pytest.skip(f"no real Kubernetes nodes: {missing}")
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

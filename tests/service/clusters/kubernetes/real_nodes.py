@@ -1,15 +1,21 @@
 """Real nodes on one machine: containerd and kubelet in network namespaces, started by the scripts of a directory.
 
-`OPTIMUS_TEST_KUBE_NODES` names the directory with `start-control-plane.sh`, `start-node.sh` and `images/`; the binaries
-come from `KUBEBUILDER_ASSETS`. Needs root, containerd, runc, the CNI plugins, iproute2 and iptables.
+`OPTIMUS_TEST_KUBE_NODES`: the directory with `start-control-plane.sh`, `start-node.sh`, `mkimage.py` and `images/`;
+the binaries come from `KUBEBUILDER_ASSETS`. Needs root, containerd, runc, the CNI plugins, iproute2 and iptables.
+
+Containers run this machine's Python, repository and virtual environment, seen read-only; no image has to be built. With
+`OPTIMUS_TEST_SERVICE_IMAGE` and `OPTIMUS_TEST_WORKER_IMAGE` (archives of images built from docker/, named
+`optimus-service:test` and `optimus-worker:test`) they run those instead.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +24,7 @@ from pathlib import Path
 
 HOW_TO = "set OPTIMUS_TEST_KUBE_NODES and KUBEBUILDER_ASSETS (see docs/kubernetes.md, 'Tests')"
 BRIDGE = "10.240.0.1"
+SERVICE_IMAGE, WORKER_IMAGE = "docker.io/library/optimus-service:test", "docker.io/library/optimus-worker:test"
 REPOSITORY = Path(__file__).resolve().parents[4]
 _PROGRAMS = ("containerd", "runc", "ctr", "ip", "iptables", "curl", "openssl")
 
@@ -62,13 +69,15 @@ class RealCluster:
     directory: Path
     scripts: Path
     binaries: Path
-    mounts: tuple[Path, ...]
-    """What containers see of this machine, read-only, beside its Python."""
+    repository: Path
+    environment: Path
+    """The repository and the virtual environment as containers see them."""
     nodes: list[str] = field(default_factory=list)
+    archives: list[Path] = field(default_factory=list)
 
     @classmethod
-    def start(cls, directory: Path, n_nodes: int, gpus: int, mounts: tuple[Path, ...]) -> RealCluster:
-        """Raises `NodesMissing`."""
+    def start(cls, directory: Path, n_nodes: int, gpus: int, seen: tuple[Path, Path]) -> RealCluster:
+        """`seen`: see `visible_to_pods`. Raises `NodesMissing`."""
         scripts, binaries = os.environ.get("OPTIMUS_TEST_KUBE_NODES"), os.environ.get("KUBEBUILDER_ASSETS")
         if not scripts or not binaries:
             raise NodesMissing(HOW_TO)
@@ -77,9 +86,11 @@ class RealCluster:
             raise NodesMissing(f"not installed: {', '.join(missing or ['containernetworking-plugins'])}")
         if os.geteuid() != 0:
             raise NodesMissing("real nodes need root")
-        cluster = cls(directory, Path(scripts), Path(binaries), mounts)
+        cluster = cls(directory, Path(scripts), Path(binaries), *seen)
         cluster._run("start-control-plane.sh", str(directory), ADDR=BRIDGE)
         try:
+            cluster.archives = [cluster.scripts / "images" / "hostfs.tar", cluster._archive_of_service()]
+            cluster.archives += [Path(given)] if (given := os.environ.get("OPTIMUS_TEST_WORKER_IMAGE")) else []
             for index in range(1, n_nodes + 1):
                 cluster._start_node(index, gpus)
         except BaseException:
@@ -91,11 +102,37 @@ class RealCluster:
     def kubeconfig(self) -> Path:
         return self.directory / "admin.kubeconfig"
 
-    def kubectl(self, *arguments: str) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         command = [str(self.binaries / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
+
+    @property
+    def task_settings(self) -> dict[str, object]:
+        """Of the backend: image and command of task pods."""
+        if os.environ.get("OPTIMUS_TEST_WORKER_IMAGE"):
+            return {"image": WORKER_IMAGE}
+        command = ("/usr/bin/env", f"PYTHONPATH={self.repository / 'workers'}")
+        python = str(self.environment / "bin" / "python")
+        return {"image": "python:3.11-slim", "command": [*command, python, "-m", "optimus_workers", "{role}"]}
+
+    def _archive_of_service(self) -> Path:
+        """An image that runs `optimus`."""
+        if given := os.environ.get("OPTIMUS_TEST_SERVICE_IMAGE"):
+            return Path(given)
+        root, archive = self.directory / "rootfs", self.directory / "service.tar"
+        root.mkdir()
+        with tarfile.open(self.scripts / "images" / "hostfs.tar") as image:
+            layer = next(name for name in image.getnames() if name.endswith("layer.tar"))
+            with tarfile.open(fileobj=image.extractfile(layer)) as files:
+                files.extractall(root, filter="fully_trusted")
+        packages = ("cli", "service", "scheduler", "models", "simulator")
+        path = ":".join(str(self.repository / each) for each in packages)
+        command = ["/usr/bin/env", f"PYTHONPATH={path}", str(self.environment / "bin" / "python"), "-m", "optimus_cli"]
+        made = [sys.executable, str(self.scripts / "mkimage.py"), str(root), str(archive), SERVICE_IMAGE]
+        subprocess.run([*made, "--entrypoint", json.dumps(command)], check=True, capture_output=True)
+        return archive
 
     def stop(self) -> None:
         for name in self.nodes:
@@ -104,22 +141,27 @@ class RealCluster:
 
     def _start_node(self, index: int, gpus: int) -> None:
         # Containers see the machine's Python and this repository, read-only: no image has to be built.
-        mounts = sorted({"/usr", sys.base_prefix, *map(str, self.mounts)})
+        mounts = sorted({"/usr", sys.base_prefix, str(self.repository), str(self.environment)})
         outermost = [path for path in mounts if not any(path != top and path.startswith(f"{top}/") for top in mounts)]
         self.nodes.append(f"n{index}")
-        image = str(self.scripts / "images" / "hostfs.tar")
-        options = {"HOSTMOUNTS": " ".join(outermost), "GPUS": str(gpus), "IMAGES": str(self.scripts / "images")}
-        self._run("start-node.sh", str(self.directory), str(index), image, **options)
+        options = {"HOSTMOUNTS": self._shown(outermost), "GPUS": str(gpus), "IMAGES": str(self.scripts / "images")}
+        self._run("start-node.sh", str(self.directory), str(index), *map(str, self.archives), **options)
         for other in range(1, index):
             # Pods reach those of other nodes directly: the machine itself need not forward anything.
             for here, there in ((index, other), (other, index)):
                 route = ["route", "replace", f"10.244.{there}.0/24", "via", f"10.240.0.{10 + there}"]
                 subprocess.run(["ip", "-n", f"kn{here}", *route], check=True, capture_output=True)
 
+    @staticmethod
+    def _shown(mounts: list[str]) -> str:
+        """Built images have all that they need, and this machine's files must not lie over theirs."""
+        built = all(os.environ.get(f"OPTIMUS_TEST_{name}_IMAGE") for name in ("SERVICE", "WORKER"))
+        return "" if built else " ".join(mounts)
+
     def _run(self, script: str, *arguments: str, **options: str) -> None:
         environment = {**os.environ, "BIN": str(self.binaries), **options}
         done = subprocess.run(
-            [str(self.scripts / script), *arguments], capture_output=True, text=True, env=environment, timeout=180
+            [str(self.scripts / script), *arguments], capture_output=True, text=True, env=environment, timeout=600
         )
         if done.returncode != 0:
             raise RuntimeError(f"{script} failed: {done.stdout[-1000:]}{done.stderr[-2000:]}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.clusters.kubernetes.real_nodes import BRIDGE, NodesMissing, RealCluster, visible_to_pods
+from tests.service.clusters.kubernetes.real_nodes import BRIDGE, RealCluster
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -90,33 +90,17 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment() -> Iterator[Deployment]:
-    with visible_to_pods() as (repository, environment):
-        yield from _deployment(repository, environment)
-
-
-def _deployment(repository: Path, virtual_environment: Path) -> Iterator[Deployment]:
-    directory = Path(tempfile.mkdtemp(prefix="optimus-nodes-"))  # of short name: containerd's sockets are in it
-    try:
-        cluster = RealCluster.start(directory / "cluster", 2, gpus=2, mounts=(repository, virtual_environment))
-    except NodesMissing as missing:
-        shutil.rmtree(directory)
-        if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBE_NODES") == "1":
-            pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBE_NODES=1, but {missing}")
-        pytest.skip(f"no real Kubernetes nodes: {missing}")
+def deployment(real_cluster: RealCluster) -> Iterator[Deployment]:
+    directory = Path(tempfile.mkdtemp(prefix="optimus-service-"))
     directory.chmod(0o755)
     jobs = directory / "jobs"
     jobs.mkdir(mode=0o777)
     jobs.chmod(0o777)  # as the volume is to be: every job's directory is made with its mode
-    cluster.kubectl("create", "namespace", NAMESPACE)
+    real_cluster.kubectl("create", "namespace", NAMESPACE)
     kubernetes = {
         "namespace": NAMESPACE,
-        "kubeconfig": str(cluster.kubeconfig),
-        "image": "python:3.11-slim",
-        "command": [
-            *("/usr/bin/env", f"PYTHONPATH={repository / 'workers'}"),
-            *(str(virtual_environment / "bin" / "python"), "-m", "optimus_workers", "{role}"),
-        ],
+        "kubeconfig": str(real_cluster.kubeconfig),
+        **real_cluster.task_settings,
         "jobs_volume": {"hostPath": {"path": str(jobs)}},
         "grace_seconds": 15,
         "keep_pods_seconds": 0,
@@ -142,11 +126,10 @@ def _deployment(repository: Path, virtual_environment: Path) -> Iterator[Deploym
         address = directory / "data" / "service.json"
         wait_until("the service listens", lambda: address.exists() or process.poll() is not None)
         assert process.poll() is None, (directory / "service.log").read_text()
-        yield Deployment(cluster, directory, json.loads(address.read_text())["url"], process)
+        yield Deployment(real_cluster, directory, json.loads(address.read_text())["url"], process)
     finally:
         process.terminate()
         process.wait(60)
-        cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 
