@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from optimus_models.elastic_batch import ElasticBatch
 from optimus_scheduler.types import (
     Architecture,
     ConvergenceRule,
@@ -22,10 +23,11 @@ from optimus_scheduler.types import (
     Resources,
     TaskDemand,
 )
+from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.measured import MeasuredLaw, MeasuredLosses
 from optimus_simulator.trace import Trace, TraceJob, in_order
-from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, SpeedLaw
+from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, SpeedLaw, Truth
 
 Fields = dict[str, Any]
 _T = TypeVar("_T")
@@ -113,9 +115,22 @@ def _job(fields: Fields) -> TraceJob:
         gpu_types=tuple(str(kind) for kind in fields.get("gpu_types", ())),
         project=str(fields.get("project", "default")),
         deadline_at=None if due is None else submitted_at + float(due),
+        elastic_batch=_elastic_batch(fields, allreduce),
     )
     type_speeds = {str(kind): float(factor) for kind, factor in truth.get("type_speeds", {}).items()}
     return TraceJob(str(fields["id"]), submitted_at, spec, _truth(truth, mode, spec), type_speeds)
+
+
+def _elastic_batch(fields: Fields, allreduce: bool) -> ElasticBatch | None:
+    bounds = fields.get("elastic_batch")
+    if bounds is None:
+        return None
+    limits, batch = ElasticBatch(**{name: int(value) for name, value in bounds.items()}), fields["global_batch_size"]
+    if not allreduce:
+        raise ValueError("only all-reduce jobs may have an elastic batch")
+    if not limits.minimum <= batch <= limits.maximum:
+        raise ValueError(f"global_batch_size {batch} is not between {limits.minimum} and {limits.maximum}")
+    return limits
 
 
 def _rule(fields: Fields) -> ConvergenceRule:
@@ -127,10 +142,30 @@ def _demand(fields: Fields) -> TaskDemand:
     return TaskDemand(_resources(fields), int(fields.get("minimum", 1)), int(fields.get("maximum", 16)))
 
 
-def _truth(fields: Fields, mode: Mode, spec: JobSpec) -> ParametricTruth:
+def _truth(fields: Fields, mode: Mode, spec: JobSpec) -> Truth:
+    if spec.elastic_batch is not None:
+        return _elastic_truth(fields, spec.elastic_batch, spec.global_batch_size or 1)
     return ParametricTruth(
         total_steps=float(fields["total_steps"]),
         law=_measured_law(fields["speed"], _law(fields["speed"], mode, spec)),
+        loss_law=_loss_law(fields),
+        epoch_steps=fields.get("steps_per_epoch"),
+        crossing_factor=float(fields.get("crossing_factor", 1.0)),
+    )
+
+
+def _elastic_truth(fields: Fields, limits: ElasticBatch, batch: int) -> ElasticTruth:
+    speed = fields["speed"]
+    first, last = (float(value) for value in fields["noise_scale"])
+    if min(first, last) <= 0:
+        raise ValueError("noise_scale is above 0, at the beginning and at the end")
+    return ElasticTruth(
+        total_steps=float(fields["total_steps"]),
+        law=AllReduceLaw(float(speed["compute_seconds"]), float(speed["exchange_seconds"])),
+        batch=batch,
+        limits=limits,
+        noise=(first, last),
+        pass_seconds=float(speed.get("pass_seconds", 0.0)),
         loss_law=_loss_law(fields),
         epoch_steps=fields.get("steps_per_epoch"),
         crossing_factor=float(fields.get("crossing_factor", 1.0)),
