@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Allocation, Forecast, Job, Resources, TaskDemand
@@ -48,7 +48,7 @@ class Outlook:
     @cached_property
     def gpu_type(self) -> str | None:
         """The one GPU type that workers ask for, None for a CPU job."""
-        return next((kind for kind, count in sorted(self.job.spec.worker.resources.gpus.items()) if count > 0), None)
+        return self.job.spec.gpu_type
 
     @cached_property
     def minimum(self) -> Allocation:
@@ -65,7 +65,7 @@ class Outlook:
         return self.size(_within(spec.requested_workers, spec.worker), _within(spec.requested_servers, spec.server))
 
     def size(self, workers: int, servers: int) -> Allocation:
-        return Allocation(workers, servers, self.gpu_type)
+        return allocation_of(workers, servers, self.gpu_type)
 
     def demand(self, allocation: Allocation) -> Resources:
         """What that many tasks need together."""
@@ -90,6 +90,12 @@ class Outlook:
         if remaining is None or self.speeds.source is None:
             return self.typical_seconds
         return remaining.mean / self.speeds.at(allocation)
+
+
+@lru_cache(maxsize=2**14)
+def allocation_of(workers: int, servers: int, gpu_type: str | None) -> Allocation:
+    """The same few sizes are spoken of again and again."""
+    return Allocation(workers, servers, gpu_type)
 
 
 def _within(count: int | None, demand: TaskDemand) -> int:

@@ -8,12 +8,13 @@ Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
 from optimus_models.elastic_batch import ElasticBatch
+from optimus_scheduler.same_nodes import asked_once
 
 NO_GPUS: Mapping[str, int] = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -167,6 +168,11 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=_nothing_named)
 
 
+@asked_once
+def _capacity(nodes: Sequence[Node]) -> Resources:
+    return total_of(node.capacity for node in nodes if node.schedulable)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskDemand:
     """What one worker or one server of a job needs, and how many of them the job may have."""
@@ -256,7 +262,12 @@ class JobSpec:
     def gpu_type(self) -> str | None:
         """The GPU type that `worker.resources` names; None for a CPU job."""
         gpus = self.worker.resources.gpus
-        return next((kind for kind, count in sorted(gpus.items()) if count > 0), None) if gpus else None
+        if not gpus:
+            return None
+        if len(gpus) == 1:  # nearly always
+            ((kind, count),) = gpus.items()
+            return kind if count > 0 else None
+        return next((kind for kind, count in sorted(gpus.items()) if count > 0), None)
 
     def on(self, gpu_type: str | None) -> JobSpec:
         """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""
@@ -472,7 +483,7 @@ class Snapshot:
     @property
     def capacity(self) -> Resources:
         """What the schedulable nodes offer together."""
-        return total_of(node.capacity for node in self.nodes if node.schedulable)
+        return _capacity(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

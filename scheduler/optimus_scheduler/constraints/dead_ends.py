@@ -12,7 +12,7 @@ from dataclasses import replace
 from optimus_scheduler.constraints.gpu_types import accepted_types, has_left_its_type, one_of_each
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placed, Placements
-from optimus_scheduler.types import Directive, Job, Node, Resources, Snapshot
+from optimus_scheduler.types import Directive, Job, Node, Snapshot
 
 
 def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> Snapshot | None:
@@ -52,9 +52,11 @@ def _accepting(job: Job, types: Collection[str]) -> Job:
 
 def _free_gpus(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> dict[str, int]:
     """GPUs by type that nobody was given a place on."""
-    taken = Resources()
+    free = dict(told.capacity.gpus)
     for one in outlooks:
-        placed = placements.get(one.id)
+        placed, spec = placements.get(one.id), one.job.spec
         if isinstance(placed, Placed):
-            taken = taken + one.demand(placed.allocation)
-    return dict((told.capacity - taken).gpus)
+            for demand, tasks in ((spec.worker, placed.allocation.workers), (spec.server, placed.allocation.servers)):
+                for kind, count in demand.resources.gpus.items():
+                    free[kind] = free.get(kind, 0) - count * tasks
+    return free

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from optimus_models.rescale import RescaleCost
 from optimus_scheduler.constraints.type_speeds import RelativeSpeeds, relative_speeds
+from optimus_scheduler.same_nodes import asked_once
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, Job, JobSpec, Node, Resources
 
@@ -39,6 +40,7 @@ def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
 
 
+@asked_once
 def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """One node of each kind: thousands of them are alike, and only what they offer counts here."""
     kinds: dict[object, Node] = {}
@@ -89,7 +91,8 @@ def _settled(job: Job, gpu_type: str | None) -> Job:
 
 def has_left_its_type(job: Job) -> bool:
     """Whether the workers that it has are of another type than its specification names now: they are replaced."""
-    return job.allocation.gpu_type not in (None, job.spec.gpu_type)
+    kind = job.allocation.gpu_type
+    return kind is not None and kind != job.spec.gpu_type
 
 
 def _choices(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.constraints.precedence import Claims, Grants, Sharing, demand_of, fitting_claims, left, smaller
 from optimus_scheduler.constraints.quotas import guarantees, may_not_borrow
-from optimus_scheduler.constraints.terms import Terms, terms_of
+from optimus_scheduler.constraints.terms import Terms, may_have_terms, terms_of
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant, Policy
 from optimus_scheduler.settings import Settings
@@ -43,6 +43,8 @@ def share_out(
     """
     grants = _shared_out(contest, Sharing(policy, settings, contest.leaving), now, quotas, tuple(finishing))
     moved = {one.id: one for one in contest.contenders if has_left_its_type(one.job)}
+    if not moved:
+        return grants
     return {
         job_id: _on_its_type(grant, moved[job_id]) if job_id in moved else grant for job_id, grant in grants.items()
     }
@@ -52,7 +54,8 @@ def _shared_out(
     contest: Contest, sharing: Sharing, now: float, quotas: Sequence[Quota], finishing: tuple[Outlook, ...]
 ) -> Mapping[str, Grant]:
     settings = sharing.settings
-    found = {one.id: terms_of(one, contest.capacity, now, settings) for one in contest.contenders}
+    limited = [one for one in contest.contenders if may_have_terms(one)]
+    found = {one.id: terms_of(one, contest.capacity, now, settings) for one in limited}
     terms = {job_id: each for job_id, each in found.items() if each is not None}
     if not terms and not quotas:
         return sharing.policy.allocate(contest, settings)

@@ -38,6 +38,12 @@ class Terms:
     note: str | None = None
 
 
+def may_have_terms(outlook: Outlook) -> bool:
+    """Whether its owner gave it a deadline or a budget."""
+    spec = outlook.job.spec
+    return spec.deadline_at is not None or spec.convergence.max_cost is not None
+
+
 def terms_of(outlook: Outlook, capacity: Resources, now: float, settings: Settings) -> Terms | None:
     """None for a job with neither deadline nor budget."""
     rule, deadline = outlook.job.spec.convergence, outlook.job.spec.deadline_at

@@ -89,7 +89,7 @@ def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, sett
     job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes)
     best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
     plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
-    is_present = sizes.held[job] & (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
+    is_present = _is_present(job, workers, servers, sizes)
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]
     seconds_left = _seconds_left(outlooks, present_speed)
@@ -134,19 +134,20 @@ _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
     columns = _stacked(ladders.each)
     job, workers, servers = columns[:3]
-    is_present = sizes.held[job] & (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
     beside = sizes.held.copy()
-    beside[job[is_present]] = False
+    beside[job[_is_present(job, workers, servers, sizes)]] = False
     if beside.any():
-        each = list(ladders.each)
-        for j in np.flatnonzero(beside).tolist():
-            each[j] = _with_present(outlooks[j], each[j], ladders, j)
-        columns = _stacked(each)
+        columns = _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, ladders)
         job, workers, servers = columns[:3]
-    allowed = _allowed(job, workers, servers, sizes)
-    if allowed.all():
+    if not sizes.keeps.any() and (sizes.most_tasks >= sizes.most.sum(axis=1)).all():
         return columns
+    allowed = _allowed(job, workers, servers, sizes)
     return job[allowed], workers[allowed], servers[allowed], columns[3][allowed], columns[4][allowed]
+
+
+def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
+    present = sizes.present[job]
+    return np.asarray(sizes.held[job] & (workers == present[:, 0]) & (servers == present[:, 1]))
 
 
 def _stacked(each: Sequence[Ladder]) -> _Columns:
@@ -158,30 +159,35 @@ def _stacked(each: Sequence[Ladder]) -> _Columns:
     return job, workers, servers, cost, np.concatenate([ladder.speeds for ladder in each])
 
 
-def _with_present(outlook: Outlook, ladder: Ladder, ladders: Ladders, j: int) -> Ladder:
-    """The ladder with the present size as another rung, if it lies beside it."""
-    workers, servers = _pair(outlook.present)
-    if not workers + servers or not _between(outlook.minimum, outlook.present, outlook.maximum):
-        return ladder
-    cost = workers * float(ladders.worker_shares[j]) + servers * float(ladders.server_shares[j])
-    at = int(np.searchsorted(ladder.costs, cost * (1 - 1e-12)))
-    if at < len(ladder.costs) and (ladder.workers[at], ladder.servers[at]) == (workers, servers):
-        return ladder
-    speed = outlook.speeds.at(outlook.present)
-    return Ladder(
-        np.insert(ladder.workers, at, workers),
-        np.insert(ladder.servers, at, servers),
-        np.insert(ladder.speeds, at, speed),
-        np.insert(ladder.costs, at, cost),
-        ladder.best_speed_per_share,
+def _with_present(columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Outlook], ladders: Ladders) -> _Columns:
+    """The rungs with the present sizes of some jobs as further ones, where they lie within what the job may have."""
+    first = np.searchsorted(columns[0], np.arange(len(ladders.each)))
+    at: list[int] = []
+    added: list[tuple[int, int, int, float, float]] = []
+    for j in jobs:
+        outlook = outlooks[j]
+        workers, servers = _pair(outlook.present)
+        if _between(outlook.minimum, outlook.present, outlook.maximum):
+            cost = workers * float(ladders.worker_shares[j]) + servers * float(ladders.server_shares[j])
+            at.append(int(first[j]) + int(np.searchsorted(ladders.each[j].costs, cost * (1 - 1e-12))))
+            added.append((j, workers, servers, cost, outlook.speeds.at(outlook.present)))
+    if not at:
+        return columns
+    job, workers_, servers_, costs, speeds = zip(*added, strict=True)
+    return (
+        np.insert(columns[0], at, job),
+        np.insert(columns[1], at, workers_),
+        np.insert(columns[2], at, servers_),
+        np.insert(columns[3], at, costs),
+        np.insert(columns[4], at, speeds),
     )
 
 
 def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
     tasks = workers + servers
-    is_present = (workers == sizes.present[job, 0]) & (servers == sizes.present[job, 1])
-    is_least = (workers == sizes.least[job, 0]) & (servers == sizes.least[job, 1])
-    fixed = is_present | is_least | (tasks == 0)
+    least = sizes.least[job]
+    is_least = (workers == least[:, 0]) & (servers == least[:, 1])
+    fixed = _is_present(job, workers, servers, sizes) | is_least | (tasks == 0)
     return np.asarray(fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job])))
 
 

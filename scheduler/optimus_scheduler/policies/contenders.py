@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.types import Resources
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -36,6 +38,20 @@ _COLUMNS = {
     "typical_seconds": "typical_seconds",
 }
 _row_of = attrgetter(*_COLUMNS.values())
+
+
+class Kinds(NamedTuple):
+    """Amounts of resources: many jobs ask for the same."""
+
+    different: tuple[Resources, ...]
+    number: IntArray
+    """(n,) which of them each job asks for."""
+
+    @classmethod
+    def of(cls, resources: Sequence[Resources]) -> Kinds:
+        ids = np.array(list(map(id, resources)), dtype=np.int64)
+        _, first, number = np.unique(ids, return_index=True, return_inverse=True)
+        return cls(tuple([resources[i] for i in first.tolist()]), number)
 
 
 class Contenders(tuple[Outlook, ...]):
@@ -81,6 +97,15 @@ class Contenders(tuple[Outlook, ...]):
         """Steps left; NaN where nothing says how many."""
         found = [one.forecast.remaining_steps for one in self]
         return np.array([math.nan if each is None else each.mean for each in found])
+
+    @cached_property
+    def worker_kinds(self) -> Kinds:
+        """What a worker of each asks for."""
+        return Kinds.of([one.job.spec.worker.resources for one in self])
+
+    @cached_property
+    def server_kinds(self) -> Kinds:
+        return Kinds.of([one.job.spec.server.resources for one in self])
 
     @cached_property
     def is_unknown(self) -> BoolArray:

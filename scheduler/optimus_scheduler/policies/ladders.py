@@ -9,7 +9,7 @@ import numpy as np
 
 from optimus_models.scaling_curve import ScalingCurve, predict_many
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray
+from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray, Kinds
 from optimus_scheduler.speed_table import SpeedTable
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
@@ -39,36 +39,37 @@ class Ladders:
     def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
         outlooks = Contenders.of(outlooks)
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
-        limits = zip(outlooks.pairs("least_").tolist(), outlooks.pairs("most_").tolist(), strict=True)
-        shares = zip(self.worker_shares.tolist(), self.server_shares.tolist(), strict=True)
-        keys = [(*least, *most, *share) for (least, most), share in zip(limits, shares, strict=True)]
         # Remembered with the speeds, which live as long as nothing new is measured: most ladders are those of the
         # round before.
-        known: list[Ladder | None] = [one.speeds.ladders.get(key) for one, key in zip(outlooks, keys, strict=True)]
+        self.each = [one.speeds.latest_ladder(one.job.spec, capacity) for one in outlooks]
+        unknown = [j for j, ladder in enumerate(self.each) if ladder is None]
+        keys = {j: self._key(outlooks[j], j) for j in unknown}
         missing: dict[tuple[int, object], list[int]] = {}
-        for j in [j for j, ladder in enumerate(known) if ladder is None]:
-            missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
+        for j in unknown:
+            self.each[j] = outlooks[j].speeds.ladders.get(keys[j])
+            if self.each[j] is None:
+                missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
         rows = [same[0] for same in missing.values()]
         built = _build([outlooks[j] for j in rows], self.worker_shares[rows], self.server_shares[rows])
         for same, ladder in zip(missing.values(), built, strict=True):
             outlooks[same[0]].speeds.remember(keys[same[0]], ladder)
             for j in same:
-                known[j] = ladder
-        self.each: list[Ladder] = [ladder for ladder in known if ladder is not None]
+                self.each[j] = ladder
+        for j in unknown:
+            outlooks[j].speeds.latest = (outlooks[j].job.spec, capacity, self.each[j])
+
+    def _key(self, outlook: Outlook, j: int) -> tuple[object, ...]:
+        return outlook.minimum, outlook.maximum, float(self.worker_shares[j]), float(self.server_shares[j])
 
 
-def _shares(outlooks: Sequence[Outlook], capacity: Resources) -> tuple[FloatArray, FloatArray]:
+def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:
     """Dominant share of one worker and of one server of each job; asked once for jobs that ask for the same."""
-    known: dict[int, float] = {}
 
-    def share(resources: Resources) -> float:
-        if id(resources) not in known:
-            known[id(resources)] = min(resources.dominant_share(capacity), 1.0)
-        return known[id(resources)]
+    def shares(kinds: Kinds) -> FloatArray:
+        each = [max(min(resources.dominant_share(capacity), 1.0), 1e-9) for resources in kinds.different]
+        return np.array(each)[kinds.number]
 
-    workers = np.array([share(one.job.spec.worker.resources) for one in outlooks])
-    servers = np.array([share(one.job.spec.server.resources) for one in outlooks])
-    return np.maximum(workers, 1e-9), np.maximum(servers, 1e-9)
+    return shares(jobs.worker_kinds), shares(jobs.server_kinds)
 
 
 def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
 
-from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
 from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.policies.claims import claims, present_rows
@@ -63,22 +62,19 @@ class _Amounts:
     server: FloatArray
 
     @classmethod
-    def of(cls, outlooks: Sequence[Outlook], contest: Contest) -> _Amounts:
-        asked = (kind for one in outlooks for kind in one.job.spec.worker.resources.gpus)
-        kinds = sorted({*contest.capacity.gpus, *asked})
-        known: dict[int, list[float]] = {}  # many jobs ask for the same
+    def of(cls, outlooks: Contenders, contest: Contest) -> _Amounts:
+        workers, servers = outlooks.worker_kinds, outlooks.server_kinds
+        kinds = sorted({*contest.capacity.gpus, *(kind for asked in workers.different for kind in asked.gpus)})
 
         def amounts(resources: Resources) -> list[float]:
-            if id(resources) not in known:
-                gpus = [float(resources.gpus.get(kind, 0)) for kind in kinds]
-                known[id(resources)] = [resources.cpu, float(resources.memory_bytes), *gpus]
-            return known[id(resources)]
+            gpus = [float(resources.gpus.get(kind, 0)) for kind in kinds]
+            return [resources.cpu, float(resources.memory_bytes), *gpus]
 
         return cls(
             np.array(amounts(contest.capacity)),
             np.array(amounts(contest.leaving)),
-            np.array([amounts(one.job.spec.worker.resources) for one in outlooks]),
-            np.array([amounts(one.job.spec.server.resources) for one in outlooks]),
+            np.array([amounts(asked) for asked in workers.different])[workers.number],
+            np.array([amounts(asked) for asked in servers.different])[servers.number],
         )
 
 

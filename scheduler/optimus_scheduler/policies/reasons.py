@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.policies.candidates import Candidates
-from optimus_scheduler.policies.contenders import FloatArray, IntArray
+from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
 from optimus_scheduler.policies.hand_out import HandedOut
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Allocation, Reason
-
-
-class _Prospect(NamedTuple):
-    """What a job could have beside what it got."""
-
-    ideal: int
-    """Row of the size that it would have, at the price of this round, if changing were free."""
-    gain: float | None
-    """Worth per share of what it got beyond the size below."""
-    next_gain: float | None
-    """... and of the best larger size."""
-    next_row: int | None
+from optimus_scheduler.types import NOTHING, Reason
 
 
 def grants(
     outlooks: Sequence[Outlook], table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings
 ) -> Mapping[str, Grant]:
     """The result in words."""
-    explanation = _Explanation(table, result, demand, settings)
-    return {one.id: explanation.grant(one, j) for j, one in enumerate(outlooks)}
+    return _Explanation(outlooks, table, result, demand, settings).grants()
 
 
 class _Explanation:
-    def __init__(self, table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings) -> None:
-        self._table, self._result, self._demand, self._settings = table, result, demand, settings
+    def __init__(
+        self, outlooks: Sequence[Outlook], table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings
+    ) -> None:
+        self._jobs, self._table, self._result = Contenders.of(outlooks), table, result
+        self._demand, self._settings = demand, settings
         # At the price of a share that this round came to, each job's best size if changing were free.
         self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
         row = result.row[table.job]
@@ -49,43 +38,64 @@ class _Explanation:
         self._next = first_of_largest(gains, table)
         self._next_gain = gains[self._next]
 
-    def grant(self, outlook: Outlook, j: int) -> Grant:
-        row = int(self._result.row[j])
-        size = self._size(outlook, row)
-        if size.is_empty:
-            return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
-        ideal = self._size(outlook, int(self._ideal[j]))
-        next_gain = float(self._next_gain[j]) if self._next_gain[j] > -np.inf else None
-        reason = (
-            self._to_keep(outlook, j, ideal, next_gain) if size == outlook.present else self._to_change(outlook, size)
+    def grants(self) -> dict[str, Grant]:
+        """By job id."""
+        table, row = self._table, self._result.row
+        below = np.maximum(row - 1, table.first[:-1])
+        gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
+        next_gain = np.where(self._next_gain > -np.inf, self._next_gain, np.nan)
+        columns = (row, self._ideal, self._to_keep(), self._to_change(), gain, next_gain)
+        numbers = zip(self._jobs, *(column.tolist() for column in columns), strict=True)
+        workers, servers = table.workers.tolist(), table.servers.tolist()
+        granted: dict[str, Grant] = {}
+        for one, at, ideal, keeping, changing, gained, gains in numbers:
+            w, p = workers[at], servers[at]
+            if not w + p:
+                granted[one.job.id] = _WAITS
+                continue
+            present = one.job.allocation
+            size = one.size(w, p)
+            size, reason = (present, _REASONS[keeping]) if size == present else (size, _REASONS[changing])
+            best = None if not workers[ideal] + servers[ideal] else one.size(workers[ideal], servers[ideal])
+            granted[one.job.id] = Grant(size, reason, best, gained, gains if gains == gains else None)
+        return granted
+
+    def _to_change(self) -> IntArray:
+        """(n,) the reason for another size, as a number in `_REASONS`."""
+        jobs, row = self._jobs, self._result.row
+        tasks = self._table.workers[row] + self._table.servers[row]
+        is_less = jobs.held & (tasks < jobs.column("workers") + jobs.column("servers"))
+        grows = np.where(jobs.column("learning") > 0, _LEARNING, _MORE)
+        return np.where(is_less, _ELSEWHERE, grows)
+
+    def _to_keep(self) -> IntArray:
+        """(n,) ... and for the present one."""
+        table, row, ideal = self._table, self._result.row, self._ideal
+        faster = table.plain[ideal] >= (1.0 + self._settings.least_speedup) * table.plain[row]
+        faster &= table.workers[ideal] + table.servers[ideal] > 0
+        return np.select(
+            [self._jobs.column("measured") == 0, np.isneginf(self._next_gain), faster, self._next_gain <= 0],
+            [_LEARNING, _AT_MAXIMUM, np.where(self._fits(ideal), _NOT_WORTH, _ELSEWHERE), _NO_GAIN],
+            np.where(self._fits(self._next), _UNCHANGED, _ELSEWHERE),
         )
-        below = max(row - 1, int(self._table.first[j]))
-        plain, cost = self._table.plain, self._table.cost
-        gain = (plain[row] - plain[below]) / max(cost[row] - cost[below], 1e-15)
-        return Grant(size, reason, ideal if not ideal.is_empty else None, float(gain), next_gain)
 
-    def _to_change(self, outlook: Outlook, size: Allocation) -> Reason:
-        if outlook.is_held and size.workers + size.servers < outlook.present.workers + outlook.present.servers:
-            return Reason.BETTER_USED_ELSEWHERE
-        return Reason.LEARNING_SPEED if outlook.learning else Reason.GRANTED_MORE
+    def _fits(self, rows: IntArray) -> BoolArray:
+        """(n,) whether each job could have the size of `rows` (n,) instead."""
+        added = self._demand[rows] - self._demand[self._result.row]
+        return np.asarray((added <= self._result.room + 1e-9).all(axis=1))
 
-    def _to_keep(self, outlook: Outlook, j: int, ideal: Allocation, next_gain: float | None) -> Reason:
-        if not outlook.measured:
-            return Reason.LEARNING_SPEED
-        if next_gain is None:
-            return Reason.AT_MAXIMUM
-        if not ideal.is_empty and outlook.speedup(ideal, outlook.present) >= 1.0 + self._settings.least_speedup:
-            return Reason.NOT_WORTH_RESCALING if self._fits(int(self._ideal[j]), j) else Reason.BETTER_USED_ELSEWHERE
-        if next_gain <= 0:
-            return Reason.NO_FURTHER_GAIN
-        return Reason.UNCHANGED if self._fits(int(self._next[j]), j) else Reason.BETTER_USED_ELSEWHERE
 
-    def _fits(self, row: int, j: int) -> bool:
-        added = self._demand[row] - self._demand[int(self._result.row[j])]
-        return bool((added <= self._result.room + 1e-9).all())
-
-    def _size(self, outlook: Outlook, row: int) -> Allocation:
-        return outlook.size(int(self._table.workers[row]), int(self._table.servers[row]))
+_WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+_REASONS = (
+    Reason.UNCHANGED,
+    Reason.LEARNING_SPEED,
+    Reason.AT_MAXIMUM,
+    Reason.NOT_WORTH_RESCALING,
+    Reason.BETTER_USED_ELSEWHERE,
+    Reason.NO_FURTHER_GAIN,
+    Reason.GRANTED_MORE,
+)
+_UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE = range(len(_REASONS))
 
 
 def first_of_largest(values: FloatArray, table: Candidates) -> IntArray:
