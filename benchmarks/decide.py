@@ -3,7 +3,7 @@
     python -m benchmarks.decide [--jobs 4000] [--nodes 16000] [--curve] [--json]
 
 Two rounds of the default policy on a made-up cluster (`made_up_cluster`), in seconds of one core (CPU time of the
-process, garbage collection included):
+process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
@@ -30,6 +30,7 @@ from multiprocessing import get_context
 
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
+from optimus_scheduler.collector import collector_paused
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.memory import Memory
 from optimus_scheduler.policies import policy_named
@@ -61,7 +62,8 @@ class Shell:
     def round(self, snapshot: Snapshot) -> Plan:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         begin = time.process_time()
-        decided = plan(snapshot, self._policy, None, self._timer, self._forecaster, self._memory)
+        with collector_paused():  # as every shell does
+            decided = plan(snapshot, self._policy, None, self._timer, self._forecaster, self._memory)
         self.seconds["explain"] = time.process_time() - begin - sum(self.seconds.values())
         self.seconds["decide"] = self.seconds["allocate"] + self.seconds["place"]
         return decided

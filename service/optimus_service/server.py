@@ -24,7 +24,9 @@ import structlog
 import uvicorn
 
 from optimus_scheduler import cycle
+from optimus_scheduler.collector import collector_paused
 from optimus_scheduler.forecast import RememberingForecaster
+from optimus_scheduler.memory import Memory
 from optimus_scheduler.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.types import Plan, Snapshot
 from optimus_service.api.app import create_app
@@ -186,12 +188,13 @@ def make_preview(settings: Settings, repository: Repository, cluster: Cluster, c
 
 
 def make_planner(policy: Policy, settings: Settings) -> Planner:
-    """The pure middle of a round, with this policy."""
+    """The pure middle of a round, with this policy. To be called by one thread at a time: it remembers rounds."""
     constants = settings.scheduling
-    forecaster = RememberingForecaster()  # remembers its fits from round to round
+    forecaster, memory = RememberingForecaster(), Memory()  # fits and seats, from round to round
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
-        return cycle.plan(snapshot, policy, constants, timer, forecaster)
+        with collector_paused():
+            return cycle.plan(snapshot, policy, constants, timer, forecaster, memory)
 
     return planner
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from optimus_scheduler.collector import collector_paused
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.memory import Memory
@@ -147,7 +148,8 @@ class Replay:
         now = self._engine.now
         jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
-        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
+        with collector_paused():
+            outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
         for decision in outcome.decisions:
             self.active[decision.job_id].note_prediction(decision.forecast.total_steps)
         for action in outcome.actions:
