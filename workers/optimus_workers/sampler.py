@@ -11,12 +11,14 @@ floor(M·s/V) up to floor(M·(s+1)/V): sizes differ by one at most.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
+EpochOrder = Callable[[int, int], Indices]
 
 
 def slot_indices(seed: int, step: int, slot: int, n_slots: int, global_batch_size: int, n_examples: int) -> Indices:
@@ -29,13 +31,25 @@ def slot_indices(seed: int, step: int, slot: int, n_slots: int, global_batch_siz
     return slot_indices_from(seed, step * global_batch_size, slot, n_slots, global_batch_size, n_examples)
 
 
-def slot_indices_from(seed: int, first: int, slot: int, n_slots: int, batch_size: int, n_examples: int) -> Indices:
-    """The same for a batch of `batch_size` that begins at position `first` of the stream."""
+def slot_indices_from(
+    seed: int,
+    first: int,
+    slot: int,
+    n_slots: int,
+    batch_size: int,
+    n_examples: int,
+    order: EpochOrder | None = None,
+) -> Indices:
+    """The same for a batch of `batch_size` that begins at position `first` of the stream.
+
+    `order(seed, epoch)`: the order of one epoch's examples, shape (n_examples,); None: a random permutation.
+    """
     return _stream(
         seed,
         first + slot_start(slot, n_slots, batch_size),
         first + slot_start(slot + 1, n_slots, batch_size),
         n_examples,
+        order or _permutation_of(n_examples),
     )
 
 
@@ -59,12 +73,16 @@ def epoch_of(step: int, global_batch_size: int, n_examples: int) -> float:
     return step * global_batch_size / n_examples
 
 
-def _stream(seed: int, start: int, stop: int, n_examples: int) -> Indices:
+def _permutation_of(n_examples: int) -> EpochOrder:
+    return lambda seed, epoch: _permutation(seed, epoch, n_examples)
+
+
+def _stream(seed: int, start: int, stop: int, n_examples: int, order: EpochOrder) -> Indices:
     """Positions [start, stop) of the endless stream."""
     pieces = []
     while start < stop:
         epoch, offset = divmod(start, n_examples)
-        piece = _permutation(seed, epoch, n_examples)[offset : offset + stop - start]
+        piece = order(seed, epoch)[offset : offset + stop - start]
         pieces.append(piece)
         start += len(piece)
     if len(pieces) == 1:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from optimus_workers.data.prefetching import check_depth
 from optimus_workers.errors import TaskError
+from optimus_workers.sampler import EpochOrder
 
 OptimizerKind = Literal["sgd", "adamw"]
 
@@ -90,6 +92,8 @@ class TrainingTask:
     parameter_groups: Callable[[nn.Module], Iterable[Any]] | None = None
     """`parameter_groups(model)`: what one would give torch's optimizer, a list of dicts with "params" and any of "lr"
     and "weight_decay" (see `optimus_workers.parameter_groups`). None: all parameters are updated alike."""
+    prefetch: int = 0
+    """Micro-batches that a process of its own makes ahead while this one computes (see `data.prefetching`); 0: none."""
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     """`evaluate(model)`: figures for the job's result, for example {"test_accuracy": 0.97}. Called at the end, and
     after each epoch if the job is to converge by one of them (or as often as `evaluate_epochs` says)."""
@@ -113,6 +117,7 @@ class TrainingTask:
             self.parameter_groups is None or callable(self.parameter_groups),
             "parameter_groups must be a function of the model",
         )
+        check_depth(self.prefetch)
         _need(self.evaluate is None or callable(self.evaluate), "evaluate must be a function of the model")
 
     @property
@@ -121,6 +126,12 @@ class TrainingTask:
         n_examples = len(self.dataset)
         _need(n_examples > 0, "dataset is empty")
         return n_examples
+
+    @property
+    def epoch_order(self) -> EpochOrder | None:
+        """The data set's own order of examples, if it has one (`epoch_order(seed, epoch)`), as shards have."""
+        order: EpochOrder | None = getattr(self.dataset, "epoch_order", None)
+        return order
 
     @property
     def steps_per_epoch(self) -> float:

@@ -114,7 +114,7 @@ def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
 def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]) -> None:
     convergence = {"max_epochs": 40.0}
     job = make_job(
-        {"dropout": False, "step_seconds": 0.003}, scaling="weak", warmup_epochs=10.0, convergence=convergence
+        {"step_seconds": 0.003, "prefetch": 3}, scaling="weak", warmup_epochs=10.0, convergence=convergence
     )
     job.scale(worker(0), server(0))
     job.wait_for_step(10)
@@ -141,7 +141,7 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
     assert job.service.profile is not None
     assert job.service.profile["steps_per_epoch"] == 10.0
 
-    anew = Replay(tiny_training.make(dropout=False), seed=5)
+    anew = Replay(tiny_training.make(), seed=5)
     anew.follow([first, second], version)
     assert torch.equal(parameters, anew.vector)
     assert torch.equal(momentum, anew.state("momentum_buffer"))

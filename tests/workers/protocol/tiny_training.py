@@ -67,6 +67,7 @@ def make(
     learning_rate: float = 0.05,
     max_gradient_norm: float | None = None,
     grouped: bool = False,
+    prefetch: int = 0,
 ) -> TrainingTask:
     """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
 
@@ -103,6 +104,7 @@ def make(
         global_batch_size=BATCH_SIZE,
         micro_batches=MICRO_BATCHES,
         learning_rate_at=lambda step, epoch: 1.0 / (1.0 + 0.01 * step),
+        prefetch=prefetch,
         parameter_groups=groups if grouped else None,
         evaluate=accuracy,
     )

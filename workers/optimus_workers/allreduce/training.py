@@ -154,6 +154,7 @@ class GroupTraining(Training):
         """Leave the gradients and buffers of the whole batch in `flat.push`. Raises `ConnectionOver`."""
 
         slots = self._slots(session.join, step)
+        self._batches.expect(self._slots_ahead(session.join, step, slots))
         session.begin_step(len(slots))
         self._is_waiting = False
         self._watchdog.begin()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.sampler import Indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.device import to_device
@@ -35,8 +36,10 @@ class Fetched:
 class Batches:
     """Batches by slot. Everything happens on the caller's thread, for torch has one random generator for all."""
 
-    def __init__(self, task: TrainingTask, device: torch.device) -> None:
+    def __init__(self, task: TrainingTask, device: torch.device, prefetcher: Prefetcher | None = None) -> None:
+        """`prefetcher`: makes batches in another process."""
         self._task = task
+        self._prefetcher = prefetcher
         self._device = device
         self._ahead: dict[int, Fetched] = {}  # by the slot's seed, which no other slot of any step has
 
@@ -45,17 +48,33 @@ class Batches:
         fetched = self._ahead.pop(slot.seed, None)
         if fetched is None:
             torch.manual_seed(slot.seed)
-            return self._fetch(slot)
+            made = self._prefetcher.take(slot) if self._prefetcher else None
+            if made is None:
+                return self._fetch(slot)
+            torch.set_rng_state(made.generator)
+            return self._moved(made.batch)
         torch.set_rng_state(fetched.generator)
         if fetched.gpu_generator is not None:
             torch.cuda.set_rng_state(fetched.gpu_generator, self._device)
         return fetched.batch
+
+    def expect(self, slots: Iterable[Slot]) -> None:
+        """What will be taken next, for the other process to make."""
+        if self._prefetcher is not None:
+            self._prefetcher.expect(slots)
+
+    def close(self) -> None:
+        """End the other process."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()
 
     def fetch_ahead(self, slots: Sequence[Slot], is_enough: Callable[[], bool]) -> None:
         """Fetch what will be taken next, slot by slot, until that `is_enough`. What else was fetched is dropped.
 
         Raises what the user's code raises.
         """
+        if self._prefetcher is not None:
+            return
         wanted = {slot.seed for slot in slots}
         self._ahead = {seed: fetched for seed, fetched in self._ahead.items() if seed in wanted}
         for slot in slots:
@@ -67,7 +86,9 @@ class Batches:
                 self._ahead[slot.seed] = Fetched(batch, torch.get_rng_state(), self._gpu_generator())
 
     def _fetch(self, slot: Slot) -> Any:
-        batch = self._task.batch(slot.indices.tolist())
+        return self._moved(self._task.batch(slot.indices.tolist()))
+
+    def _moved(self, batch: Any) -> Any:
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
     def _gpu_generator(self) -> Tensor | None:

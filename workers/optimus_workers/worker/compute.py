@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.sampler import slot_indices_from, step_indices
+from optimus_workers.sampler import slot_indices_from
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.batches import Batches, Slot
 from optimus_workers.worker.device import ComputeOptions, called_from_anywhere
@@ -49,7 +49,8 @@ def sync_slots(
     batch = batch or constant_batch(task.global_batch_size, task.micro_batches)
     slots = []
     for slot in range(first_slot, end_slot):
-        indices = slot_indices_from(seed, batch.position(step), slot, batch.slots, batch.size, task.n_examples)
+        first, order = batch.position(step), task.epoch_order
+        indices = slot_indices_from(seed, first, slot, batch.slots, batch.size, task.n_examples, order)
         if len(indices):
             slots.append(Slot(indices, len(indices) / batch.size, slot_seed(seed, step, slot)))
     return slots
@@ -57,7 +58,8 @@ def sync_slots(
 
 def async_slots(task: TrainingTask, seed: int, step: int) -> list[Slot]:
     """The whole mini-batch of a step in one piece."""
-    indices = step_indices(seed, step, task.global_batch_size, task.n_examples)
+    size = task.global_batch_size
+    indices = slot_indices_from(seed, step * size, 0, 1, size, task.n_examples, task.epoch_order)
     return [Slot(indices, 1.0, slot_seed(seed, step, 0))]
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.loading import load_task
@@ -85,6 +86,7 @@ class Training:
         self._telemetry = Telemetry(client.post_telemetry)
         self._task = users(self._load)
         users(lambda: self._evaluations.check(self._task))
+        prefetcher = Prefetcher(self._task.batch, self._task.prefetch) if self._task.prefetch else None
         device = users(lambda: self._compute_options.choose_device(environment.rank))
         self._flat, groups = users(
             lambda: make_flat(self._task, self._task.build_model(self._seed), partial(self._stage, device))
@@ -93,7 +95,7 @@ class Training:
         if environment.rank == EVALUATING_RANK:
             tell_network(self._task, self._flat, client)
         self._compute_options.prepare_model(self._flat.model)
-        self._batches = Batches(self._task, device)
+        self._batches = Batches(self._task, device, prefetcher)
         self._hooks = GradientHooks(self._flat.trained)
         self.profile = task_profile(self._task, self._flat, groups)
         self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
@@ -132,6 +134,7 @@ class Training:
 
     def close(self) -> None:
         """Send the last samples."""
+        self._batches.close()
         self._telemetry.close(TELEMETRY_SECONDS)
 
     def transfer(self, work: Callable[[], None]) -> None:
@@ -199,6 +202,7 @@ class Training:
     def _compute(self, session: Session, step: int) -> Computed:
         """Leave the gradients in `flat.push`; those of the last slot are pushed while they are made."""
         slots = self._slots(session.join, step)
+        self._batches.expect(self._slots_ahead(session.join, step, slots))
         clips_own = session.join.is_async and self._max_gradient_norm is not None
         tells = self._compute_options.overlap and not clips_own
         self._watchdog.begin()
@@ -231,6 +235,14 @@ class Training:
         if join.is_async:
             return async_slots(self._task, self._seed, step)
         return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot, join.batch)
+
+    def _slots_ahead(self, join: Join, step: int, slots: list[Slot]) -> list[Slot]:
+        """This step's slots and, as far as they are known, those of the next ones, as many as are made ahead."""
+        found = list(slots)
+        while slots and not join.is_async and len(found) < len(slots) + self._task.prefetch:
+            step += 1
+            found += self._slots(join, step)
+        return found
 
     def _after_slot(self) -> None:
         self._watchdog.sign()
