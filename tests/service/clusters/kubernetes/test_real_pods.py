@@ -157,9 +157,9 @@ def submit(deployment: Deployment, specification: dict[str, Any]) -> str:
 def test_pods_train_scale_and_survive(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = deployment.cluster
     # Four GPUs. The first job grows; the second needs three of them, so the first gives back what it got.
-    first = submit(deployment, specification("first", 300, (1, 4)))
+    first = submit(deployment, specification("first", 200, (1, 4)))
     wait_until("the first job has more workers", lambda: deployment.running_workers(first) >= 2)
-    second = submit(deployment, specification("second", 30, (3, 3)))
+    second = submit(deployment, specification("second", 15, (3, 3)))
     wait_until("the second job trains", lambda: deployment.job(second)["step"] > 0)
     assert deployment.running_workers(first) <= 1, deployment.story(first)
 
