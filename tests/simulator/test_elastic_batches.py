@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import goodput
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -188,6 +189,13 @@ def test_pollux_jobs_are_elastic_only_if_asked(data: Path) -> None:
     elastic = {job.spec.family: job.spec.elastic_batch for job in read_pollux(path, elastic=True).jobs}
     assert elastic["ncf"] is None, "the published simulations fix it, too"
     assert elastic["cifar10"] == ElasticBatch(128, 4096, 1024)
+
+
+def test_the_benchmark_of_goodput_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    goodput.main(["--data", str(data / "pollux" / "profiles"), "--draws", "1", "--json"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == len(goodput.APPLICATIONS) * len(goodput.ENDED)
+    assert all(0.5 < row["efficiency"] <= 1.0 for row in rows)
 
 
 def test_measured_jobs_gain_by_elastic_batches(data: Path) -> None:
