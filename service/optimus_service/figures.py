@@ -17,6 +17,7 @@ from optimus_service.metrics import MAX_JOBS, NoFigures
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord
 from optimus_service.store.repository import Repository
+from optimus_service.usage import job_usage, newest_noise_scale
 from optimus_service.views import finite, interval, measured_speed, outlook
 
 _SPEED_SAMPLES = 50
@@ -144,6 +145,8 @@ def job_figures(
         next_gain=None if decision is None else finite(decision.next_gain),
         step_parts=step_parts(newest),
         straggler=straggler_ratio(newest),
+        usage=job_usage(newest),
+        noise_scale=newest_noise_scale(newest),
         submitted_at=job.created_at,
         remaining_cost=None if job.running.is_empty else interval(believed.get("cost")),
         rescales=job.rescales,

@@ -88,6 +88,11 @@ JOB_CONFIDENCE = _job_gauge("confidence_ratio", "How sure the forecast is of its
 JOB_GAIN = _job_gauge("gain", "Marginal gain of the last task that it was granted; unit of the policy")
 JOB_NEXT_GAIN = _job_gauge("next_gain", "Marginal gain that its next task would have had; unit of the policy")
 JOB_STEP_PARTS = _job_gauge("step_part_seconds", "Mean time of one step of one worker, by what it was spent on", "part")
+JOB_CPU = _job_gauge("used_cpu_cores", "CPU cores that its workers use, from their newest samples")
+JOB_MEMORY = _job_gauge("used_memory_bytes", "Resident memory of its workers")
+JOB_GPU = _job_gauge("gpu_utilization_ratio", "How busy its workers' GPUs are, mean; of a shared GPU the whole")
+JOB_GPU_MEMORY = _job_gauge("used_gpu_memory_bytes", "GPU memory of its workers' processes")
+JOB_NOISE = _job_gauge("noise_scale_examples", "Noise scale tr(Σ)/|G|² of its gradients, where it is measured")
 JOB_STRAGGLER = _job_gauge("straggler_ratio", "Compute time per step of the slowest worker over that of the median one")
 JOB_SUBMITTED = _job_gauge("submitted_timestamp_seconds", "When it was submitted, POSIX seconds")
 JOB_COST = _job_gauge("cost_per_hour", "What its membership costs, in the currency of the prices; none without prices")
@@ -202,6 +207,11 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             JOB_GAIN,
             JOB_NEXT_GAIN,
             JOB_STEP_PARTS,
+            JOB_CPU,
+            JOB_MEMORY,
+            JOB_GPU,
+            JOB_GPU_MEMORY,
+            JOB_NOISE,
             JOB_STRAGGLER,
             JOB_SUBMITTED,
             JOB_COST,

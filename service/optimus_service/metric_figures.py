@@ -9,6 +9,7 @@ from optimus_scheduler.types import JobState, Resources
 from optimus_service import metric_catalogue as catalogue
 from optimus_service.api.schemas import IntervalBody
 from optimus_service.metric_catalogue import Family
+from optimus_service.usage import JobUsage
 
 Point = tuple[tuple[str, ...], float]
 """Label values and a value."""
@@ -46,6 +47,8 @@ class JobFigures:
     step_parts: Mapping[str, float] = field(default_factory=dict)
     """Seconds per step by part: data, compute, push, wait, pull."""
     straggler: float | None = None
+    usage: JobUsage | None = None
+    noise_scale: float | None = None
     submitted_at: float = 0.0
     cost_per_hour: float | None = None
     remaining_cost: IntervalBody | None = None
@@ -109,6 +112,10 @@ def _one(value_of: Callable[[JobFigures], float | None]) -> _PointsOf:
     return points_of
 
 
+def _used(value_of: Callable[[JobUsage], float | None]) -> _PointsOf:
+    return _one(lambda job: None if job.usage is None else value_of(job.usage))
+
+
 def _bounds(interval_of: Callable[[JobFigures], IntervalBody | None]) -> _PointsOf:
     def points_of(job: JobFigures) -> Iterable[Point]:
         interval = interval_of(job)
@@ -150,6 +157,11 @@ _JOB_POINTS: tuple[tuple[Family, _PointsOf], ...] = (
     (catalogue.JOB_CONFIDENCE, _one(lambda job: job.confidence)),
     (catalogue.JOB_GAIN, _one(lambda job: job.gain)),
     (catalogue.JOB_NEXT_GAIN, _one(lambda job: job.next_gain)),
+    (catalogue.JOB_CPU, _used(lambda usage: usage.cpu_cores)),
+    (catalogue.JOB_MEMORY, _used(lambda usage: usage.memory_bytes)),
+    (catalogue.JOB_GPU, _used(lambda usage: usage.gpu_utilization)),
+    (catalogue.JOB_GPU_MEMORY, _used(lambda usage: usage.gpu_memory_bytes)),
+    (catalogue.JOB_NOISE, _one(lambda job: job.noise_scale)),
     (catalogue.JOB_STEP_PARTS, lambda job: [((part,), seconds) for part, seconds in job.step_parts.items()]),
     (catalogue.JOB_STRAGGLER, _one(lambda job: job.straggler)),
     (catalogue.JOB_SUBMITTED, _one(lambda job: job.submitted_at)),

@@ -101,7 +101,7 @@ def add_telemetry(
     job_id: str, telemetry: Annotated[TelemetryBody, Body(openapi_examples=examples.TELEMETRY)], services: ServicesDep
 ) -> TelemetryAnswerBody:
     """Report steps and losses. Samples that are not counted are named with the reason; that is no error."""
-    samples = [Sample(**sample.model_dump()) for sample in telemetry.samples]
+    samples = [Sample(**sample.model_dump(exclude_none=True)) for sample in telemetry.samples]
     added = services.repository.add_samples(job_id, samples, services.clock())
     services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))
     services.metrics.count_samples("accepted", added.accepted)

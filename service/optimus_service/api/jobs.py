@@ -16,7 +16,7 @@ from optimus_service.api.present import job_body
 from optimus_service.api.problems import documented
 from optimus_service.api.schemas import JobBody, JobListBody, JobSpecBody, JobStateName
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import JobRecord, SampleRecord
 from optimus_service.views import measured_speed
 
 MAX_LIMIT = 200
@@ -96,11 +96,15 @@ def cancel_job(job_id: str, services: ServicesDep) -> JobBody:
 def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[JobBody]:
     """Bodies with the latest decisions and speeds; one query for all decisions, one for each running job's speed."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])
-    return [job_body(job, decisions.get(job.id), speed_of(services, job)) for job in jobs]
+    bodies = []
+    for job in jobs:
+        newest = newest_of(services, job)
+        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, services.clock()), newest))
+    return bodies
 
 
-def speed_of(services: Services, job: JobRecord) -> float | None:
-    """Measured steps per second; None for a job that does not run."""
+def newest_of(services: Services, job: JobRecord) -> Sequence[SampleRecord]:
+    """What a job told last; nothing for one that does not run."""
     if job.state is not JobState.RUNNING:
-        return None
-    return measured_speed(services.repository.newest_samples(job.id, SPEED_SAMPLES), services.clock())
+        return ()
+    return services.repository.newest_samples(job.id, SPEED_SAMPLES)

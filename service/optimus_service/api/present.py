@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
@@ -16,6 +18,7 @@ from optimus_service.api.schemas import (
     JobProfileBody,
     JobResultBody,
     JobSpecBody,
+    JobUsageBody,
     PredictionPointBody,
     RoundBody,
     WantedBody,
@@ -28,13 +31,18 @@ from optimus_service.store.records import (
     JobRecord,
     MembershipRecord,
     RoundRecord,
+    Sample,
     WantedRecord,
 )
+from optimus_service.usage import job_usage, newest_noise_scale
 from optimus_service.views import explain, finite, finite_document, interval, outlook
 
 
-def job_body(job: JobRecord, decision: DecisionRecord | None, steps_per_second: float | None) -> JobBody:
-    """A job with what its latest decision says of it."""
+def job_body(
+    job: JobRecord, decision: DecisionRecord | None, steps_per_second: float | None, newest: Sequence[Sample] = ()
+) -> JobBody:
+    """A job with what its latest decision and its newest samples say of it."""
+    usage = job_usage(newest)
     ahead = outlook(job, decision)
     explanation = explain(job, decision)
     return JobBody(
@@ -65,6 +73,8 @@ def job_body(job: JobRecord, decision: DecisionRecord | None, steps_per_second: 
         result=None if job.result is None else _result_body(job.result),
         failure=job.failure,
         rescales=job.rescales,
+        usage=None if usage is None else JobUsageBody(**asdict(usage)),
+        noise_scale=newest_noise_scale(newest),
     )
 
 

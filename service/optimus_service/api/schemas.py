@@ -261,6 +261,9 @@ class JobSpecBody(Body):
     compression_keep: float | None = Field(
         default=None, gt=0, le=1, allow_inf_nan=False, description="fraction of values that topk sends; default: 0.01"
     )
+    gradient_statistics: bool = Field(
+        default=False, description="measure the noise scale of the gradients at every tenth step (sync)"
+    )
     scaling: Literal["strong", "weak"] = Field(
         default="strong",
         description="strong: the global batch is the same for any number of workers; weak: each worker has one (sync)",
@@ -415,6 +418,16 @@ class JobResultBody(Body):
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
 
 
+class JobUsageBody(Body):
+    """What a job's workers take of their machines, all together."""
+
+    workers: int = Field(description="that told it")
+    cpu_cores: float
+    memory_bytes: float
+    gpu_utilization: float | None = Field(description="mean over workers, 0 to 1")
+    gpu_memory_bytes: float | None
+
+
 class JobBody(Body):
     """A job as the API shows it."""
 
@@ -445,6 +458,8 @@ class JobBody(Body):
     result: JobResultBody | None
     failure: str | None
     rescales: int = Field(description="membership changes while training")
+    usage: JobUsageBody | None = None
+    noise_scale: float | None = Field(default=None, description="of its gradients, in examples; see docs/training.md")
 
 
 class JobListBody(Body):
@@ -701,6 +716,22 @@ class AllocationListBody(Body):
 # --- what workers and coordinators send and ask ----------------------------------------------------------------------
 
 
+class UsageBody(Body):
+    """What one task takes of its machine, since its last sample."""
+
+    cpu_cores: float = Field(ge=0, le=1e6, allow_inf_nan=False, description="mean")
+    memory_bytes: Count = Field(description="resident")
+    gpu_utilization: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    gpu_memory_bytes: Count | None = Field(default=None, description="of this process")
+
+
+class GradientsBody(Body):
+    """Moving averages of unbiased estimates; negative while noise hides what is estimated."""
+
+    square: float = Field(allow_inf_nan=False, description="|G|², the squared norm of the true gradient")
+    variance: float = Field(allow_inf_nan=False, description="tr(Σ), the variance of one example's gradient")
+
+
 class SampleBody(Body):
     """One telemetry record: `n_steps` consecutive steps of one worker that end with step `step`."""
 
@@ -726,6 +757,8 @@ class SampleBody(Body):
     staleness: float | None = Field(
         default=None, ge=0, le=MAX_COUNT, allow_inf_nan=False, description="mean, in steps; async mode"
     )
+    usage: UsageBody | None = None
+    gradients: GradientsBody | None = Field(default=None, description="with `gradient_statistics`")
     metrics: dict[MetricName, Measured] | None = Field(
         default=None, max_length=MAX_METRICS, description="figures of an evaluation after the last of these steps"
     )

@@ -15,6 +15,7 @@ from optimus_models.loss_buckets import LossBuckets
 from optimus_scheduler.types import Mode, SpeedSample
 from optimus_service.loop.slow_workers import SlowWorkers
 from optimus_service.store.records import MembershipRecord, Sample, SampleRecord
+from optimus_service.usage import noise_scale
 
 WINDOW_SECONDS = 5.0
 """Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""
@@ -22,6 +23,8 @@ _LEAST_SECONDS = 1.0
 """A window that is still open counts from here on."""
 MAX_WINDOWS_PER_SIZE = 8
 """Older windows of the same size are forgotten: machines and neighbours change."""
+MAX_NOISE_SCALES = 50
+"""They are moving averages: old ones add nothing."""
 _FIRST_RECORD = 0
 """The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
 
@@ -117,6 +120,8 @@ class JobHistory:
         """Values of that figure; empty without one."""
         self.speeds = SpeedHistory(mode)
         self.slow_workers = SlowWorkers()
+        self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
+        """Steps and noise scales of the gradients, the newest; empty where they are not measured."""
         self.compute_seconds = 0.0
         """Of all workers, without the first record of each membership ..."""
         self.computed_examples = 0
@@ -143,6 +148,8 @@ class JobHistory:
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
                     self.metrics.roll_back(membership.step)
+                    while self.noise and self.noise[-1][0] > membership.step:
+                        self.noise.pop()
 
     def add(self, samples: Iterable[SampleRecord]) -> None:
         """Count samples, in the order of their ids; those before `last_id` were counted already."""
@@ -158,6 +165,7 @@ class JobHistory:
             if sample.step <= self._end_of(sample.membership_epoch):
                 self.losses.add(sample.step, sample.loss, sample.n_examples)
                 self._add_metric(sample)
+                self._add_noise(sample)
 
     def _add_computing(self, sample: SampleRecord) -> None:
         if sample.sequence != _FIRST_RECORD and sample.compute_seconds > 0:
@@ -169,6 +177,11 @@ class JobHistory:
         value = (sample.metrics or {}).get(self._metric or "")
         if value is not None and math.isfinite(value):
             self.metrics.add(sample.step, value)
+
+    def _add_noise(self, sample: SampleRecord) -> None:
+        scale = noise_scale(sample)
+        if scale is not None and (not self.noise or sample.step > self.noise[-1][0]):
+            self.noise.append((sample.step, scale))
 
     def _end_of(self, epoch: int) -> float:
         """The last step of this epoch that counts: a later one repeated what came after."""

@@ -161,6 +161,8 @@ class Observer:
             metric_steps=metric_steps,
             metric_values=metric_values,
             speed_samples=history.speeds.samples(),
+            noise_steps=tuple(float(step) for step, _ in history.noise),
+            noise_scales=tuple(scale for _, scale in history.noise),
             calculated_speeds=self._calculated_speeds(record, spec, history),
             similar=() if self._lessons is None else self._lessons.similar_to(record),
             spent=spent(memberships, spec, wanted.allocation.gpu_type, self._settings, now),

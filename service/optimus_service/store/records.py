@@ -184,6 +184,10 @@ class Sample:
     sent_bytes: int = 0
     received_bytes: int = 0
     staleness: float | None = None
+    usage: Mapping[str, float] | None = None
+    """What the worker took of its machine."""
+    gradients: Mapping[str, float] | None = None
+    """Moving averages of its estimates of |G|² (`square`) and tr(Σ) (`variance`), if it measures them."""
     metrics: Mapping[str, float] | None = None
     """Figures of the job's own evaluation after the last of these steps, if there was one."""
 

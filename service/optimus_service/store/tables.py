@@ -149,6 +149,8 @@ class SampleRow(Base):
     received_bytes: Mapped[int]
     staleness: Mapped[float | None]
     metrics: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    usage: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    gradients: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
     __table_args__ = (
         UniqueConstraint("job_id", "membership_epoch", "rank", "sequence"),  # add_samples; max step of an epoch

@@ -31,6 +31,7 @@ from optimus_service.metric_catalogue import MAX_JOBS, as_markdown, families
 from optimus_service.metric_figures import ClusterFigures, JobFigures
 from optimus_service.metrics import Metrics, NoFigures
 from optimus_service.store.records import SampleRecord
+from optimus_service.usage import JobUsage
 
 Labels = tuple[tuple[str, str], ...]
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -70,6 +71,8 @@ def a_job(**changes: Any) -> JobFigures:
         "next_gain": 0.1,
         "step_parts": {"compute": 0.1},
         "straggler": 1.2,
+        "usage": JobUsage(workers=1, cpu_cores=0.9, memory_bytes=1e9, gpu_utilization=0.5, gpu_memory_bytes=2e9),
+        "noise_scale": 22.0,
         "cost_per_hour": 3.0,
         "remaining_cost": IntervalBody(mean=5, low=4, high=6),
     }

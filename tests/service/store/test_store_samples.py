@@ -31,6 +31,8 @@ def test_a_sample_comes_back_as_it_was(repository: Repository, make_job: MakeJob
         sent_bytes=2**40,
         received_bytes=2**62,
         staleness=1.5,
+        usage={"cpu_cores": 0.9, "memory_bytes": 2**33},
+        gradients={"square": -0.5, "variance": 3.0},
     )
     assert repository.add_samples("job-1", [sample], 33.5) == AddedSamples(1, ())
     (stored,) = repository.samples_after("job-1")

@@ -9,31 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
-from optimus_workers.norms import block_squares
-from optimus_workers.ranges import block_floats
 from optimus_workers.server.shard import Norms, Ready
-from optimus_workers.server.state import RangeState
 from optimus_workers.server.sync_shard import SyncShard
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Header
-from optimus_workers.wire.messages import Assume
 
 
 class ClippingShard(SyncShard):
     """A range with at least one parameter, of a job that clips."""
 
-    def __init__(self, assume: Assume, state: RangeState | None) -> None:
-        self._block_floats = block_floats(assume.profile.total_floats)
-        n_floats = min(assume.end, assume.profile.parameter_floats) - assume.first
-        self._squares = torch.zeros(-(-n_floats // self._block_floats), dtype=torch.float64)
-        super().__init__(assume, state)
-
     def _begin_step(self) -> None:
         super()._begin_step()
         self._coefficient: float | None = None
         self._summed: set[int] = set()
+
+    @property
+    def _tells_squares(self) -> bool:
+        return False  # they have been told, in the first half
 
     @property
     def _is_summed(self) -> bool:
@@ -81,9 +73,7 @@ class ClippingShard(SyncShard):
             place = self._other.part(*block)[0]
             place.copy_(self._summed_pushes(index, block))
         if first < self.parameter_floats:
-            number = (first - self.first) // self._block_floats
-            squares = block_squares(self._other.part(first, end)[0], self._block_floats)
-            self._squares[number : number + len(squares)] = squares
+            self._measure(first, self._other.part(first, end)[0])
 
     def _update_summed(self, index: int, coefficient: float) -> None:
         if self.chunks[index][0] >= self.parameter_floats:

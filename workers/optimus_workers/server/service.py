@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from optimus_workers.server.shard import Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.wire.data import NO_RANK, as_bytes
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.frames import CLIP_COEFFICIENT, Codec, FrameType, Header
+from optimus_workers.wire.frames import CLIP_COEFFICIENT, FLOAT_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import attach_floats
 from optimus_workers.wire.messages import Holding
 
@@ -142,8 +142,7 @@ class ShardService:
                 self._send_norms(shard, header.step, part)
                 continue
             version = shard.version if is_async else header.step + 1
-            for receiver in [connection] if is_async else self._all_workers():
-                self._send_parameters(receiver, shard, part, version)
+            self._send_parameters([connection] if is_async else self._all_workers(), shard, part, version)
         if worked:
             self._pacer.pace()
 
@@ -170,31 +169,30 @@ class ShardService:
         for connection in waiting:
             shard = self._served(connection)
             with shard.reading():
-                self._send_parameters(connection, shard, (shard.first, shard.end), shard.version)
+                self._send_parameters([connection], shard, (shard.first, shard.end), shard.version)
 
-    def _send_parameters(self, receiver: DataConnection, shard: Shard, part: Range, version: int) -> None:
-        if receiver.maps_parameters:
-            floats, memory = shard.locate(part)
-            receiver.send(
-                Header(
-                    FrameType.PARAMETERS,
-                    epoch=shard.epoch,
-                    offset=part[0],
-                    length=floats.nbytes,
-                    version=version,
-                    section=memory,
-                    codec=Codec.SHARED,
-                )
-            )
+    def _send_parameters(self, receivers: Sequence[DataConnection], shard: Shard, part: Range, version: int) -> None:
+        mapping = [receiver for receiver in receivers if receiver.maps_parameters]
+        if mapping:
+            _, memory = shard.locate(part)
+            header = Header(
+                FrameType.PARAMETERS, epoch=shard.epoch, offset=part[0], length=FLOAT_BYTES * (part[1] - part[0]),
+                version=version, section=memory, codec=Codec.SHARED,
+            )  # fmt: skip
+            for receiver in mapping:
+                receiver.send(header)
+        if len(mapping) == len(receivers):
             return
         for chunk in shard.chunks_of(part):
-            payload: memoryview | bytes = as_bytes(shard.locate(chunk)[0])
+            payload: memoryview | bytes = shard.payload(chunk)
             if isinstance(shard, AsyncShard):
                 payload = bytes(payload)  # the next push is applied in place, maybe before this has left
-            receiver.send(
-                Header(FrameType.PARAMETERS, epoch=shard.epoch, offset=chunk[0], length=len(payload), version=version),
-                payload,
+            header = Header(
+                FrameType.PARAMETERS, epoch=shard.epoch, offset=chunk[0], length=len(payload), version=version
             )
+            for receiver in receivers:
+                if not receiver.maps_parameters:
+                    receiver.send(header, payload)
 
     def _fetch_received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         first, end = FETCH_RANGE.unpack(payload)

@@ -134,7 +134,15 @@ class Shard(ABC):
 
     def locate(self, part: Range) -> tuple[Tensor, int]:
         """The newest parameters of one or more chunks, and in which of `memories` they lie."""
-        return self._current.part(*part)[0], 0
+        state = self._newest(part)
+        return state.part(*part)[0], next((i for i, each in enumerate(self.memories) if each is state), 0)
+
+    def payload(self, part: Range) -> memoryview:
+        """The newest parameters of one or more chunks as bytes."""
+        return self._newest(part).payload(part)
+
+    def _newest(self, part: Range) -> RangeState:  # noqa: ARG002 - of those with two versions
+        return self._current
 
     def chunks_of(self, part: Range) -> list[Range]:
         """The chunks that a range consists of."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from optimus_workers.ranges import Range
+from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.memory import FloatMemory, private_floats, shareable_floats
 
 
@@ -19,6 +21,10 @@ class RangeState:
     sections: list[Tensor]
     memory: FloatMemory | None = None
     """Of section 0, if workers on this machine may map it."""
+    # A view takes some microseconds to make, several times that when the caches are cold from copying: too much for
+    # what is wanted again at every step.
+    _parts: dict[Range, list[Tensor]] = field(default_factory=dict, repr=False)
+    _payloads: dict[Range, memoryview] = field(default_factory=dict, repr=False)
 
     @classmethod
     def zeros(cls, version: int, first: int, end: int, n_sections: int) -> RangeState:
@@ -27,5 +33,16 @@ class RangeState:
         return cls(version, first, end, [memory.floats, *others], memory)
 
     def part(self, first: int, end: int) -> list[Tensor]:
-        """Views of [first, end) of each section."""
-        return [section[first - self.first : end - self.first] for section in self.sections]
+        """Views of [first, end) of each section. Do not write to the list."""
+        found = self._parts.get((first, end))
+        if found is None:
+            found = [section[first - self.first : end - self.first] for section in self.sections]
+            self._parts[first, end] = found
+        return found
+
+    def payload(self, part: Range) -> memoryview:
+        """The parameters of a part as bytes."""
+        found = self._payloads.get(part)
+        if found is None:
+            found = self._payloads[part] = as_bytes(self.part(*part)[0])
+        return found

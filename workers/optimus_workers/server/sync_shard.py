@@ -70,10 +70,9 @@ class SyncShard(Shard):
         if self._other_is_whole:
             yield self._other
 
-    def locate(self, part: Range) -> tuple[Tensor, int]:
-        """Of the version that is being made, where this part of it is done already."""
-        state = self._other if self._index[part[0]] in self._done else self._current
-        return state.part(*part)[0], int(state is self._states[1])
+    def _newest(self, part: Range) -> RangeState:
+        """The version that is being made, where this part of it is done already."""
+        return self._other if self._index[part[0]] in self._done else self._current
 
     # --- pushes ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +86,8 @@ class SyncShard(Shard):
             if key not in self._staged:
                 self._staged[key] = self._unused.pop() if self._unused else torch.empty(self._chunk_floats)
             first, end = self.chunks[index]
-            return self._staged[key][: end - first]
+            staged = self._staged[key]
+            return staged if len(staged) == end - first else staged[: end - first]
 
     def _check_due(self, header: Header, index: int) -> None:
         if header.step != self.version or header.source not in self._missing[index]:

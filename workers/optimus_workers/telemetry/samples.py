@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Record:
     received_bytes: int = 0
     staleness: float | None = None
     """Async mode: updates by others between the pull and the push of this step."""
+    gradients: dict[str, float] | None = None
+    """Estimates of |G|² (`square`) and tr(Σ) (`variance`), if they are measured (`telemetry.gradients`)."""
     metrics: dict[str, float] | None = None
     """Figures of an evaluation after this step, if there was one."""
 
@@ -68,8 +70,12 @@ _SUMMED = (
 class Aggregator:
     """Gathers consecutive steps of one origin into samples, and numbers them per (membership epoch, rank)."""
 
-    def __init__(self, sample_seconds: float = SAMPLE_SECONDS) -> None:
+    def __init__(
+        self, sample_seconds: float = SAMPLE_SECONDS, usage: Callable[[], dict[str, float | int]] | None = None
+    ) -> None:
+        """`usage`: what the task took of its machine since the last sample."""
         self._sample_seconds = sample_seconds
+        self._usage = usage
         self._open: list[Record] = []
         self._sequences: dict[tuple[int, int], int] = {}
 
@@ -90,7 +96,8 @@ class Aggregator:
         key = records[0].membership_epoch, records[0].rank
         sequence = self._sequences.get(key, 0)
         self._sequences[key] = sequence + 1
-        return [_sample(records, sequence)]
+        usage = {} if self._usage is None else {"usage": self._usage()}
+        return [_sample(records, sequence) | usage]
 
 
 def _sample(records: list[Record], sequence: int) -> Sample:
@@ -108,6 +115,8 @@ def _sample(records: list[Record], sequence: int) -> Sample:
         "loss": json_number(_mean_loss(records)),
         "staleness": _mean(record.staleness for record in records if record.staleness is not None),
     }
+    if last.gradients is not None:
+        sample["gradients"] = dict(last.gradients)
     if last.metrics is not None:
         sample["metrics"] = {name: json_number(value) for name, value in last.metrics.items()}
     return sample | {name: sum(getattr(record, name) for record in records) for name in _SUMMED}

@@ -62,6 +62,8 @@ class TaskProfile:
     global_batch_size: int
     micro_batches: int
     update: UpdateRule
+    gradient_period: int = 0
+    """Servers tell worker 0 the squares of the summed gradient at every so many steps; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ class Link:
         self._ends = dict(self.chunks)
         self._header = header
         self._values = values
+        # Views of bytes are made much faster than those of tensors.
+        self._value_bytes = as_bytes(values)
+        self._sent_vector: Tensor | None = None
+        self._sent_bytes = memoryview(b"")
         self._parameter_floats = parameter_floats
         self._changed = changed
         self._received = received
@@ -189,14 +193,23 @@ class Link:
                 self._send_buffers(replace(frame.header, offset=first, length=length, codec=Codec.SHARED))
         else:
             for chunk in frame.chunks:
-                self._send_chunk(frame.header, chunk, frame.vector[chunk[0] : chunk[1]])
+                self._send_chunk(frame.header, chunk, frame.vector)
 
-    def _send_chunk(self, header: Header, chunk: Range, part: Tensor) -> None:
+    def _send_chunk(self, header: Header, chunk: Range, vector: Tensor) -> None:
+        first, end = chunk
         codec = Codec.FLOAT32
-        if self._compressor is not None and header.type is FrameType.PUSH and chunk[0] < self._parameter_floats:
-            codec, part = self._compressor.encode(part, chunk[0])
-        payload = as_bytes(part)
-        self._send_buffers(replace(header, offset=chunk[0], length=len(payload), codec=codec), payload)
+        if self._compressor is not None and header.type is FrameType.PUSH and first < self._parameter_floats:
+            codec, encoded = self._compressor.encode(vector[first:end], first)
+            payload = as_bytes(encoded)
+        else:
+            payload = self._bytes_of(vector)[FLOAT_BYTES * first : FLOAT_BYTES * end]
+        self._send_buffers(replace(header, offset=first, length=len(payload), codec=codec), payload)
+
+    def _bytes_of(self, vector: Tensor) -> memoryview:
+        """The whole vector: the same one at almost every step."""
+        if self._sent_vector is not vector:
+            self._sent_vector, self._sent_bytes = vector, as_bytes(vector)
+        return self._sent_bytes
 
     def _send_buffers(self, header: Header, payload: memoryview | bytes = b"") -> None:
         send_buffers(self.connection, [header.encode(), payload])
@@ -219,7 +232,7 @@ class Link:
                 source = self._parameters[header.section]
                 self._values[first:end].copy_(source[first - self.first : end - self.first])
             else:
-                receive_into(self.connection, as_bytes(self._values[first:end]))
+                receive_into(self.connection, self._value_bytes[FLOAT_BYTES * first : FLOAT_BYTES * end])
             self._received((first, end))
             self.n_received += HEADER_BYTES + header.length
             self.version = header.version

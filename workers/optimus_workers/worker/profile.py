@@ -31,7 +31,9 @@ def make_flat(
     return flat, () if is_plain else updates
 
 
-def task_profile(task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup, ...] = ()) -> TaskProfile:
+def task_profile(
+    task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup, ...] = (), gradient_period: int = 0
+) -> TaskProfile:
     """Raises `UserCodeFailed` when the data set does not tell its length."""
     spec = task.optimizer
     rule = UpdateRule(
@@ -52,4 +54,5 @@ def task_profile(task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup,
         global_batch_size=task.global_batch_size,
         micro_batches=task.micro_batches,
         update=rule,
+        gradient_period=gradient_period,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -68,11 +69,13 @@ class Session:
         max_gradient_norm: float | None = None,
         parameters: Sequence[Range] = (),
         staging: Staging | None = None,
+        gradient_period: int = 0,
     ) -> None:
         """`max_gradient_norm`: of the gradients that the servers sum; the worker of rank 0 tells them by how much.
 
         `parameters`: the range of each in the flat vector, in the order of the model: chunks then leave in the reverse
-        of it. `staging`: what lies between the vector and the model.
+        of it. `staging`: what lies between the vector and the model. `gradient_period`: the steps after which worker 0
+        is told the square of the gradient in any case.
         """
         self.join = join
         self._options = options
@@ -83,6 +86,7 @@ class Session:
         self.lost: Address | None = None
         """The server whose connection failed."""
         self._max_gradient_norm = None if join.is_async or join.rank else max_gradient_norm
+        self._gradient_period = 0 if join.is_async or join.rank else gradient_period
         self._parameters = parameters
         self._staging = staging
         self._buckets: list[Buckets] = []
@@ -123,7 +127,7 @@ class Session:
             transport=options.transport,
             bytes_per_second=share_of_rate(options.bytes_per_second, join.n_workers, len(join.servers)),
         )
-        blocks = 0 if self._max_gradient_norm is None else block_floats(join.servers[-1].end)
+        blocks = block_floats(join.servers[-1].end) if self._clips or self._gradient_period else 0
         link = Link(
             connection,
             server,
@@ -221,6 +225,14 @@ class Session:
             self._clip(self._step)
         self._wait(self._all_complete)
         return self._exchanged()
+
+    @property
+    def gradient_square(self) -> float | None:
+        """|gradient of the step's whole batch|², before clipping, where the servers told it."""
+        told = [link.squares for link in self._links if link.n_squares]
+        if not told or any(squares is None for squares in told):
+            return None
+        return math.fsum(chain.from_iterable(squares for squares in told if squares is not None))
 
     @property
     def _clips(self) -> bool:

@@ -21,6 +21,9 @@ from optimus_workers.ranges import block_floats
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
 from optimus_workers.telemetry import Record, Telemetry
+from optimus_workers.telemetry.gradients import PERIOD, GradientStatistics, period_of
+from optimus_workers.telemetry.samples import Aggregator
+from optimus_workers.telemetry.usage import UsageMeter
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import (
@@ -83,7 +86,7 @@ class Training:
         self._watchdog = Watchdog(environment.spec.get("hang_seconds"))
         self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._telemetry = Telemetry(client.post_telemetry)
+        self._telemetry = Telemetry(client.post_telemetry, aggregator=Aggregator(usage=UsageMeter().read))
         self._task = users(self._load)
         users(lambda: self._evaluations.check(self._task))
         prefetcher = Prefetcher(self._task.batch, self._task.prefetch) if self._task.prefetch else None
@@ -97,7 +100,9 @@ class Training:
         self._compute_options.prepare_model(self._flat.model)
         self._batches = Batches(self._task, device, prefetcher)
         self._hooks = GradientHooks(self._flat.trained)
-        self.profile = task_profile(self._task, self._flat, groups)
+        period = PERIOD if environment.spec.get("gradient_statistics") else 0
+        self.profile = task_profile(self._task, self._flat, groups, period)
+        self._gradients = GradientStatistics(0)
         self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
 
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
@@ -153,11 +158,14 @@ class Training:
         """Become a member: connect to the servers, get the parameters (or bring them)."""
         self.halt()
         self._inbox.check()
-        limit = self.profile.update.max_gradient_norm
+        limit, period = self.profile.update.max_gradient_norm, self.profile.gradient_period
+        self._gradients = GradientStatistics(period_of(self.profile, is_async=join.is_async, rank=join.rank))
         flat = self._flat
         flat.staging.end()
         ranges = flat.parameter_ranges if self._compute_options.overlap else ()
-        session = Session(join, flat.parameter_floats, self._options, self._compressor, limit, ranges, flat.staging)
+        session = Session(
+            join, flat.parameter_floats, self._options, self._compressor, limit, ranges, flat.staging, period
+        )
         self._session = session
         self._inbox.check()
         session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
@@ -190,6 +198,7 @@ class Training:
         self._fetch_ahead(session, go.step + 1)
         fetched_at = time.perf_counter()
         exchanged = session.wait()
+        self._gradients.step_done(session.gradient_square, self._batch(session.join).size)
         computed.data_seconds += max(0.0, fetched_at - exchanged.ended_at)
         self.newest_version = max(self.newest_version, exchanged.version)
         if self._compressor is not None:
@@ -203,6 +212,8 @@ class Training:
         """Leave the gradients in `flat.push`; those of the last slot are pushed while they are made."""
         slots = self._slots(session.join, step)
         self._batches.expect(self._slots_ahead(session.join, step, slots))
+        if slots:
+            self._gradients.begin(step, len(slots[0].indices), slots[0].weight)
         clips_own = session.join.is_async and self._max_gradient_norm is not None
         tells = self._compute_options.overlap and not clips_own
         self._watchdog.begin()
@@ -246,8 +257,14 @@ class Training:
 
     def _after_slot(self) -> None:
         self._watchdog.sign()
+        self._gradients.slot_done(self._square)
         self._pacer.pace()
         self._inbox.check()
+
+    def _square(self) -> float:
+        """|what is in the gradients|²."""
+        gradients = self._flat.staging.gradients[: self._flat.parameter_floats]
+        return float(torch.dot(gradients, gradients))
 
     def _fetch_ahead(self, session: Session, step: int) -> None:
         """Fetch batches of the next step while this one's parameters arrive. Async, nobody knows which step is next."""
@@ -285,6 +302,7 @@ class Training:
             sent_bytes=exchanged.sent_bytes,
             received_bytes=exchanged.received_bytes,
             staleness=staleness,
+            gradients=self._gradients.figures,
             metrics=self._metrics(join, completed),
         )
         self._telemetry.record(record)

@@ -1,0 +1,103 @@
+"""The noise of gradients, and what a task takes of its machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.workers.protocol.test_server_shard import N_FLOATS, N_PARAMETERS, rule_of
+from tests.workers.protocol.test_server_shard import push as push_to
+
+from optimus_workers.norms import block_squares
+from optimus_workers.ranges import block_floats, server_ranges
+from optimus_workers.server.make import make_shard
+from optimus_workers.server.shard import Norms
+from optimus_workers.server.state import RangeState
+from optimus_workers.telemetry.gradients import GradientStatistics, period_of
+from optimus_workers.telemetry.usage import UsageMeter
+from optimus_workers.wire.messages import Assume, TaskProfile
+
+
+def test_the_estimates_are_right_on_average() -> None:
+    """Gradients of single examples are drawn with |G|² = 9 and tr(Σ) = 200: the noise scale is 200/9 examples."""
+    generator = torch.Generator().manual_seed(1)
+    gradient = torch.zeros(50)
+    gradient[0] = 3.0
+    statistics = GradientStatistics(period=1)
+    batch_size, n_small = 64, 8
+    seen = []
+    for step in range(2000):
+        examples = gradient + 2.0 * torch.randn(batch_size, 50, generator=generator)
+        weight = n_small / batch_size
+        statistics.begin(step, n_small, weight)
+        statistics.slot_done(lambda e=examples, w=weight: float((w * e[:n_small].mean(0)).square().sum()))  # type: ignore[misc]
+        statistics.slot_done(lambda: float("nan"))  # the other slots are of no interest
+        statistics.step_done(float(examples.mean(0).square().sum()), batch_size)
+        seen.append(statistics.figures)
+    newest = [figures for figures in seen[100:] if figures is not None]
+    square = sum(figures["square"] for figures in newest) / len(newest)
+    variance = sum(figures["variance"] for figures in newest) / len(newest)
+    assert square == pytest.approx(9.0, rel=0.05)
+    assert variance == pytest.approx(200.0, rel=0.05)
+
+
+def test_nothing_is_made_up() -> None:
+    statistics = GradientStatistics(period=10)
+
+    def step(number: int, large: float | None, n_small: int = 4) -> None:
+        statistics.begin(number, n_small, n_small / 16)
+        statistics.slot_done(lambda: 1.0)
+        statistics.step_done(large, 16)
+
+    step(3, 1.0)  # not a step that is measured
+    step(10, None)  # the servers told nothing
+    step(20, 1.0, n_small=16)  # one micro-batch is the whole batch: two sizes are needed
+    step(30, float("nan"))
+    assert statistics.figures is None
+    step(40, 1.0)
+    assert statistics.figures == pytest.approx({"square": (16 - 4 * 16) / 12, "variance": 15 / (1 / 4 - 1 / 16)})
+    profile = TaskProfile(16, 16, 16, 10, 4, 2, rule_of("sgd"), gradient_period=10)
+    assert period_of(profile, is_async=False, rank=0) == 10
+    assert period_of(profile, is_async=True, rank=0) == period_of(profile, is_async=False, rank=1) == 0
+
+
+@pytest.mark.parametrize("n_servers", [1, 3])
+def test_servers_tell_the_squares_of_the_sum_when_they_are_due(n_servers: int) -> None:
+    rule = rule_of("momentum")
+    profile = TaskProfile(N_PARAMETERS, N_PARAMETERS, N_FLOATS, 10, 1, 1, rule, gradient_period=2)
+    generator = torch.Generator().manual_seed(3)
+    shards = []
+    for first, end in server_ranges(N_FLOATS, n_servers):
+        assume = Assume(1, 0, first, end, profile, 2, False, ())
+        shards.append(make_shard(assume, RangeState.zeros(0, first, end, 2)))
+    for step in range(3):
+        pushes = [torch.randn(N_FLOATS, generator=generator) for _ in range(2)]
+        told = b""
+        for shard in shards:
+            ready = [part for rank in (0, 1) for part in push_to(shard, rank, step, pushes[rank])]
+            norms = [part for part in ready if isinstance(part, Norms)]
+            assert [isinstance(part, Norms) for part in ready[-2:]] in ([True, False], [False, False], [False])
+            told += b"".join(part.squares for part in norms)
+        if step % 2:
+            assert told == b""
+            continue
+        expected = block_squares((pushes[0] + pushes[1])[:N_PARAMETERS], block_floats(N_FLOATS))
+        assert torch.equal(torch.frombuffer(bytearray(told), dtype=torch.float64), expected)
+
+
+def test_usage_is_of_the_time_since_the_last_reading() -> None:
+    times = iter([(10.0, 100.0), (10.5, 102.0), (13.5, 103.0)])
+    now = next(times)
+
+    def cpu() -> float:
+        return now[0]
+
+    def wall() -> float:
+        return now[1]
+
+    meter = UsageMeter(cpu, wall)
+    now = next(times)
+    usage = meter.read()
+    assert usage["cpu_cores"] == 0.25
+    assert usage["memory_bytes"] > 10_000_000, "an interpreter with torch"
+    now = next(times)
+    assert meter.read()["cpu_cores"] == 3.0

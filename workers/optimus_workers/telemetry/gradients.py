@@ -1,0 +1,71 @@
+"""How noisy the gradients are: |G|² and tr(Σ), from the gradients of a small and of a large batch at the same point.
+
+With mean gradients g of b and of B examples, E|g|² = |G|² + tr(Σ)/b and likewise for B, so
+
+    |G|² ≈ (B·|g_B|² − b·|g_b|²) / (B − b)        tr(Σ) ≈ (|g_b|² − |g_B|²) / (1/b − 1/B)
+
+are unbiased; each is averaged over steps before their quotient, the noise scale in examples, is taken (McCandlish et
+al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Here b is one micro-batch and B the global batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from optimus_workers.wire.messages import TaskProfile
+
+PERIOD = 10
+"""Steps from one measurement to the next: what a measurement costs is below 1 % of them together."""
+DECAY = 0.95
+"""Of the moving averages, per measurement."""
+
+
+class GradientStatistics:
+    """Of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
+
+    def __init__(self, period: int) -> None:
+        """`period`: in steps; 0: nothing is ever measured."""
+        self._period = period
+        self._small: tuple[int, float] | None = None
+        self._share: tuple[int, float] | None = None
+        self._weight = 0.0
+        self._square = 0.0
+        self._variance = 0.0
+
+    @property
+    def figures(self) -> dict[str, float] | None:
+        """Moving averages of the estimates, which may be negative while noise hides them; None: none yet."""
+        if not self._weight:
+            return None
+        return {"square": self._square / self._weight, "variance": self._variance / self._weight}
+
+    def begin(self, step: int, n_examples: int, weight: float) -> None:
+        """The first micro-batch of a step is going to be computed: its examples, its share of the batch."""
+        measures = self._period > 0 and step % self._period == 0 and weight > 0
+        self._share = (n_examples, weight) if measures else None
+        self._small = None
+
+    def slot_done(self, square_of: Callable[[], float]) -> None:
+        """`square_of`: |sum of the weighted gradients so far|²."""
+        if self._share is not None and self._small is None:
+            n_examples, weight = self._share
+            self._small = n_examples, square_of() / weight**2
+
+    def step_done(self, large_square: float | None, batch_size: int) -> None:
+        """|gradient of the whole batch|², if this worker was told it."""
+        small, self._small = self._small, None
+        if small is None or large_square is None or small[0] >= batch_size:
+            return
+        n_examples, small_square = small
+        square = (batch_size * large_square - n_examples * small_square) / (batch_size - n_examples)
+        variance = (small_square - large_square) / (1 / n_examples - 1 / batch_size)
+        if math.isfinite(square) and math.isfinite(variance):
+            self._weight = DECAY * self._weight + 1 - DECAY
+            self._square = DECAY * self._square + (1 - DECAY) * square
+            self._variance = DECAY * self._variance + (1 - DECAY) * variance
+
+
+def period_of(profile: TaskProfile, *, is_async: bool, rank: int) -> int:
+    """Worker 0 measures, for it is told the whole batch's; async there is no whole batch."""
+    return 0 if is_async or rank else profile.gradient_period

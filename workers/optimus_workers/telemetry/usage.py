@@ -1,0 +1,62 @@
+"""What a task takes of its machine: processor, memory, GPU. Cheap: two system calls, and once a second NVML's word."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+GPU_SECONDS = 1.0
+"""How old a GPU's utilisation may be: asking for it takes milliseconds, and it is a mean over up to a second anyway."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATM = Path("/proc/self/statm")
+
+Usage = dict[str, float | int]
+
+
+class UsageMeter:
+    """Usage since the last reading. A GPU that several processes share is told by each of them as a whole."""
+
+    def __init__(
+        self,
+        cpu_clock: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cpu_clock, self._clock = cpu_clock, clock
+        self._cpu, self._at = cpu_clock(), clock()
+        self._gpu_at = float("-inf")
+        self._gpu: float | None = None
+
+    def read(self) -> Usage:
+        """`cpu_cores` (mean), `memory_bytes` (resident); on a GPU `gpu_utilization` (0 to 1, if NVML is there) and
+        `gpu_memory_bytes` (of this process)."""
+        cpu, now = self._cpu_clock(), self._clock()
+        seconds = max(now - self._at, 1e-9)
+        usage: Usage = {"cpu_cores": max(0.0, cpu - self._cpu) / seconds, "memory_bytes": _resident_bytes()}
+        self._cpu, self._at = cpu, now
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            usage["gpu_memory_bytes"] = int(torch.cuda.memory_reserved())
+            if (busy := self._gpu_utilization(now)) is not None:
+                usage["gpu_utilization"] = busy
+        return usage
+
+    def _gpu_utilization(self, now: float) -> float | None:
+        if now >= self._gpu_at + GPU_SECONDS:
+            self._gpu_at, self._gpu = now, _ask_nvml(torch.cuda.utilization)
+        return self._gpu
+
+
+def _ask_nvml(utilization: Callable[[], Any]) -> float | None:
+    """None where its Python package is missing or the driver does not tell."""
+    with suppress(ImportError, RuntimeError, OSError):
+        return float(utilization()) / 100
+    return None
+
+
+def _resident_bytes() -> int:
+    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
