@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from optimus_workers.ranges import Range
-from optimus_workers.server.shard import STAGED_SHARES, Ready, Shard
+from optimus_workers.norms import block_squares
+from optimus_workers.ranges import Range, block_floats
+from optimus_workers.server.shard import STAGED_SHARES, Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Codec, Header
@@ -45,6 +46,9 @@ class SyncShard(Shard):
         self._staged: dict[tuple[int, int], Tensor] = {}  # (rank, index) → a pushed chunk
         self._unused: list[Tensor] = []  # the last one used comes first: it is still in the processor's cache
         self._scratch = threading.local()
+        self._block_floats = block_floats(self.total_floats)
+        n_floats = max(0, min(self.end, self.parameter_floats) - self.first)
+        self._squares = torch.zeros(-(-n_floats // self._block_floats), dtype=torch.float64)
         self._learning_rate = 0.0
         self._n_working = 0
         self._begin_step()
@@ -55,6 +59,12 @@ class SyncShard(Shard):
         self._done: set[int] = set()
         self._n_finished = 0  # chunks whose pushes are not needed any more
         self._n_pushed = [0] * self.n_workers
+
+    @property
+    def _tells_squares(self) -> bool:
+        """At the end of the step at hand."""
+        period = self._profile.gradient_period
+        return period > 0 and self.version % period == 0 and len(self._squares) > 0
 
     @property
     def memories(self) -> list[RangeState]:
@@ -149,12 +159,16 @@ class SyncShard(Shard):
     def _processed(self, run: list[int]) -> Iterator[Ready]:
         """Chunks in a row have their next version: it can be sent."""
         with self._changed:
+            tells = self._tells_squares
             self._done.update(run)
             self._release(run)
             self._n_finished = len(self._done)
-            if self._n_finished == len(self.chunks):
+            is_last = self._n_finished == len(self.chunks)
+            if is_last:
                 self._turn()
             self._changed.notify_all()
+        if is_last and tells:
+            yield Norms(self._squares.numpy().tobytes())  # before the step is complete for worker 0
         yield self.chunks[run[0]][0], self.chunks[run[-1]][1]
 
     def _release(self, run: list[int]) -> None:
@@ -176,7 +190,16 @@ class SyncShard(Shard):
         for block in self._blocks(index):
             if block[0] < self.parameter_floats:
                 self._copy_current(block)
-            self._update(block, self._learning_rate, self._summed_pushes(index, block), self._other)
+            summed = self._summed_pushes(index, block)
+            if self._tells_squares and block[0] < self.parameter_floats:
+                self._measure(block[0], summed)
+            self._update(block, self._learning_rate, summed, self._other)
+
+    def _measure(self, first: int, gradient: Tensor) -> None:
+        """Keep the sums of squares of a part that begins at a block's boundary."""
+        number = (first - self.first) // self._block_floats
+        squares = block_squares(gradient, self._block_floats)
+        self._squares[number : number + len(squares)] = squares
 
     def _blocks(self, index: int) -> Iterator[Range]:
         start, end = self.chunks[index]
