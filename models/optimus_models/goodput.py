@@ -33,6 +33,7 @@ class StepTimes:
     def __init__(self, speed: BatchSpeed, limits: ElasticBatch) -> None:
         self.speed, self.limits = speed, limits
         self._known: dict[int, FloatArray] = {}
+        self._single: dict[tuple[int, int], float] = {}
 
     def of(self, most_workers: int) -> tuple[BatchTable, FloatArray]:
         """The choices of 1 to so many workers, and (k,) seconds of a step with each."""
@@ -40,6 +41,13 @@ class StepTimes:
         if most_workers not in self._known:
             self._known[most_workers] = self.speed.step_seconds(table.workers, table.cut.local, table.cut.passes)
         return table, self._known[most_workers]
+
+    def one(self, workers: int, batch: int) -> float:
+        """Seconds of a step with any batch."""
+        if (workers, batch) not in self._single:
+            cuts = cut(self.limits, [workers], [batch])
+            self._single[workers, batch] = float(self.speed.step_seconds([workers], cuts.local, cuts.passes)[0])
+        return self._single[workers, batch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +102,7 @@ class Goodput:
 
     def at(self, workers: int, batch: int) -> float:
         """Goodput of a batch, best or not."""
-        cuts = cut(self.times.limits, [workers], [batch])
-        seconds = self.times.speed.step_seconds([workers], cuts.local, cuts.passes)
-        return float(self._gain(np.array([batch]))[0] / seconds[0])
+        return float(self._gain(np.array([batch]))[0]) / self.times.one(workers, batch)
 
     def _gain(self, batches: IntArray) -> FloatArray:
         return gain(batches, self.times.limits.minimum, self.noise.examples)

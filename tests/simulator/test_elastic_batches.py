@@ -97,7 +97,7 @@ LINE = {
 
 def job_line(name: str, at: float, **changes: Any) -> str:
     truth = {"total_steps": 10_000, "steps_per_epoch": 1000, "noise_scale": [100, 20_000]}
-    truth["speed"] = {"compute_seconds": 0.5, "exchange_seconds": 0.1, "pass_seconds": 0.02}  # type: ignore[assignment]
+    truth["speed"] = {"compute_seconds": 0.5, "exchange_seconds": 0.1, "pass_seconds": 0.02}
     return json.dumps({"id": name, "submitted_at": at, **LINE, "truth": truth, **changes})
 
 
