@@ -112,6 +112,11 @@ def test_prometheus_and_grafana_find_what_they_are_given() -> None:
     scraped = yaml.safe_load((REPOSITORY / "docker/prometheus/prometheus.yml").read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped["scrape_configs"]}
     assert targets["optimus"] == ["service:8080"]
+    (credentials,) = (job["authorization"] for job in scraped["scrape_configs"] if job["job_name"] == "optimus")
+    compose_file = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+    (secret,) = compose_file["services"]["prometheus"]["secrets"]
+    assert credentials == {"credentials_file": f"/run/secrets/{secret}"}
+    assert compose_file["secrets"][secret] == {"environment": "OPTIMUS_TOKEN"}
     provisioning = REPOSITORY / "docker/grafana/provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"

@@ -153,3 +153,8 @@ def test_rules_and_dashboards_come_as_they_are() -> None:
     assert len(configs) == len(dashboards) > 0
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in configs)
     assert not [each for each in objects(REQUIRED) if each["kind"] in ("PrometheusRule", "ServiceMonitor", "ConfigMap")]
+
+
+def test_prometheus_shows_the_token_that_metrics_ask_for() -> None:
+    (endpoint,) = only(objects(EVERYTHING), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"credentials": {"name": "optimus", "key": "token"}}
