@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import add, le, sub
 
 from optimus_scheduler.types import Resources
@@ -20,7 +21,8 @@ class Amounts:
     """Translates resources for one cluster: the GPU types that it has are the columns."""
 
     def __init__(self, capacities: Iterable[Resources]) -> None:
-        self._kinds = tuple(sorted({kind for capacity in capacities for kind in capacity.gpus}))
+        different = {id(capacity): capacity for capacity in capacities}
+        self._kinds = tuple(sorted({kind for capacity in different.values() for kind in capacity.gpus}))
 
     @property
     def width(self) -> int:
@@ -35,6 +37,11 @@ class Amounts:
         if any(count > 0 and kind not in self._kinds for kind, count in gpus.items()):
             return _NEVER, resources.memory_bytes, *(0,) * len(self._kinds)
         return int(resources.cpu * _CORE), resources.memory_bytes, *(gpus.get(kind, 0) for kind in self._kinds)
+
+    def rooms(self, capacities: Sequence[Resources]) -> list[Vector]:
+        """The room of each node; thousands of them are alike."""
+        known = {id(capacity): self.room(capacity) for capacity in {id(c): c for c in capacities}.values()}
+        return [known[id(capacity)] for capacity in capacities]
 
     def room(self, resources: Resources) -> Vector:
         """What a node offers, one unit added: two halves of what was rounded fit where the whole does."""
@@ -54,6 +61,7 @@ def times(need: Vector, count: int) -> Vector:
     return tuple([amount * count for amount in need])
 
 
+@lru_cache(maxsize=2**15)
 def together(worker: Vector, workers: int, server: Vector, servers: int) -> Vector:
     """What so many workers and servers need."""
     return tuple([w * workers + s * servers for w, s in zip(worker, server, strict=True)])

@@ -60,11 +60,11 @@ class Groups:
 
     # --- nodes change --------------------------------------------------------------------------------------------
 
-    def move(self, node: int, room: Vector) -> None:
-        """An open node has other room now."""
+    def move(self, node: int, room: Vector, *, grows: bool) -> None:
+        """An open node has other room now, more or less than before."""
         home = self._home[node]
         assert home is not None, "only open nodes are in groups"
-        if any(map(int.__gt__, room, home.room)):
+        if grows:
             self._largest.clear()
         self._leave(node, home)
         group = self._group(room)

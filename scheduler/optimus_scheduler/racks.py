@@ -74,25 +74,46 @@ class Racks:
         starts = self._starts[:-1]
         self._totals: IntArray = np.add.reduceat(np.maximum(self._rooms, 0), starts, axis=1)  # (width, racks)
         self._rack: list[int] = np.repeat(np.arange(len(starts)), np.diff(self._starts)).tolist()
-        self._weights = np.array(weights_of(rooms, len(rooms[0])))
-        self._node_weight: FloatArray = self._weights @ self._rooms
-        self._rack_weight: FloatArray = self._weights @ self._totals
-        self._changed: dict[int, Vector] = {}
+        self._weights = weights_of(rooms, len(rooms[0]))
+        self._node_weight: FloatArray = self._weigh(self._rooms)
+        self._rack_weight: FloatArray = self._weigh(self._totals)
+        self._changed: dict[int, tuple[Vector, Vector]] = {}
 
-    def set(self, node: int, room: Vector) -> None:
+    def _weigh(self, rooms: IntArray) -> FloatArray:
+        """(n,) weights of (width, n) rooms, added up in the order of the columns as in `_weight`."""
+        total: FloatArray = self._weights[0] * rooms[0]
+        for weight, amounts in zip(self._weights[1:], rooms[1:], strict=True):
+            total = total + weight * amounts
+        return total
+
+    def _weight(self, room: Sequence[int]) -> float:
+        total = self._weights[0] * room[0]
+        for weight, amount in zip(self._weights[1:], room[1:], strict=True):
+            total += weight * amount
+        return total
+
+    def set(self, node: int, before: Vector, room: Vector) -> None:
         """An open node has other room now."""
         if self.are_known:
-            self._changed[node] = room
+            known = self._changed.get(node)
+            self._changed[node] = (before if known is None else known[0], room)
 
     def _refresh(self) -> None:
         """Take the changes since the last question into the arrays, all at once."""
-        nodes = list(self._changed)
-        self._rooms[:, nodes] = np.array(list(self._changed.values())).T
-        self._node_weight[nodes] = self._weights @ self._rooms[:, nodes]
-        for rack in {self._rack[node] for node in nodes}:
-            rooms = self._rooms[:, self._starts[rack] : self._starts[rack + 1]]
-            self._totals[:, rack] = np.maximum(rooms, 0).sum(axis=1)
-            self._rack_weight[rack] = self._weights @ self._totals[:, rack]
+        totals: dict[int, list[int]] = {}
+        for node, (before, room) in self._changed.items():
+            self._rooms[:, node] = room
+            self._node_weight[node] = self._weight(room)
+            rack = self._rack[node]
+            total = totals.get(rack)
+            if total is None:
+                total = totals[rack] = self._totals[:, rack].tolist()
+            for column, (old, new) in enumerate(zip(before, room, strict=True)):
+                if old != new:
+                    total[column] += max(new, 0) - max(old, 0)
+        for rack, total in totals.items():
+            self._totals[:, rack] = total
+            self._rack_weight[rack] = self._weight(total)
         self._changed.clear()
 
     def for_job(self, need: Vector, near: Collection[int]) -> Iterator[Rack]:

@@ -18,13 +18,14 @@ class Rooms:
     """Free amounts by node. Nodes are numbered by zone, rack and name: neighbours have neighbouring numbers."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        placed = sorted(((rack_of(node), node.name, node) for node in nodes), key=lambda entry: entry[:2])
-        ordered = [node for *_, node in placed]
+        given = tuple(nodes)
+        placed = sorted([(rack_of(node), node.name, number) for number, node in enumerate(given)])
+        ordered = [given[number] for *_, number in placed]
         self.names = [node.name for node in ordered]
         self.index = {name: number for number, name in enumerate(self.names)}
         self.is_open = [node.schedulable for node in ordered]
         self.amounts = Amounts([node.capacity for node in ordered])
-        self._free = [self.amounts.room(node.capacity) for node in ordered]
+        self._free = self.amounts.rooms([node.capacity for node in ordered])
         open_nodes = [number for number, is_open in enumerate(self.is_open) if is_open]
         self.groups = Groups(self._free, open_nodes, self.amounts.width)
         self.racks = Racks([rack for rack, *_ in placed], self._free, self.is_open)
@@ -45,13 +46,13 @@ class Rooms:
         return covers(self._free[node], need)
 
     def take(self, need: Vector, node: int) -> None:
-        self._set(node, minus(self._free[node], need))
+        self._set(node, minus(self._free[node], need), grows=False)
 
     def give_back(self, need: Vector, node: int) -> None:
-        self._set(node, plus(self._free[node], need))
+        self._set(node, plus(self._free[node], need), grows=True)
 
-    def _set(self, node: int, room: Vector) -> None:
-        self._free[node] = room
+    def _set(self, node: int, room: Vector, *, grows: bool) -> None:
+        before, self._free[node] = self._free[node], room
         if self.is_open[node]:
-            self.groups.move(node, room)
-            self.racks.set(node, room)
+            self.groups.move(node, room, grows=grows)
+            self.racks.set(node, before, room)
