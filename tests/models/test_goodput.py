@@ -17,7 +17,7 @@ LIMITS = ElasticBatch(32, 4096, 256)
 
 def true_seconds(workers: np.ndarray, local: np.ndarray, passes: np.ndarray) -> np.ndarray:
     """What the job that is measured here really takes."""
-    return passes * (0.02 + 0.001 * local) + true_exchange(workers)
+    return np.asarray(passes * (0.02 + 0.001 * local) + true_exchange(workers))
 
 
 def true_exchange(workers: np.ndarray) -> np.ndarray:

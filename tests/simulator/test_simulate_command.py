@@ -53,6 +53,8 @@ def test_table_and_report_name_the_policies(trace: Path, tmp_path: Path) -> None
         (["--policy", "best"], "unknown policy 'best'"),
         (["--set", "speed=2"], "unknown option 'speed'"),
         (["--policy", ","], "name at least one"),
+        (["--elastic-batch", "--like-pollux"], "fixed batches"),
+        (["--elastic-batch", "--policy", "fifo"], "no batches to choose from"),
     ],
 )
 def test_what_cannot_be_used_is_refused(trace: Path, words: list[str], said: str) -> None:
