@@ -59,6 +59,30 @@ def test_arguments_of_a_task_keep_their_types(api: Api) -> None:
     assert answer.json()["spec"]["task_args"]["pretrained"] is True
 
 
+def test_an_allreduce_job_has_no_servers_said_or_unsaid(api: Api) -> None:
+    for servers in ({}, {"servers": {"min": 0, "max": 0}}):
+        answer = submit(api, architecture="allreduce", compression="powersgd", **servers)
+        assert answer.status_code == 201
+        spec = answer.json()["spec"]
+        assert (spec["architecture"], spec["servers"]["min"], spec["servers"]["max"]) == ("allreduce", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"architecture": "allreduce", "servers": {"min": 1, "max": 2}}, "has no servers"),
+        ({"architecture": "allreduce", "mode": "async"}, "is sync"),
+        ({"architecture": "allreduce", "compression": "topk"}, "is for servers"),
+        ({"servers": {"min": 0, "max": 0}}, "says architecture: allreduce"),
+        ({"compression": "powersgd"}, "is for architecture: allreduce"),
+    ],
+)
+def test_what_does_not_fit_the_architecture_is_refused(api: Api, spec: dict[str, Any], words: str) -> None:
+    answer = submit(api, **spec)
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
 # --- repeated --------------------------------------------------------------------------------------------------------
 
 
