@@ -74,10 +74,10 @@ class ScalingCurve:
         covariance = _kernel(at, source, at, source) + np.diag(noise**2)
         inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         coefficients = inverse @ target
-        n_points = len(np.unique(np.round(own[0], 9)))
+        n_points = _distinct(own[0])
         misfit = target - (covariance - np.diag(noise**2)) @ coefficients
         error = float(np.sqrt(np.mean(misfit**2))) if len(at) else _NOISE
-        n_shape = len(np.unique(np.round(at, 9)))
+        n_shape = _distinct(at)
         evidence = n_points + 0.7 * (n_shape - n_points)
         return cls(n_points, evidence / (evidence + 2.0), max(error, _NOISE), at, source, inverse, coefficients)
 
@@ -143,6 +143,11 @@ def _points(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: fl
     sigma = noise / np.sqrt(np.clip(v[usable], 1e-3, 1.0))
     target = np.clip(np.log(f[usable]), -_FARTHEST, _FARTHEST) - _prior(at)
     return at, target, sigma, np.full(len(at), float(source))
+
+
+def _distinct(at: FloatArray) -> int:
+    """How many of the sizes are different."""
+    return len(set(np.round(at, 9).tolist()))
 
 
 def _logarithm(workers: ArrayLike) -> FloatArray:

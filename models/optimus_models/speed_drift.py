@@ -45,7 +45,8 @@ def present_speeds(workers: FloatArray, servers: FloatArray, speeds: FloatArray,
     sizes = _size_numbers(workers[usable], servers[usable])
     log_speeds, times = np.log(speeds[usable]), at[usable]
     weights = np.ones(len(times))
-    for _ in range(_MOST_CHANGES):
+    # A change shows only where a size was measured again.
+    for _ in range(_MOST_CHANGES if (sizes.sum(axis=0) > 1).any() else 0):
         change = _clearest_change(sizes, log_speeds, times)
         if change is None:
             break
@@ -68,8 +69,9 @@ def _size_numbers(workers: FloatArray, servers: FloatArray) -> FloatArray:
     """(n, s) 1 where measurement n was made at the s-th distinct size."""
     if not len(workers):
         return np.zeros((0, 0))
-    _, number = np.unique(np.column_stack([workers, servers]), axis=0, return_inverse=True)
-    return np.asarray(np.eye(int(number.max()) + 1)[number.reshape(-1)])
+    pairs = list(zip(workers.tolist(), servers.tolist(), strict=True))
+    number = {pair: place for place, pair in enumerate(sorted(set(pairs)))}
+    return np.eye(len(number))[[number[pair] for pair in pairs]]
 
 
 def _clearest_change(sizes: FloatArray, log_speeds: FloatArray, times: FloatArray) -> _Change | None:

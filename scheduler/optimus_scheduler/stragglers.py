@@ -37,7 +37,7 @@ def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, 
 
 def _slowest(job: Job, want: Want) -> TaskKey | None:
     """The first of the job's stragglers that is wanted and would stay where it is."""
-    if want.directive is not Directive.RUN:
+    if not job.stragglers or want.directive is not Directive.RUN:
         return None
     stays = {
         placed.key for placed in job.wanted_tasks if want.nodes.get((placed.key.role, placed.key.rank)) == placed.node

@@ -123,7 +123,11 @@ class Application:
 
     def at_batch(self, table: FloatArray, batch: float) -> FloatArray:
         """(e,) a (b, e) table at one batch, linear between the batches that were measured."""
-        return np.array([np.interp(batch, self.batches, column) for column in table.T])
+        low = int(np.searchsorted(self.batches, batch, side="right")) - 1
+        if low < 0 or low + 1 == len(self.batches) or self.batches[low] == batch:
+            return table[max(low, 0)].copy()
+        slope = (table[low + 1] - table[low]) / (self.batches[low + 1] - self.batches[low])
+        return np.asarray(slope * (batch - self.batches[low]) + table[low])
 
     def _measured(self, placement: tuple[int, ...], local: int) -> tuple[float, float]:
         if placement in self.placements:
