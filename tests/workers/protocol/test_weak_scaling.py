@@ -114,7 +114,11 @@ def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
 def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]) -> None:
     convergence = {"max_epochs": 40.0}
     job = make_job(
-        {"step_seconds": 0.003, "prefetch": 3}, scaling="weak", warmup_epochs=10.0, convergence=convergence
+        {"step_seconds": 0.003, "prefetch": 3},
+        scaling="weak",
+        warmup_epochs=10.0,
+        convergence=convergence,
+        gradient_statistics=True,
     )
     job.scale(worker(0), server(0))
     job.wait_for_step(10)
@@ -140,6 +144,11 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
     assert max(sample["data_epoch"] for sample in samples) == pytest.approx(result["step"] / 10)
     assert job.service.profile is not None
     assert job.service.profile["steps_per_epoch"] == 10.0
+
+    assert all(sample["usage"]["memory_bytes"] > 10_000_000 for sample in samples)
+    measured = [sample["gradients"] for sample in samples if sample.get("gradients")]
+    assert measured, "rank 0 measures at every tenth step"
+    assert all(figures["variance"] > 0 for figures in measured[-3:])
 
     anew = Replay(tiny_training.make(), seed=5)
     anew.follow([first, second], version)
