@@ -158,6 +158,14 @@ def test_install_train_upgrade_uninstall(installation: Installation) -> None:
     budget = json.loads(installation.kubectl("get", "pdb", "optimus", "-o", "json"))
     wait_for("the budget counts", lambda: budget["spec"]["minAvailable"] == 1)
 
+    group = (
+        "api-resources",
+        "--api-group=optimus.dev",
+        "-o",
+        "name",
+    )  # looks anew; other commands remember for minutes
+    wait_for("kubectl is told", lambda: "trainingjobs" in installation.kubectl(*group))
+
     # Both doors. A job of the REST API is an object, too, and deleting that cancels it.
     by_rest = str(installation.rest("POST", "jobs", {"name": "by-rest", **specification(12)})["id"])
     wait_for("it is shown", lambda: by_rest in installation.statuses(), PATIENCE_SECONDS)
