@@ -253,6 +253,10 @@ class JobSpec:
     elastic_batch: ElasticBatch | None = None
     """Its global batch may be chosen within these bounds; None: it is fixed. See `Job.step` for how steps count."""
 
+    def __post_init__(self) -> None:
+        if self.elastic_batch is not None and self.architecture is not Architecture.ALLREDUCE:
+            raise ValueError("only all-reduce jobs may have an elastic batch")
+
     @property
     def counted_batch(self) -> int | None:
         """The batch in whose steps work is counted."""

@@ -13,6 +13,8 @@ from tests.scheduler.builders import NOW
 from optimus_models.elastic_batch import ElasticBatch, cut
 from optimus_models.goodput import Goodput
 from optimus_scheduler.batches import batch_for
+from optimus_scheduler.constraints.gpu_types import on_type
+from optimus_scheduler.constraints.type_speeds import relative_speeds
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.forecast import forecast
 from optimus_scheduler.policies import POLICIES, policy_named
@@ -183,6 +185,29 @@ def test_a_job_with_the_right_batch_is_left_alone() -> None:
     assert outcome.decisions[0].batch == best
     assert f"batches of {best}" in outcome.decisions[0].message
     assert outcome.actions == ()
+
+
+def test_measurements_on_another_gpu_type_keep_their_proportions() -> None:
+    """The types are told apart although the batches differ, and exchanges are converted with the steps."""
+    spec = replace(SPEC, worker=TaskDemand(Resources(gpus={"fast": 1}), 1, 16), gpu_types=("fast", "slow"))
+    slow = tuple(replace(sample(2, batch), gpu_type="slow") for batch in (512, 2048))
+    fast = sample(2, 32)
+    fast = replace(fast, gpu_type="fast", steps_per_second=40 * slow[0].steps_per_second, exchange_seconds=0.001)
+    job = a_job(spec=spec, speed_samples=(*slow, fast))
+    speeds = relative_speeds([job], Settings())
+    assert 1.5 < speeds.of(job)("fast") / speeds.of(job)("slow") < 4.0, "40 times as many steps, of 32 instead of 512"
+    converted = on_type(job, "fast", speeds).speed_samples
+    for before, after in zip(job.speed_samples, converted, strict=True):
+        assert before.exchange_seconds is not None
+        assert after.exchange_seconds is not None
+        parts = [each.exchange_seconds * each.steps_per_second for each in (before, after)]  # type: ignore[operator]
+        assert parts[1] == pytest.approx(parts[0])
+    assert converted[0].steps_per_second > 1.5 * slow[0].steps_per_second
+
+
+def test_only_all_reduce_jobs_have_an_elastic_batch() -> None:
+    with pytest.raises(ValueError, match="all-reduce"):
+        replace(SPEC, architecture=Architecture.PS)
 
 
 def test_goodput_counts_steps_of_the_smallest_batch() -> None:

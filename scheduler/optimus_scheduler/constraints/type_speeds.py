@@ -65,7 +65,8 @@ def _rows(kind: KindOfJob, samples: Iterable[SpeedSample], settings: Settings) -
     logs: dict[str, list[float]] = {}
     for sample in samples:
         if sample.gpu_type is not None and sample.steps_per_second > 0:
-            alone = np.log(sample.steps_per_second) - settings.gpu_scaling * np.log(max(sample.workers, 1))
+            speed = sample.steps_per_second * (sample.batch or 1)  # of a batch that varies: examples per second
+            alone = np.log(speed) - settings.gpu_scaling * np.log(max(sample.workers, 1))
             logs.setdefault(sample.gpu_type, []).append(float(alone))
     for gpu_type in sorted(logs):
         yield TypeSpeed(kind, gpu_type, float(np.exp(np.mean(logs[gpu_type]))))

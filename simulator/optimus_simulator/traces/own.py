@@ -115,19 +115,17 @@ def _job(fields: Fields) -> TraceJob:
         gpu_types=tuple(str(kind) for kind in fields.get("gpu_types", ())),
         project=str(fields.get("project", "default")),
         deadline_at=None if due is None else submitted_at + float(due),
-        elastic_batch=_elastic_batch(fields, allreduce),
+        elastic_batch=_elastic_batch(fields),
     )
     type_speeds = {str(kind): float(factor) for kind, factor in truth.get("type_speeds", {}).items()}
     return TraceJob(str(fields["id"]), submitted_at, spec, _truth(truth, mode, spec), type_speeds)
 
 
-def _elastic_batch(fields: Fields, allreduce: bool) -> ElasticBatch | None:
+def _elastic_batch(fields: Fields) -> ElasticBatch | None:
     bounds = fields.get("elastic_batch")
     if bounds is None:
         return None
     limits, batch = ElasticBatch(**{name: int(value) for name, value in bounds.items()}), fields["global_batch_size"]
-    if not allreduce:
-        raise ValueError("only all-reduce jobs may have an elastic batch")
     if not limits.minimum <= batch <= limits.maximum:
         raise ValueError(f"global_batch_size {batch} is not between {limits.minimum} and {limits.maximum}")
     return limits
