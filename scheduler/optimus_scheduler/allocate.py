@@ -21,6 +21,9 @@ from optimus_scheduler.types import (
     Snapshot,
 )
 
+_DOUBLED = 2
+"""A job that grows so many times will not fit beside the tasks that it has."""
+
 
 def allocate(
     outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, placer: Placer
@@ -80,18 +83,16 @@ class _Feasibility:
 
 def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
     """Never below nothing, though a cluster that has just lost nodes may hold less than jobs still have."""
+    if leaving == Resources():
+        return capacity
     left = capacity - leaving
     gpus = {kind: max(count, 0) for kind, count in left.gpus.items()}
     return Resources(max(left.cpu, 0.0), max(left.memory_bytes, 0), gpus)
 
 
 def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str], policy: Policy) -> Request:
-    """What is to be placed so that the job has `allocation`.
-
-    Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
-    """
-    is_ring = outlook.job.spec.architecture is Architecture.ALLREDUCE
-    stays = allocation == outlook.present or (policy.keeps_places and not is_ring)
+    """What is to be placed so that the job has `allocation`."""
+    stays = allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held))
     return Request(
         job_id=outlook.id,
         worker=outlook.job.spec.worker.resources,
@@ -99,4 +100,18 @@ def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, st
         allocation=allocation,
         minimum=outlook.minimum,
         held=held if stays else {},
+        before={} if stays else held,
     )
+
+
+def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str]) -> bool:
+    """Whether a job that changes its size keeps its tasks where they are, and only looks for what is missing.
+
+    Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
+    So may jobs that are on several nodes, or are going to be: what was added task by task, wherever there was room,
+    sends more between nodes than it has to.
+    """
+    if outlook.job.spec.architecture is Architecture.ALLREDUCE:
+        return False
+    tasks, before = (size.workers + size.servers for size in (allocation, outlook.present))
+    return len(set(held.values())) <= 1 and tasks < _DOUBLED * before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from optimus_scheduler.types import Allocation, Resources, Role
@@ -31,9 +31,11 @@ class Request:
     allocation: Allocation
     minimum: Allocation
     held: Mapping[Post, str]
-    """Node of each task that the job has and that may stay."""
+    """Node of each task that the job has and that stays."""
     soon: Allocation | None = None
     """A size that it will probably have soon: a node with room for it is preferred."""
+    before: Mapping[Post, str] = field(default_factory=dict)
+    """Of a job that is placed anew, node of each task that it has: who finds a seat there again does not move."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,8 @@ class Seating:
 
     def complete(self, seats: Seats, allocation: Allocation) -> bool:
         """Find seats for all of `allocation` beside those that the job has; False, and nothing changed, if not."""
+        if not seats.taken and self._goes_back(seats, allocation):
+            return True
         missing = [post for post in posts(allocation) if post not in seats.taken] if seats.taken else posts(allocation)
         added = self.ways(seats, allocation) if missing else {}
         if added is None:
@@ -184,16 +186,45 @@ class Seating:
         need = together(seats.worker, soon.workers, seats.server, soon.servers) if soon and not present else None
         return self._spread(self.rooms, Extra(workers, servers, seats.worker, seats.server, need), present)
 
+    def _goes_back(self, seats: Seats, allocation: Allocation) -> bool:
+        """Whether a job that would be placed anew, but in the end as large as before, has its old seats again."""
+        before, index = seats.request.before, self.rooms.index
+        if len(before) != allocation.workers + allocation.servers:
+            return False
+        if not all(is_within(post, allocation) and node in index for post, node in before.items()):
+            return False
+        old = {post: index[node] for post, node in before.items()}
+        counts = {node: together(seats.worker, w, seats.server, p) for node, (w, p) in by_node(old).items()}
+        if not all(self.rooms.is_open[node] and self.rooms.fits(need, node) for node, need in counts.items()):
+            return False
+        for node, need in counts.items():
+            self.rooms.take(need, node)
+        seats.taken, seats.outcome = old, None
+        return True
+
     def _add(self, seats: Seats, missing: Sequence[Post], added: Added) -> None:
-        """Ranks in order to nodes in order; servers are first in `missing`."""
-        nodes: list[int] = []
-        for role in (1, 0):
-            for node in sorted(added):
-                nodes += [node] * added[node][role]
+        """Who was on one of the nodes before stays there; the others by rank, nodes in order."""
         for node, (workers, servers) in added.items():
             self.rooms.take(together(seats.worker, workers, seats.server, servers), node)
-        seats.taken.update(zip(missing, nodes, strict=True))
+        for role, column in ((Role.SERVER, 1), (Role.WORKER, 0)):
+            left = {node: added[node][column] for node in sorted(added)}
+            ranks = [post for post in missing if post[0] is role]
+            stayed = self._stay(seats, ranks, left)
+            seats.taken.update(stayed)
+            nodes = (node for node, count in left.items() for _ in range(count))
+            seats.taken.update(zip([post for post in ranks if post not in stayed], nodes, strict=True))
         seats.outcome = None
+
+    def _stay(self, seats: Seats, ranks: Iterable[Post], left: dict[int, int]) -> dict[Post, int]:
+        """Posts of `ranks` that sit where they did before; takes them out of what is `left` on each node."""
+        before = seats.request.before
+        stayed: dict[Post, int] = {}
+        for post in ranks if before else ():
+            node = self.rooms.index.get(before.get(post, ""), -1)
+            if left.get(node, 0) > 0:
+                left[node] -= 1
+                stayed[post] = node
+        return stayed
 
 
 def by_node(seats: Mapping[Post, int]) -> Present:

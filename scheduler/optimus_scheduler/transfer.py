@@ -18,8 +18,9 @@ References: Peng et al., "Optimus", EuroSys 2018, section 4.2 and appendix.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 
-from optimus_scheduler.amounts import Vector, covers, holds, times, together
+from optimus_scheduler.amounts import Vector, covers, holds, minus, times, together
 from optimus_scheduler.exact import cheapest_of_all
 from optimus_scheduler.groups import View
 from optimus_scheduler.patterns import Pattern, best_pattern
@@ -222,6 +223,33 @@ def spread_evenly(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
         ):
             return dict(zip(ordered, shares, strict=False))
     return None
+
+
+def spread_balanced(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """Each task on the node with the most free cores, as Kubernetes does it by default, and the paper's baselines."""
+    if _has_no_servers(extra, present):
+        return _fill_emptiest(rooms, extra)
+    gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
+    count = extra.workers + extra.servers
+    nodes = dict.fromkeys((*rooms.groups.by_cores(count, gpus), *rooms.groups.by_cores(count)))
+    heap = [(-rooms.free(node)[0], number, node, rooms.free(node)) for number, node in enumerate(nodes)]
+    heapify(heap)
+    added: dict[int, tuple[int, int]] = {}
+    # Workers first: only they may need what few nodes have.
+    for role, need in (*[(0, extra.worker)] * extra.workers, *[(1, extra.server)] * extra.servers):
+        full = []
+        while heap and not covers(heap[0][3], need):
+            full.append(heappop(heap))
+        if not heap:
+            return None
+        _, number, node, free = heap[0]
+        left = minus(free, need)
+        heapreplace(heap, (-left[0], number, node, left))
+        workers, servers = added.get(node, (0, 0))
+        added[node] = (workers + (role == 0), servers + (role == 1))
+        for entry in full:
+            heappush(heap, entry)
+    return added
 
 
 def _part(total: int, parts: int, index: int) -> int:

@@ -59,6 +59,9 @@ class Options:
     interference: float = 0.0
     """Fraction of its speed that a job on several nodes loses where another such job sends through the same node."""
 
+    uneven_parameters: bool = False
+    """With the `paper` trace: `drf` and `tetris` divide parameters as MXNet does it, as in the paper's comparison."""
+
     # --- the experiment
     elastic_batch: bool = False
     """All jobs of a Pollux workload that ran with several batches let theirs be chosen."""

@@ -101,12 +101,16 @@ class ParameterServerLaw:
     mode: Mode = Mode.SYNC
 
     def __call__(self, workers: int, servers: int) -> float:
+        return self.placed(workers, servers, workers / max(servers, 1))
+
+    def placed(self, workers: int, servers: int, exchange: float) -> float:
+        """Steps per second with `exchange` in the place of w/p, which is that of tasks on nodes of their own."""
         w, p = float(workers), float(max(servers, 1))
         if self.mode is Mode.ASYNC:
             a, b, c, d = self.theta
-            return w / (a + b * w / p + c * w + d * p)
+            return w / (a + b * exchange + c * w + d * p)
         a, b, c, d, e = self.theta
-        return 1.0 / (a * self.batch / w + b + c * w / p + d * w + e * p)
+        return 1.0 / (a * self.batch / w + b + c * exchange + d * w + e * p)
 
 
 @dataclass(frozen=True, slots=True)

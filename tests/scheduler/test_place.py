@@ -20,9 +20,11 @@ def request(
     *,
     minimum: tuple[int, int] = (1, 1),
     held: Mapping[Post, str] | None = None,
+    before: Mapping[Post, str] | None = None,
     cpu: float = 1.0,
 ) -> Request:
-    return Request(name, Resources(cpu), Resources(cpu), Allocation(*size), Allocation(*minimum), held or {})
+    sizes = Allocation(*size), Allocation(*minimum)
+    return Request(name, Resources(cpu), Resources(cpu), *sizes, held or {}, before=before or {})
 
 
 def on(node: str, *, workers: int, servers: int) -> dict[Post, str]:
@@ -50,6 +52,28 @@ def test_tasks_stay_where_they_are() -> None:
     assert isinstance(placed, Placed)
     assert held.items() <= placed.nodes.items()
     assert placed.nodes[Role.WORKER, 2] == "node-1"
+
+
+def test_placed_anew_a_job_comes_together_and_few_tasks_move() -> None:
+    before = {**on("node-0", workers=1, servers=1), (Role.WORKER, 1): "node-1"}
+    placed = place([request("a", (3, 2), before=before)], a_cluster(5, 8), spread_least_transfer)["a"]
+    assert isinstance(placed, Placed)
+    assert placed.nodes == on("node-0", workers=3, servers=2)  # two of three stay; kept, they would be on two nodes
+    across = {(Role.SERVER, 0): "node-1", (Role.WORKER, 0): "node-0", (Role.WORKER, 1): "node-1"}
+    placed = place([request("a", (2, 2), before=across)], a_cluster(2, 2), spread_least_transfer)["a"]
+    assert isinstance(placed, Placed)
+    assert {post: placed.nodes[post] for post in across} == across
+
+
+def test_placed_anew_a_job_that_gets_no_more_room_keeps_what_it_has() -> None:
+    before = {**on("node-1", workers=1, servers=1), (Role.WORKER, 1): "node-2"}
+    placed = place([request("a", (4, 1), before=before)], a_cluster(1, 2, 1), spread_least_transfer)["a"]
+    assert isinstance(placed, Placed)
+    assert placed.allocation == Allocation(3, 1)
+    taken = request("b", (1, 1), held=on("node-0", workers=1, servers=1))
+    placed = place([request("a", (4, 1), before=before), taken], a_cluster(2, 2, 1), spread_least_transfer)["a"]
+    assert isinstance(placed, Placed)
+    assert placed.nodes == before
 
 
 def test_lowest_ranks_are_kept_when_shrinking() -> None:

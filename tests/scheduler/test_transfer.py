@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from optimus_scheduler.rooms import Rooms
 from optimus_scheduler.thresholds import Added, Extra
-from optimus_scheduler.transfer import Present, Spread, spread_evenly, spread_least_transfer, transfer_cost
+from optimus_scheduler.transfer import (
+    Present,
+    Spread,
+    spread_balanced,
+    spread_evenly,
+    spread_least_transfer,
+    transfer_cost,
+)
 from optimus_scheduler.types import Node, Resources
 
 ONE = Resources(1.0)
@@ -220,6 +227,27 @@ def test_an_all_reduce_job_grows_in_its_rack() -> None:
     rooms.take(tuple(2 * amount for amount in one), 0)  # a fuller node elsewhere
     rooms.take(tuple(4 * amount for amount in one), 3)
     assert spread_least_transfer(rooms, Extra(2, 0, one, none), {3: (4, 0)}) == {2: (2, 0)}
+
+
+def test_a_balanced_spread_goes_to_the_emptiest_node_each_time() -> None:
+    assert spread_with(spread_balanced, slots(4, 3, 3), (2, 2)) == [(2, 0), (0, 1), (0, 1)]
+    nodes = (Node("a", Resources(8.0)), Node("b", Resources(2.0, 0, {"t4": 1})))
+    gpu_worker = (Resources(1.0, 0, {"t4": 1}), ONE)
+    assert spread_with(spread_balanced, nodes, (1, 2), needs=gpu_worker) == [(0, 2), (1, 0)]
+    assert spread_with(spread_balanced, nodes, (2, 2), needs=gpu_worker) is None
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 6), st.integers(1, 6))
+def test_a_balanced_spread_places_everything_that_fits(free: list[int], workers: int, servers: int) -> None:
+    found = spread_with(spread_balanced, slots(*free), (workers, servers))
+    if found is None:
+        assert sum(free) < workers + servers
+        return
+    assert [sum(column) for column in zip(*found, strict=True)] == [workers, servers]
+    left = [room - x - y for room, (x, y) in zip(free, found, strict=True)]
+    used = [room for room, pair in zip(left, found, strict=True) if sum(pair)]
+    assert min(left) >= 0
+    assert max(left) <= min(used) + 1  # nobody who got a task is fuller than it has to be
 
 
 def test_no_way_is_none() -> None:

@@ -9,7 +9,7 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant
 from optimus_scheduler.policies.bundles import by_arrival, grant, one_more
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.transfer import spread_evenly
+from optimus_scheduler.transfer import spread_balanced
 from optimus_scheduler.types import Allocation
 
 
@@ -26,7 +26,7 @@ class DrfPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
-    spread = staticmethod(spread_evenly)
+    spread = staticmethod(spread_balanced)
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every contender; together they fit in the capacity."""

@@ -1,8 +1,8 @@
 """The workload of the Optimus paper (section 6.1): nine models with parameter servers on 13 machines.
 
 What the paper does not state is chosen here: 60 jobs as in its public generator, tasks of 2.5 cores, step times with
-the proportions that it measured for ResNet-50 (table 2), transfer growing with the model's size, scaled so that
-the run up to convergence takes at 1 + 1 what it takes on one GPU, two hours at most.
+the proportions that it measured for ResNet-50 (table 2), transfer growing with the model's size and depending on the
+placement, scaled so that the run up to convergence takes at 1 + 1 what it takes on one GPU, two hours at most.
 
 References: Peng et al., EuroSys 2018, section 6.1, tables 1 and 2, figures 2 and 5.
 """
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from optimus_scheduler.types import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
+from optimus_simulator.placed_truth import PlacedTruth
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
-from optimus_simulator.truth import LossLaw, ParameterServerLaw, ParametricTruth
+from optimus_simulator.truth import LossLaw, ParameterServerLaw
 
 Arrivals = Literal["uniform", "poisson", "google"]
 
@@ -71,15 +72,15 @@ MODELS = (
 )
 
 
-def paper_workload(seed: int, arrivals: str = "uniform", jobs: int = JOBS) -> Trace:
-    """A workload drawn with this seed.
+def paper_workload(seed: int, arrivals: str = "uniform", jobs: int = JOBS, *, uneven: bool = False) -> Trace:
+    """A workload drawn with this seed. `uneven`: parameters divided as MXNet does it (see `PlacedTruth`).
 
     Raises:
         BadTrace: there is no such kind of arrivals.
     """
     random = np.random.default_rng((seed, 61))
     times = _arrivals(arrivals, jobs, random)
-    drawn = in_order(_job(number, time, random) for number, time in enumerate(times.tolist()))
+    drawn = in_order(_job(number, time, random, uneven=uneven) for number, time in enumerate(times.tolist()))
     return Trace(f"paper-{arrivals}", _nodes(), drawn)
 
 
@@ -104,7 +105,7 @@ def _nodes() -> tuple[Node, ...]:
     return (*cpu_servers, *(Node(f"gpu-{node.name}", node.capacity) for node in gpu_servers))
 
 
-def _job(number: int, submitted_at: float, random: np.random.Generator) -> TraceJob:
+def _job(number: int, submitted_at: float, random: np.random.Generator, *, uneven: bool) -> TraceJob:
     model = MODELS[int(random.integers(len(MODELS)))]
     mode = Mode.SYNC if random.random() < 0.5 else Mode.ASYNC
     rule = ConvergenceRule(
@@ -121,11 +122,12 @@ def _job(number: int, submitted_at: float, random: np.random.Generator) -> Trace
         family=model.name,
     )
     total_steps = converged_epoch(model.loss, rule) * _STEPS_PER_EPOCH
-    truth = ParametricTruth(
+    truth = PlacedTruth(
         total_steps=total_steps,
         law=_law(model, mode, total_steps),
         loss_law=model.loss,
         epoch_steps=_STEPS_PER_EPOCH,
+        uneven=uneven,
     )
     return TraceJob(f"{model.name}-{number}", submitted_at, spec, truth)
 
