@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
 from optimus_scheduler import cycle
+from optimus_scheduler.forecast import RememberingForecaster
 from optimus_scheduler.memory import HeldPosts, Memory
 from optimus_scheduler.place import Placed, Placer, Post, Request, place
 from optimus_scheduler.policies import policy_named
@@ -31,6 +32,8 @@ changes = st.lists(
         st.tuples(st.just("ends"), st.integers(0, 9)),
         st.tuples(st.just("cordons"), st.integers(0, 3)),
         st.tuples(st.just("shrinks"), st.integers(0, 3)),
+        st.tuples(st.just("tells"), st.integers(0, 9), st.sampled_from([0.5, 1.1, 3.0])),
+        st.tuples(st.just("trains"), st.integers(0, 9), st.integers(1, 10_000)),
         st.tuples(st.just("nothing")),
     ),
     min_size=1,
@@ -41,11 +44,11 @@ changes = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(changes)
 def test_every_round_is_what_it_would_be_without_memory(happened: list[tuple[object, ...]]) -> None:
-    memory = Memory()
+    memory, forecaster = Memory(), RememberingForecaster()
     snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
     for number, change in enumerate(happened):
         snapshot = replace(_after(snapshot, number, change), now=NOW + 60.0 * number)
-        remembered = cycle.plan(snapshot, OPTIMUS, memory=memory)
+        remembered = cycle.plan(snapshot, OPTIMUS, memory=memory, forecaster=forecaster)
         assert remembered == cycle.plan(snapshot, OPTIMUS)
         snapshot = applied(snapshot, remembered.actions)
 
@@ -58,11 +61,28 @@ def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snaps
             gone = snapshot.jobs[index % len(snapshot.jobs)].id
             jobs = tuple(job for job in snapshot.jobs if job.id != gone)
             return replace(snapshot, jobs=jobs, tasks=tuple(t for t in snapshot.tasks if t.key.job_id != gone))
+        case ("tells", int(index), float(factor)) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: _faster(job, factor, NOW + 60.0 * number))
+        case ("trains", int(index), int(steps)) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: replace(job, step=job.step + steps))
         case ("cordons", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, schedulable=not node.schedulable))
         case ("shrinks", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, capacity=Resources(2.0, 2**36)))
     return snapshot
+
+
+def _with_job(snapshot: Snapshot, index: int, changed: Callable[[Job], Job]) -> Snapshot:
+    jobs = list(snapshot.jobs)
+    jobs[index % len(jobs)] = changed(jobs[index % len(jobs)])
+    return replace(snapshot, jobs=tuple(jobs))
+
+
+def _faster(job: Job, factor: float, at: float) -> Job:
+    """It has measured again what it had measured last."""
+    *others, newest = job.speed_samples
+    told = replace(newest, steps_per_second=newest.steps_per_second * factor, at=at)
+    return replace(job, speed_samples=(*others, told))
 
 
 def _with_node(snapshot: Snapshot, index: int, changed: object) -> Snapshot:

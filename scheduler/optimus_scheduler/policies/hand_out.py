@@ -61,7 +61,7 @@ def envelope(candidates: Candidates, start: IntArray) -> IntArray:
     done: list[IntArray] = []
     while True:
         job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
-        slope = np.diff(worth) / np.maximum(np.diff(cost), 1e-15)
+        slope = (worth[1:] - worth[:-1]) / np.maximum(cost[1:] - cost[:-1], 1e-15)
         same = job[1:] == job[:-1]
         below = np.zeros(len(rows), dtype=bool)
         below[1:-1] = same[:-1] & same[1:] & (slope[:-1] <= slope[1:] * (1 + 1e-12))

@@ -1,0 +1,115 @@
+"""Handing out: quick ways give what the plain ones would."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimus_scheduler.policies.candidates import Candidates
+from optimus_scheduler.policies.claims import in_turn
+from optimus_scheduler.policies.contenders import FloatArray, IntArray
+from optimus_scheduler.policies.filling import SLACK, Filling
+from optimus_scheduler.policies.hand_out import envelope
+from optimus_scheduler.policies.reasons import first_of_largest
+
+LEAST_TASK_GAIN = 0.01
+
+ladders = st.lists(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0])),
+        min_size=1,
+        max_size=7,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def table(drawn: list[list[tuple[int, int, float]]]) -> tuple[Candidates, FloatArray]:
+    """Each job's sizes, grown step by step from nothing, and what they need."""
+    columns = [np.cumsum([(0, 0, 0.0), *steps], axis=0) for steps in drawn]
+    job = np.repeat(np.arange(len(drawn)), [len(column) for column in columns])
+    workers, servers, worth = np.concatenate(columns).T
+    first = np.searchsorted(job, np.arange(len(drawn) + 1))
+    n = len(drawn)
+    counts = workers.astype(np.int64), servers.astype(np.int64)
+    cost = workers + 0.5 * servers
+    found = Candidates(job, *counts, cost, worth, worth, first, np.ones(n), np.full(n, 0.05), np.ones(n))
+    return found, np.stack([workers, servers], axis=1)
+
+
+def filled_plainly(
+    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    """Everything is looked at again after each size that is given."""
+    index = np.arange(len(candidates))
+    above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
+    while len(above):
+        now = row[candidates.job[above]]
+        usable = (demand[above] - demand[now] <= room + SLACK).all(axis=1)
+        usable &= (above > now) & (candidates.worth[above] > candidates.worth[now])
+        usable &= candidates.is_worthwhile(now, above, LEAST_TASK_GAIN)
+        above, now = above[usable], now[usable]
+        if not len(above):
+            break
+        best = int(np.argmax(candidates.gain(now, above)))
+        room = room - (demand[above[best]] - demand[now[best]])
+        row[candidates.job[above[best]]] = above[best]
+    return row, room
+
+
+@settings(max_examples=200, deadline=None)
+@given(ladders, st.tuples(st.integers(0, 40), st.integers(0, 25)))
+def test_filling_gives_what_looking_at_everything_again_gives(
+    drawn: list[list[tuple[int, int, float]]], cores: tuple[int, int]
+) -> None:
+    candidates, demand = table(drawn)
+    start, room = candidates.first[:-1], np.array(cores, dtype=np.float64)
+    filling = Filling(candidates, demand, start.copy(), room, LEAST_TASK_GAIN)
+    index = np.arange(len(candidates))
+    filling.fill(index[(index > start[candidates.job]) & (candidates.worth > 0)])
+    row, left = filled_plainly(candidates, demand, start.copy(), room)
+    assert filling.row.tolist() == row.tolist()
+    assert filling.room.tolist() == left.tolist()
+
+
+@given(ladders)
+def test_gains_fall_along_an_envelope_and_nothing_lies_above_it(drawn: list[list[tuple[int, int, float]]]) -> None:
+    candidates, _ = table(drawn)
+    rows = envelope(candidates, candidates.first[:-1])
+    for j in range(len(drawn)):
+        own = rows[candidates.job[rows] == j]
+        gains = np.diff(candidates.worth[own]) / np.diff(candidates.cost[own])
+        assert (np.diff(gains) < 0).all()
+        every = slice(candidates.first[j], candidates.first[j + 1])
+        line = np.interp(candidates.cost[every], candidates.cost[own], candidates.worth[own])
+        assert (candidates.worth[every] <= line + 1e-9).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12), st.integers(0, 20), st.integers(0, 20))
+def test_in_turn_each_gets_it_that_still_fits(asked: list[tuple[int, int]], cpu: int, memory: int) -> None:
+    left = [float(cpu), float(memory)]
+    expected = []
+    for needs in asked:
+        fits = all(need <= room for need, room in zip(needs, left, strict=True))
+        left = [room - need * fits for need, room in zip(needs, left, strict=True)]
+        expected.append(fits)
+    demand = np.array(asked, dtype=np.float64).reshape(-1, 2)
+    taken, room = in_turn(demand, np.array([cpu, memory], dtype=np.float64))
+    assert (taken.tolist(), room.tolist()) == (expected, left)
+
+
+@given(ladders, st.data())
+def test_the_first_of_the_largest_values_of_each_job(
+    drawn: list[list[tuple[int, int, float]]], data: st.DataObject
+) -> None:
+    candidates, _ = table(drawn)
+    size = len(candidates)
+    values = np.array(
+        data.draw(st.lists(st.sampled_from([-np.inf, 0.0, 1.0, 2.0]), min_size=size, max_size=size)), dtype=np.float64
+    )
+    expected = [a + int(np.argmax(values[a:b])) for a, b in pairwise(candidates.first.tolist())]
+    assert first_of_largest(values, candidates).tolist() == expected
