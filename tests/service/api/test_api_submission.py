@@ -83,6 +83,35 @@ def test_what_does_not_fit_the_architecture_is_refused(api: Api, spec: dict[str,
     assert words in answer.text
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"scaling": "weak", "mode": "async"}, "scaling weak is for mode sync"),
+        ({"warmup_epochs": 3.0}, "warmup_epochs is for scaling weak"),
+        ({"scaling": "weak", "warmup_epochs": -1.0}, "greater than or equal to 0"),
+        ({"max_gradient_norm": 0.0}, "greater than 0"),
+        ({"checkpoint_url": "/just/a/path"}, "checkpoint_url"),
+    ],
+)
+def test_options_of_training_that_make_no_sense_are_refused(api: Api, spec: dict[str, Any], words: str) -> None:
+    answer = submit(api, **spec)
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
+def test_options_of_training_are_kept(api: Api) -> None:
+    given = {
+        "scaling": "weak",
+        "warmup_epochs": 2.0,
+        "max_gradient_norm": 1.0,
+        "checkpoint_url": "s3://bucket/checkpoints",
+        "gradient_statistics": True,
+    }
+    answer = submit(api, **given)
+    assert answer.status_code == 201
+    assert {name: answer.json()["spec"][name] for name in given} == given
+
+
 # --- repeated --------------------------------------------------------------------------------------------------------
 
 

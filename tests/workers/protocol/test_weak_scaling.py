@@ -147,7 +147,7 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
 
     assert all(sample["usage"]["memory_bytes"] > 10_000_000 for sample in samples)
     measured = [sample["gradients"] for sample in samples if sample.get("gradients")]
-    assert measured, "rank 0 measures at every tenth step"
+    assert measured, "rank 0 measures now and then"
     assert all(figures["variance"] > 0 for figures in measured[-3:])
 
     anew = Replay(tiny_training.make(), seed=5)

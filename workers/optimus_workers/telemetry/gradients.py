@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from optimus_workers.wire.messages import TaskProfile
 
-PERIOD = 10
-"""Steps from one measurement to the next: what a measurement costs is below 1 % of them together."""
+PERIOD = 20
+"""Steps from one measurement to the next; what it costs is in docs/training.md."""
 DECAY = 0.95
 """Of the moving averages, per measurement."""
 

@@ -1,0 +1,70 @@
+"""What telemetry costs a worker and its servers: `python -m benchmarks.telemetry_cost`.
+
+Processor time, best of many: reading the usage of the machine (once a sample, at most four times a second), taking a
+step's record in, and measuring the noise of gradients (once in 20 steps: a square of the whole gradient on worker 0,
+those of all blocks on the servers, all servers together). Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import torch
+
+from optimus_workers.norms import block_squares
+from optimus_workers.ranges import block_floats, chunks
+from optimus_workers.telemetry.gradients import PERIOD
+from optimus_workers.telemetry.samples import SAMPLE_SECONDS, Aggregator, Record
+from optimus_workers.telemetry.usage import UsageMeter
+
+
+def cpu_seconds(call: Callable[[], object], n_rounds: int, n_calls: int = 1) -> float:
+    """Of one call, in the best round."""
+    best = float("inf")
+    for _ in range(n_rounds):
+        started_at = time.process_time()
+        for _ in range(n_calls):
+            call()
+        best = min(best, time.process_time() - started_at)
+    return best / n_calls
+
+
+def record() -> Record:
+    return Record(
+        membership_epoch=1, rank=0, workers=1, servers=1, at=0.0, step=1, data_epoch=0.1, loss=1.0, n_examples=8,
+        seconds=0.01,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parameters", type=int, default=25_000_000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    gradient = torch.randn(options.parameters // 16 * 16)
+    length, parts = block_floats(len(gradient)), chunks(0, len(gradient), len(gradient))
+    aggregator = Aggregator(usage=None)
+    usage = cpu_seconds(UsageMeter().read, 20, 100)
+    told = cpu_seconds(lambda: aggregator.add(record()), 20, 100)
+    square = cpu_seconds(lambda: torch.dot(gradient, gradient), 10)
+    squares = cpu_seconds(lambda: [block_squares(gradient[first:end], length) for first, end in parts], 10)
+    print(
+        json.dumps(
+            {
+                "usage_seconds": usage,
+                "usage_part_of_time": usage / SAMPLE_SECONDS,
+                "record_seconds": told,
+                "parameters": len(gradient),
+                "gradient_square_seconds": square,
+                "block_squares_seconds": squares,
+                "noise_seconds_per_step": (square + squares) / PERIOD,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
