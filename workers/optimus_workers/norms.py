@@ -25,7 +25,7 @@ _scratch = threading.local()
 def block_squares(values: Tensor, block_floats: int) -> Tensor:
     """The sum of squares of each block of `values` (n,), which begin at a block's boundary; the last may be shorter."""
     piece = max(block_floats, PIECE_FLOATS)  # both are powers of two times 16
-    return torch.cat([_piece_squares(part, block_floats) for part in values.split(piece)])
+    return torch.cat([_piece_squares(part, block_floats) for part in torch.split(values, piece)])
 
 
 def _piece_squares(values: Tensor, block_floats: int) -> Tensor:
