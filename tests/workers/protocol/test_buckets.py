@@ -49,6 +49,7 @@ def test_chunks_leave_once_in_order_and_never_before_their_gradients(
         for place in data.draw(st.permutations(range(len(parameters)))):
             final[place] = True
             buckets.gradient_ready(place)
+            assert order[-1] not in sent, "nobody completes a step that is not computed"
             for first, end in sent:
                 assert end <= parameter_floats, "buffers are never early"
                 assert all(done for done, (a, b) in zip(final, parameters, strict=True) if max(a, first) < min(b, end))

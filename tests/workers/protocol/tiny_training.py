@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from optimus_workers.parameter_groups import named_groups
@@ -42,6 +43,17 @@ def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), labels)
 
 
+def loss_in_parts(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    """The same; each half is a backward pass within the backward pass, so gradients are made in two parts."""
+    inputs, labels = batch
+    half = len(labels) // 2
+    total = torch.zeros(())
+    for part in (slice(0, half), slice(half, None)):
+        logits = checkpoint(model, inputs[part].clone().requires_grad_(), use_reentrant=True)
+        total = total + nn.functional.cross_entropy(logits, labels[part], reduction="sum")
+    return total / len(labels)
+
+
 def accuracy(model: nn.Module) -> dict[str, float]:
     inputs, labels = dataset().tensors
     return {"accuracy": float((model(inputs).argmax(1) == labels).float().mean())}
@@ -68,6 +80,7 @@ def make(
     max_gradient_norm: float | None = None,
     grouped: bool = False,
     prefetch: int = 0,
+    in_parts_from: int | None = None,
 ) -> TrainingTask:
     """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
 
@@ -75,6 +88,7 @@ def make(
 
     `hangs_unless`: a file without which the 30th slot hangs for ever, having made it: so one process hangs once.
     """
+    # `in_parts_from`: the slot, by count, from which on gradients are made in two parts.
     calls = 0
 
     def slow_loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
@@ -87,7 +101,8 @@ def make(
             threading.Event().wait()
         if step_seconds:
             time.sleep(step_seconds)
-        return loss(model, batch)
+        in_parts = in_parts_from is not None and calls >= in_parts_from
+        return loss_in_parts(model, batch) if in_parts else loss(model, batch)
 
     return TrainingTask(
         model=lambda: network(batch_norm=batch_norm, dropout=dropout),

@@ -37,7 +37,8 @@ class Buckets:
     def __init__(self, chunks: Sequence[Range], parameters: Sequence[Range], parameter_floats: int, send: Send) -> None:
         """`chunks`: in the order in which they leave. `send`: takes those that may, on the thread that found it."""
         self._chunks = chunks
-        self._n_early = sum(first < parameter_floats for first, _ in chunks)
+        # The last one is held back: no server completes a step whose backward pass is given up.
+        self._n_early = min(sum(first < parameter_floats for first, _ in chunks), max(0, len(chunks) - 1))
         self._send = send
         members = _members(chunks, parameters)
         self._n_members = [len(found) for found in members]
