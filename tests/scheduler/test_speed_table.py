@@ -42,14 +42,14 @@ def test_a_table_predicts_what_each_job_predicts(fitted: list[SpeedModel], asked
     asked = [(job % len(speeds), workers, servers) for job, workers, servers in asked]
     jobs, workers, servers = (np.array(column, dtype=np.int64) for column in np.array(asked).reshape(-1, 3).T)
     expected = [speeds[job].at(Allocation(w, p)) for job, w, p in asked]
-    most = np.full(len(speeds), 40)
-    assert SpeedTable(speeds, most, most).at(jobs, workers, servers) == pytest.approx(expected, rel=1e-9)
+    most = np.full((len(speeds), 2), 40)
+    assert SpeedTable(speeds, most).at(jobs, workers, servers) == pytest.approx(expected, rel=1e-9)
 
 
 def test_jobs_of_all_kinds_share_a_table() -> None:
     kinds: tuple[Mode, ...] = ("sync", "async", "sync")
     speeds = [Speeds(SpeedModel.fit([1, 2], [1, 2], [1.0, 1.5], mode=mode)) for mode in kinds]
     jobs, ones = np.arange(3), np.ones(3, dtype=np.int64)
-    assert SpeedTable(speeds, ones, ones).at(jobs, ones, ones) == pytest.approx(
+    assert SpeedTable(speeds, np.ones((3, 2), dtype=np.int64)).at(jobs, ones, ones) == pytest.approx(
         [each.at(Allocation(1, 1)) for each in speeds]
     )

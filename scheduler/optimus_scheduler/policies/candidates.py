@@ -52,9 +52,9 @@ class Candidates:
 
     def is_worthwhile(self, low: IntArray, high: IntArray, least_task_gain: float) -> BoolArray:
         """Whether going from the rows `low` to the rows `high` makes each job faster by so much per task at least."""
-        tasks = self.workers + self.servers
-        wanted = self.plain[low] * (1.0 + least_task_gain * (tasks[high] - tasks[low]))
-        return np.asarray((tasks[low] == 0) | (self.plain[high] >= wanted))
+        tasks = self.workers[low] + self.servers[low]
+        wanted = self.plain[low] * (1.0 + least_task_gain * (self.workers[high] + self.servers[high] - tasks))
+        return np.asarray((tasks == 0) | (self.plain[high] >= wanted))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

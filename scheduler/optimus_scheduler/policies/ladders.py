@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,6 @@ from optimus_scheduler.types import Resources
 
 _STEPS = ((1, 0), (0, 1), (1, 1))
 """One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
-_SIZES_IN_A_BLOCK = 200_000
-"""Workers and servers that a job may have, summed over jobs that climb together: some 40 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +41,7 @@ class Ladders:
         # round before.
         self.each = [one.speeds.latest_ladder(one.job.spec, capacity) for one in outlooks]
         unknown = [j for j, ladder in enumerate(self.each) if ladder is None]
-        keys = {j: self._key(outlooks[j], j) for j in unknown}
+        keys = self._keys(outlooks) if unknown else []
         missing: dict[tuple[int, object], list[int]] = {}
         for j in unknown:
             self.each[j] = outlooks[j].speeds.ladders.get(keys[j])
@@ -58,8 +56,10 @@ class Ladders:
         for j in unknown:
             outlooks[j].speeds.latest = (outlooks[j].job.spec, capacity, self.each[j])
 
-    def _key(self, outlook: Outlook, j: int) -> tuple[object, ...]:
-        return outlook.minimum, outlook.maximum, float(self.worker_shares[j]), float(self.server_shares[j])
+    def _keys(self, jobs: Contenders) -> list[tuple[float, ...]]:
+        """All that a ladder depends on beside the speeds."""
+        columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:
@@ -77,23 +77,15 @@ def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares
     straight = np.array([_is_straight(one) for one in outlooks], dtype=bool)
     built: dict[int, Ladder] = {}
     for rows, build in ((np.flatnonzero(straight), _straight), (np.flatnonzero(~straight), _climb)):
-        for some in _in_blocks(rows, outlooks):
-            ladders = build([outlooks[j] for j in some.tolist()], worker_shares[some], server_shares[some])
-            built.update(zip(some.tolist(), ladders, strict=True))
+        if len(rows):
+            ladders = build([outlooks[j] for j in rows.tolist()], worker_shares[rows], server_shares[rows])
+            built.update(zip(rows.tolist(), ladders, strict=True))
     return [built[j] for j in range(len(outlooks))]
 
 
-def _in_blocks(rows: IntArray, outlooks: Sequence[Outlook]) -> Iterator[IntArray]:
-    """Jobs with so many sizes together that their tables stay small."""
-    sizes = np.array([outlooks[j].maximum.workers + outlooks[j].maximum.servers for j in rows.tolist()])
-    block = np.cumsum(sizes) // _SIZES_IN_A_BLOCK
-    for number in np.unique(block).tolist():
-        yield rows[block == number]
-
-
 def _is_straight(outlook: Outlook) -> bool:
-    least, most = outlook.minimum, outlook.maximum
-    return least.servers == most.servers or least.workers == most.workers
+    worker, server = outlook.job.spec.worker, outlook.job.spec.server
+    return server.minimum == server.maximum or worker.minimum == worker.maximum
 
 
 def _straight(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
@@ -148,9 +140,9 @@ def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray
 
 def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     """All jobs climb at once, each always by the step that gains most speed per share, up to its maximum."""
-    least = np.array([(one.minimum.workers, one.minimum.servers) for one in outlooks])
-    most = np.array([(one.maximum.workers, one.maximum.servers) for one in outlooks])
-    table = SpeedTable([one.speeds for one in outlooks], most[:, 0], most[:, 1])
+    jobs = Contenders(outlooks)
+    least, most = jobs.pairs("least_"), jobs.pairs("most_")
+    table = SpeedTable([one.speeds for one in outlooks], most)
     climbing = np.arange(len(outlooks))
     rungs = _Rungs(worker_shares, server_shares)
     rungs.add(climbing, np.zeros_like(least), np.zeros(len(outlooks)))
