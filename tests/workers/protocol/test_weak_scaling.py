@@ -114,7 +114,7 @@ def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
 def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]) -> None:
     convergence = {"max_epochs": 40.0}
     job = make_job(
-        {"step_seconds": 0.003, "prefetch": 3},
+        {"step_seconds": 0.005, "prefetch": 3},
         scaling="weak",
         warmup_epochs=10.0,
         convergence=convergence,
@@ -154,3 +154,29 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
     anew.follow([first, second], version)
     assert torch.equal(parameters, anew.vector)
     assert torch.equal(momentum, anew.state("momentum_buffer"))
+
+
+@pytest.mark.timeout(300)
+def test_so_does_a_weak_all_reduce_job_with_all_options(make_job: Callable[..., Job]) -> None:
+    options = {"grouped": True, "max_gradient_norm": 0.3, "dropout": False}
+    job = make_job(
+        {**options, "step_seconds": 0.003, "prefetch": 3},
+        architecture="allreduce",
+        scaling="weak",
+        warmup_epochs=5.0,
+    )
+    job.scale(worker(0))
+    job.wait_for_step(10)
+    job.scale(worker(0), worker(1))
+    job.wait_for_size(2, 0)
+    result = job.finish()
+
+    memberships = history(job.directory)
+    version, (parameters, _) = final_sections(job.directory, 2)
+    assert memberships[-1].batch is not None
+    assert memberships[-1].batch.size == 2 * tiny_training.BATCH_SIZE
+    assert memberships[-1].batch.told_step(version) == result["step"]
+    anew = Replay(tiny_training.make(**options), seed=5)
+    anew.follow(memberships, version)
+    distance = torch.linalg.norm(parameters - anew.vector) / torch.linalg.norm(anew.vector)
+    assert distance < 1e-6
