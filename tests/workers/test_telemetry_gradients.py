@@ -94,7 +94,7 @@ def test_usage_is_of_the_time_since_the_last_reading() -> None:
     def wall() -> float:
         return now[1]
 
-    meter = UsageMeter(cpu, wall)
+    meter = UsageMeter(None, cpu, wall)
     now = next(times)
     usage = meter.read()
     assert usage["cpu_cores"] == 0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -158,7 +159,7 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
 
 @pytest.mark.timeout(300)
 def test_so_does_a_weak_all_reduce_job_with_all_options(make_job: Callable[..., Job]) -> None:
-    options = {"grouped": True, "max_gradient_norm": 0.3, "dropout": False}
+    options: dict[str, Any] = {"grouped": True, "max_gradient_norm": 0.3, "dropout": False}
     job = make_job(
         {**options, "step_seconds": 0.003, "prefetch": 3},
         architecture="allreduce",

@@ -24,9 +24,12 @@ class UsageMeter:
 
     def __init__(
         self,
+        device: torch.device | None = None,
         cpu_clock: Callable[[], float] = time.process_time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`device`: what the task computes on."""
+        self._device = device if device is not None and device.type == "cuda" else None
         self._cpu_clock, self._clock = cpu_clock, clock
         self._cpu, self._at = cpu_clock(), clock()
         self._gpu_at = float("-inf")
@@ -39,15 +42,15 @@ class UsageMeter:
         seconds = max(now - self._at, 1e-9)
         usage: Usage = {"cpu_cores": max(0.0, cpu - self._cpu) / seconds, "memory_bytes": _resident_bytes()}
         self._cpu, self._at = cpu, now
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            usage["gpu_memory_bytes"] = int(torch.cuda.memory_reserved())
+        if self._device is not None:
+            usage["gpu_memory_bytes"] = int(torch.cuda.memory_reserved(self._device))
             if (busy := self._gpu_utilization(now)) is not None:
                 usage["gpu_utilization"] = busy
         return usage
 
     def _gpu_utilization(self, now: float) -> float | None:
         if now >= self._gpu_at + GPU_SECONDS:
-            self._gpu_at, self._gpu = now, _ask_nvml(torch.cuda.utilization)
+            self._gpu_at, self._gpu = now, _ask_nvml(lambda: torch.cuda.utilization(self._device))
         return self._gpu
 
 

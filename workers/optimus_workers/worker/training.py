@@ -27,6 +27,7 @@ from optimus_workers.telemetry.usage import UsageMeter
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import (
+    Address,
     DataLost,
     Done,
     Evaluate,
@@ -86,11 +87,11 @@ class Training:
         self._watchdog = Watchdog(environment.spec.get("hang_seconds"))
         self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._telemetry = Telemetry(client.post_telemetry, aggregator=Aggregator(usage=UsageMeter().read))
         self._task = users(self._load)
         users(lambda: self._evaluations.check(self._task))
         prefetcher = Prefetcher(self._task.batch, self._task.prefetch) if self._task.prefetch else None
         device = users(lambda: self._compute_options.choose_device(environment.rank))
+        self._telemetry = Telemetry(client.post_telemetry, aggregator=Aggregator(usage=UsageMeter(device).read))
         self._flat, groups = users(
             lambda: make_flat(self._task, self._task.build_model(self._seed), partial(self._stage, device))
         )
@@ -128,6 +129,11 @@ class Training:
 
     def answer_halt(self, halt: Halt) -> None:
         """Say what is held here, if the parameters are not on servers."""
+
+    @property
+    def address(self) -> Address | None:
+        """What others may say to complain that they cannot reach this worker; None: nobody has to."""
+        return None
 
     def deliver_at_once(self, message: Delivered) -> bool:  # noqa: ARG002 - of those that have something to wait for
         """On the reading thread: take a message that the main thread may be waiting for; whether it was one."""
