@@ -206,14 +206,19 @@ class Seating:
         """Who was on one of the nodes before stays there; the others by rank, nodes in order."""
         for node, (workers, servers) in added.items():
             self.rooms.take(together(seats.worker, workers, seats.server, servers), node)
+        seats.outcome = None
+        ordered = sorted(added.items())
+        if not seats.request.before:  # servers are first in `missing`
+            nodes = [node for column in (1, 0) for node, counts in ordered for _ in range(counts[column])]
+            seats.taken.update(zip(missing, nodes, strict=True))
+            return
         for role, column in ((Role.SERVER, 1), (Role.WORKER, 0)):
-            left = {node: added[node][column] for node in sorted(added)}
+            left = {node: counts[column] for node, counts in ordered}
             ranks = [post for post in missing if post[0] is role]
             stayed = self._stay(seats, ranks, left)
             seats.taken.update(stayed)
-            nodes = (node for node, count in left.items() for _ in range(count))
+            nodes = [node for node, count in left.items() for _ in range(count)]
             seats.taken.update(zip([post for post in ranks if post not in stayed], nodes, strict=True))
-        seats.outcome = None
 
     def _stay(self, seats: Seats, ranks: Iterable[Post], left: dict[int, int]) -> dict[Post, int]:
         """Posts of `ranks` that sit where they did before; takes them out of what is `left` on each node."""
