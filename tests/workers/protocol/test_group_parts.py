@@ -23,11 +23,11 @@ from optimus_workers.wire.messages import Publish, Published
 def test_what_one_says_the_others_read() -> None:
     said: list[Publish] = []
     ours, theirs = Board(said.append), Board(lambda _: None)
-    BoardStore(ours, 3).set("key", b"\x00\xff")
+    BoardStore(ours, 3).set("1//key", b"\x00\xff")
     assert said == [Publish(3, "key", "00ff")]
     theirs.received(Published(said[0].epoch, said[0].key, said[0].value))
     store = BoardStore(theirs, 3)
-    store.wait(["key"])
+    store.wait(["0//key"])
     assert store.get("key") == BoardStore(ours, 3).get("key") == b"\x00\xff"
     assert store.check(["key"])
     assert not BoardStore(theirs, 4).check(["key"])

@@ -109,3 +109,29 @@ def test_a_cut_pair_is_found_and_the_job_goes_on_without_the_worker(
     replay = Replay(tiny_training.make(), seed=5)
     replay.follow(history(job.directory), result["step"])
     assert torch.equal(parameters, replay.vector.data)
+
+
+def test_of_two_workers_of_a_group_that_are_cut_off_one_goes(
+    make_job: Callable[..., Job], cables: tuple[Cable, Cable]
+) -> None:
+    one, other = cables
+    hosts = {
+        "job-coordinator-0-0": Host((), "0.0.0.0"),
+        worker(0): Host((), HERE),
+        worker(1): one.host,
+        worker(2): other.host,
+    }
+    job = make_job({"step_seconds": 0.005}, architecture="allreduce", hosts=hosts)
+    job.scale(worker(0), worker(1), worker(2))
+    together = job.wait_for_size(3, 0)
+    job.wait_for_step(together["step"] + 5)
+
+    one.cut_from(other)
+    other.cut_from(one)
+    left = job.wait_for_size(2, 0, after_epoch=together["epoch"])
+    assert worker(0) in left["workers"], "it reaches both"
+    assert "cut off" in left["message"]
+    assert left["lost_steps"] == 0
+    (gone,) = {worker(1), worker(2)} - set(left["workers"])
+    assert job.exit_code(gone) == 0
+    assert job.finish()["outcome"] == "succeeded"

@@ -84,18 +84,25 @@ class BoardStore(Store):
         self._epoch = epoch
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._board.publish(self._epoch, key, value.encode() if isinstance(value, str) else bytes(value))
+        content = value.encode() if isinstance(value, str) else bytes(value)
+        self._board.publish(self._epoch, _without_count(key), content)
 
     def get(self, key: str) -> bytes:
-        return self._board.wait(self._epoch, key)
+        return self._board.wait(self._epoch, _without_count(key))
 
     def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=WAIT_SECONDS)) -> None:
         for key in keys:
-            self._board.wait(self._epoch, key, min(timeout.total_seconds(), WAIT_SECONDS))
+            self._board.wait(self._epoch, _without_count(key), min(timeout.total_seconds(), WAIT_SECONDS))
 
     def check(self, keys: list[str]) -> bool:
-        return all(self._board.now(self._epoch, key) for key in keys)
+        return all(self._board.now(self._epoch, _without_count(key)) for key in keys)
 
     def delete_key(self, _: str) -> bool:
         """Entries go when their membership is over."""
         return False
+
+
+def _without_count(key: str) -> str:
+    """torch puts before each key how many groups this process has tried to make, which differs among members."""
+    count, separator, rest = key.partition("//")
+    return rest if separator and count.isdecimal() else key

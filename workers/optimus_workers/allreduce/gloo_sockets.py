@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from optimus_workers.wire.messages import Address
+from optimus_workers.wire.sockets import is_cut
 
 _SO_MAX_PACING_RATE = 47
 
@@ -30,6 +31,25 @@ def listening() -> set[Address]:
 def hang_up(own: Address, others: Collection[Address]) -> int:
     """End all connections that came in at `own`, or go to one of `others`; how many there were."""
     return _each(own, others, lambda connection: connection.shutdown(socket.SHUT_RDWR))
+
+
+def cut_off(own: Address, others: Collection[Address]) -> list[str]:
+    """The hosts at the other ends of those that get no answer to what they send."""
+    hosts: list[str] = []
+
+    def look(connection: socket.socket) -> None:
+        if is_cut(connection):
+            hosts.append(str(connection.getpeername()[0]))
+
+    _each(own, others, look)
+    return hosts
+
+
+def connected(own: Address, others: Collection[Address]) -> set[str]:
+    """The hosts at the other ends of all of them."""
+    hosts: set[str] = set()
+    _each(own, others, lambda connection: hosts.add(str(connection.getpeername()[0])))
+    return hosts
 
 
 def count(own: Address, others: Collection[Address]) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -22,14 +25,26 @@ CONNECT_SECONDS = 10.0
 OPERATION_SECONDS = 24 * 3600.0
 """No limit in practice: a slow member is no failure. Those that died or hang are found by the coordinator, which ends
 the group."""
+CHECK_SECONDS = 2.0
+"""How often the connections are looked at."""
 BACKEND = "optimus"
 
 
 class ProcessGroup:
     """One at a time. `abort` may be called by another thread at any time, the rest by the main thread."""
 
-    def __init__(self, board: Board, epoch: int, rank: int, size: int, host: str, device: torch.device) -> None:
-        """`host`: this machine's address, where the others reach it; nothing listens on any other."""
+    def __init__(
+        self,
+        board: Board,
+        epoch: int,
+        rank: int,
+        size: int,
+        host: str,
+        device: torch.device,
+        on_unreachable: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`host`: this machine's address, where the others reach it; nothing listens on any other. `on_unreachable`:
+        told the host of a member that is there but cannot be reached, before what waits for it fails."""
         self.rank = rank
         self.size = size
         self._board = board
@@ -38,8 +53,11 @@ class ProcessGroup:
         self._device = device
         self._listens_at: Address | None = None
         self._is_nccl = False
+        self._on_unreachable = on_unreachable
         self._aborted = False
         self._aborting = threading.Lock()
+        self._over = threading.Event()
+        self._changed = threading.Event()  # set once the group is connected, or is over
 
     def open(self, bytes_per_second: float | None = None) -> None:
         """Connect to the other members. Raises `ConnectionOver` when one of them does not come."""
@@ -54,9 +72,11 @@ class ProcessGroup:
                 timeout=timedelta(seconds=CONNECT_SECONDS),
             )
         except (RuntimeError, ConnectionOver) as error:
+            self._find_unreachable()
             raise ConnectionOver(f"the process group did not come about: {error}") from error
         if self._aborted:
             raise ConnectionOver("the membership is over")
+        threading.Thread(target=self._watch, name="group-watch", daemon=True).start()
         if bytes_per_second is not None and self._listens_at is not None:
             gloo_sockets.pace(self._listens_at, self._others(), bytes_per_second / 2)  # each member has two neighbours
 
@@ -80,14 +100,51 @@ class ProcessGroup:
         self._listens_at = (gloo_sockets.listening() - before).pop()
         host, port = self._listens_at
         self._board.publish(self._epoch, f"listens/{self.rank}", f"{host} {port}".encode())
-        backend = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, settings)
+        backend = self._connected(
+            lambda: dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, settings)
+        )
         backend._set_default_timeout(timedelta(seconds=OPERATION_SECONDS))
         return backend
+
+    def _connected(self, connect: Callable[[], Any]) -> Any:
+        """What `connect` gives. Raises `ConnectionOver` when it takes too long, or the membership is over.
+
+        On a thread of its own, that is left to itself then: gloo tries for minutes to reach who cannot be reached.
+        """
+        made: Future[Any] = Future()
+        threading.Thread(target=_fulfil, args=(made, connect), name="gloo-connect", daemon=True).start()
+        made.add_done_callback(lambda _: self._changed.set())
+        give_up_at = math.inf
+        while not (made.done() or self._aborted):
+            if give_up_at == math.inf and len(self._others()) == self.size - 1:  # all have said where they listen
+                give_up_at = time.monotonic() + CONNECT_SECONDS
+            if time.monotonic() >= give_up_at:
+                raise ConnectionOver("a member does not connect")
+            self._changed.wait(CHECK_SECONDS)
+        if not made.done():
+            raise ConnectionOver("the membership is over")
+        return made.result()
 
     def _others(self) -> set[Address]:
         """Where the other members listen, as far as they have said."""
         said = (value.decode().rpartition(" ") for value in self._board.now(self._epoch, "listens/"))
         return {(host, int(port)) for host, _, port in said} - {self._listens_at or ("", 0)}
+
+    def _find_unreachable(self) -> None:
+        """Of a group that did not come about: who said where it listens, and is not connected."""
+        if self._listens_at is not None and not self._aborted:
+            hosts = {host for host, _ in self._others()} - {self._host}
+            missing = hosts - gloo_sockets.connected(self._listens_at, self._others())
+            if missing:
+                self._on_unreachable(min(missing))
+
+    def _watch(self) -> None:
+        """End a group whose members wait for what the network has lost: it tells nobody for a quarter of an hour."""
+        while not self._over.wait(CHECK_SECONDS):
+            hosts = gloo_sockets.cut_off(self._listens_at, self._others()) if self._listens_at is not None else []
+            if hosts:
+                self._on_unreachable(min(hosts))
+                self.abort()
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Give everybody the root's values. Raises `ConnectionOver`."""
@@ -117,6 +174,8 @@ class ProcessGroup:
             if self._aborted:
                 return
             self._aborted = True
+            self._over.set()
+            self._changed.set()
             if self._is_nccl:
                 with suppress(RuntimeError, AttributeError):  # torn down, or not set up yet
                     dist.group.WORLD.abort()  # type: ignore[union-attr]
@@ -130,3 +189,11 @@ class ProcessGroup:
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
+
+
+def _fulfil(made: Future[Any], make: Callable[[], Any]) -> None:
+    """Run `make` as an executor would, which however would wait for it when the process ends."""
+    try:
+        made.set_result(make())
+    except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+        made.set_exception(error)

@@ -33,10 +33,14 @@ class GroupSession(Session):
         self._compression = compression
         self._gradients: SharedGradients | None = None
         self._members = (
-            ProcessGroup(board, join.epoch, join.rank, join.n_workers, host, flat.values.device)
+            ProcessGroup(board, join.epoch, join.rank, join.n_workers, host, flat.values.device, self._cannot_reach)
             if join.n_workers > 1
             else None
         )
+
+    def _cannot_reach(self, host: str) -> None:
+        """A member that is there, named as in its hello to the coordinator."""
+        self.lost = host, 0
 
     def meet(self, bytes_per_second: float | None) -> None:
         """Raises `ConnectionOver` when a member does not come."""

@@ -24,6 +24,7 @@ from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.memory import private_floats
 from optimus_workers.wire.messages import (
+    Address,
     Assume,
     Done,
     Go,
@@ -70,6 +71,10 @@ class GroupTraining(Training):
 
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
         return stage(device, values, push, servers=False)
+
+    @property
+    def address(self) -> Address:
+        return self.host, 0
 
     def deliver_at_once(self, message: Delivered) -> bool:
         """On the reading thread: whether the message is one that the main thread may be waiting for."""

@@ -220,7 +220,7 @@ class Coordinator(MembershipForming):
         self._data_lost_at = self._now
         self._do(Note(f"{name} lost a data connection: {message.reason}"))
         for task in self.tasks.values():
-            if task.is_server and message.server is not None and task.address == message.server:
+            if message.server is not None and task.hello.address == message.server and task.name != name:
                 self._complaints.add(name, task.name)
 
     def _check_data_lost(self) -> None:

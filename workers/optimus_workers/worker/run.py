@@ -92,11 +92,13 @@ class _Worker:
         return control
 
     def _hello(self, host: str, profile: TaskProfile | None) -> Hello:
-        name, rank, version = self._environment.task_name, self._environment.rank, 0
-        if self._training is not None:
-            self._training.host = host
-            version = self._training.newest_version
-        return Hello(name, TaskRole.WORKER, rank, "", "", profile=profile, version=version)
+        name, rank, training = self._environment.task_name, self._environment.rank, self._training
+        if training is None:
+            return Hello(name, TaskRole.WORKER, rank, "", "", profile=profile)
+        training.host = host
+        return Hello(
+            name, TaskRole.WORKER, rank, "", "", training.address, profile=profile, version=training.newest_version
+        )
 
     def _deliver(self, message: Delivered) -> None:
         """On the control connection's reading thread."""
