@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ pytestmark = [
 ]
 NETWORK = "10.213.77"
 HERE = f"{NETWORK}.1"
+_NUMBERS = itertools.count()
 
 
 def ip(*words: str) -> None:
@@ -62,7 +64,7 @@ class Cable:
 @pytest.fixture
 def cables() -> Iterator[tuple[Cable, Cable]]:
     """Two hosts on a bridge on which this one has an address, too."""
-    tag = f"op{os.getpid() % 100_000}"
+    tag = f"op{os.getpid() % 10_000}{next(_NUMBERS)}"  # a name is free again some time after its namespace is gone
     hosts = Cable(f"{tag}-a", 2), Cable(f"{tag}-b", 3)
     try:
         ip("link", "add", tag, "type", "bridge")
