@@ -23,7 +23,6 @@ from optimus_workers.task import TrainingTask
 from optimus_workers.telemetry import Record, Telemetry
 from optimus_workers.telemetry.gradients import PERIOD, GradientStatistics, period_of
 from optimus_workers.telemetry.samples import Aggregator
-from optimus_workers.telemetry.usage import UsageMeter
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import (
@@ -55,6 +54,7 @@ from optimus_workers.worker.inbox import Inbox, Interrupted
 from optimus_workers.worker.profile import make_flat, task_profile
 from optimus_workers.worker.session import DataOptions, Exchanged, Session
 from optimus_workers.worker.staging import Staging, stage
+from optimus_workers.worker.usage import UsageMeter
 from optimus_workers.worker.user_code import users
 from optimus_workers.worker.watchdog import Watchdog
 
