@@ -125,7 +125,7 @@ class Application:
         """(e,) a (b, e) table at one batch, linear between the batches that were measured."""
         low = int(np.searchsorted(self.batches, batch, side="right")) - 1
         if low < 0 or low + 1 == len(self.batches) or self.batches[low] == batch:
-            return table[max(low, 0)].copy()
+            return np.array(table[max(low, 0)], dtype=np.float64)
         slope = (table[low + 1] - table[low]) / (self.batches[low + 1] - self.batches[low])
         return np.asarray(slope * (batch - self.batches[low]) + table[low])
 

@@ -82,7 +82,7 @@ def worth(outlooks: Sequence[Outlook], sizes: Sequence[Allocation], cpu: float) 
     each = Ladders(outlooks, Resources(cpu, 64 * GIB)).each
     factors = weights(outlooks, each, SETTINGS)
     return sum(
-        float(factor) * one.speeds.at(size) / ladder.best_speed_per_share
+        float(factor) * one.speeds.at(size) / float(ladder.best_speed_per_share)
         for factor, one, size, ladder in zip(factors, outlooks, sizes, each, strict=True)
     )
 
