@@ -42,5 +42,7 @@ def configure_logs(settings: Settings) -> None:
 
 def _rendering(settings: Settings) -> list[structlog.typing.Processor]:
     if settings.log_format == "json":
-        return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        # Without local variables: they are long, and may be secrets.
+        transformer = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        return [structlog.processors.ExceptionRenderer(transformer), structlog.processors.JSONRenderer()]
     return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
