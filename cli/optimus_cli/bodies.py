@@ -40,6 +40,14 @@ class JobProfile(TypedDict):
     steps_per_epoch: float
 
 
+class JobUsage(TypedDict):
+    workers: int
+    cpu_cores: float
+    memory_bytes: float
+    gpu_utilization: float | None
+    gpu_memory_bytes: float | None
+
+
 class Job(TypedDict):
     id: str
     name: str
@@ -68,6 +76,8 @@ class Job(TypedDict):
     result: JobResult | None
     failure: str | None
     rescales: int
+    usage: JobUsage | None
+    noise_scale: float | None
 
 
 class Event(TypedDict):

@@ -27,6 +27,7 @@ PAIRS: list[tuple[Any, type[BaseModel]]] = [
     (bodies.Effect, schemas.EffectBody),
     (bodies.Plan, schemas.PlanBody),
     (bodies.SpeedPoint, schemas.SpeedPointBody),
+    (bodies.JobUsage, schemas.JobUsageBody),
     (bodies.CurvePoint, schemas.CurvePointBody),
     (bodies.FittedPoint, schemas.FittedPointBody),
     (bodies.PredictionPoint, schemas.PredictionPointBody),
