@@ -52,6 +52,9 @@ class Settings:
     least_batch_gain: float = 0.03
     """A batch changes alone, at a step boundary and without a stop, for so much more goodput: noise is not followed."""
 
+    similar_work: float = 0.3
+    """Amounts of remaining work whose logarithms differ by less are about the same: predictions err by as much."""
+
     # --- charging for changes
     horizon_seconds: float = 1200.0
     """No saving further away than this counts: by then other jobs will have come and gone."""

@@ -216,3 +216,13 @@ def test_weights_of_ranks() -> None:
     # max Σ weight · part^p under Σ part = 1: parts in proportion to weight^q
     parts = found**q / (found**q).sum()
     np.testing.assert_allclose(parts, (ranks / count) ** q - ((ranks - 1) / count) ** q)
+
+
+def test_jobs_of_about_the_same_work_share_their_weights() -> None:
+    alike, longer = running("a", law(1.0, 0.1, 0.1, 0.0), (1, 1)), running("c", law(30.0, 3.0, 3.0, 0.0), (1, 1))
+    outlooks = forecast_all(
+        [alike, replace(alike, id="b", submitted_at=alike.submitted_at + 1.0), longer], NOW, SETTINGS
+    )
+    found = weights(outlooks, Ladders(outlooks, Resources(8.0, 64 * GIB)).each, SETTINGS)
+    by_rank = rank_weights(3, SETTINGS.speed_exponent)
+    np.testing.assert_allclose(found, [by_rank[1:].mean()] * 2 + [by_rank[0]])

@@ -27,12 +27,20 @@ _LEAST_WORK = 1e-12
 
 
 def weights(outlooks: Sequence[Outlook], ladders: Sequence[Ladder], settings: Settings) -> FloatArray:
-    """(n,) weights, each times the job's priority; jobs of the same remaining work in order of arrival."""
+    """(n,) weights, each times the job's priority.
+
+    Jobs with about the same remaining work share the weights of their ranks: which of them is ahead is noise, and would
+    resize both whenever it turns.
+    """
     jobs = Contenders.of(outlooks)
-    work = remaining_work(jobs, ladders) / jobs.column("priority")
+    work = np.log(remaining_work(jobs, ladders) / jobs.column("priority"))
     largest_first = np.lexsort((jobs.id_rank, -jobs.column("submitted_at"), -work))
+    descending = -work[largest_first]
+    sums = np.concatenate([[0.0], np.cumsum(rank_weights(len(jobs), settings.speed_exponent))])
+    first = np.searchsorted(descending, descending - settings.similar_work, side="left")
+    last = np.searchsorted(descending, descending + settings.similar_work, side="right")
     result = np.empty(len(jobs))
-    result[largest_first] = rank_weights(len(jobs), settings.speed_exponent)
+    result[largest_first] = (sums[last] - sums[first]) / (last - first)
     return np.asarray(result * jobs.column("priority"))
 
 
