@@ -1,9 +1,9 @@
-"""What tests of several packages share: one Kubernetes control plane for the whole run."""
+"""What tests of several packages share: a Kubernetes control plane, an order, a place to show what came out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,3 +33,19 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
         return Path(given)
     started: ControlPlane = request.getfixturevalue("control_plane")
     return started.kubeconfig
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """With `pytest -n 2 --dist loadgroup`, a file stays in one process, and so do all that use real nodes."""
+    for item in items:
+        uses_nodes = "real_cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("real nodes" if uses_nodes else item.location[0]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests noted with `record_property("summary", ...)` stands in the log, whichever process they ran in."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "summary":
+                terminalreporter.section(report.nodeid)
+                terminalreporter.line(str(value))

@@ -67,6 +67,15 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
     return named_groups(model, {f"{len(model) - 1}.*": {"lr": LAST_LAYER_RATE}}, decay_vectors=False)
 
 
+def made_first(path: Path) -> bool:
+    """Whether this process is the one that makes the file, of all that try at once."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def make(
     kind: str = "sgd",
     momentum: float = 0.9,
@@ -96,8 +105,7 @@ def make(
         calls += 1
         if calls == fails_at:
             raise ValueError("the user's mistake")
-        if hangs_unless and calls == 30 and not Path(hangs_unless).exists():
-            Path(hangs_unless).touch()
+        if hangs_unless and calls == 30 and made_first(Path(hangs_unless)):
             threading.Event().wait()
         if step_seconds:
             time.sleep(step_seconds)

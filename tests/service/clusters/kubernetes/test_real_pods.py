@@ -154,7 +154,7 @@ def submit(deployment: Deployment, specification: dict[str, Any]) -> str:
     return deployment.optimus("submit", str(path)).strip().splitlines()[-1].strip()
 
 
-def test_pods_train_scale_and_survive(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pods_train_scale_and_survive(deployment: Deployment, record_property: Callable[[str, object], None]) -> None:
     cluster = deployment.cluster
     # Four GPUs. The first job grows; the second needs three of them, so the first gives back what it got.
     first = submit(deployment, specification("first", 200, (1, 4)))
@@ -180,8 +180,7 @@ def test_pods_train_scale_and_survive(deployment: Deployment, capsys: pytest.Cap
     wait_until("nothing of the jobs is left but logs", lambda: not deployment.names("secrets,services"))
     alive = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
     assert {pod["status"]["phase"] for pod in alive} <= {"Succeeded", "Failed"}
-    with capsys.disabled():
-        sys.stdout.write(json.dumps([summary(deployment, job) for job in ended], indent=1) + "\n")
+    record_property("summary", json.dumps([summary(deployment, job) for job in ended], indent=1))
 
 
 def summary(deployment: Deployment, job: dict[str, Any]) -> dict[str, Any]:
