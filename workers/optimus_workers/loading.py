@@ -31,6 +31,14 @@ def load_task(
     return task
 
 
+def load_job_task(spec: Mapping[str, Any]) -> TrainingTask:
+    """The task of a job with what the job says in place of the task's own values. `spec`: the submitted `JobSpecBody`
+    as plain values. Raises `TaskError`, as `load_task` does."""
+    task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
+    task = task.with_global_batch_size(spec.get("global_batch_size"))
+    return task.with_max_gradient_norm(spec.get("max_gradient_norm"))
+
+
 def _find(import_path: str) -> Callable[..., object]:
     module_name, colon, name = import_path.partition(":")
     if not (colon and module_name and name):

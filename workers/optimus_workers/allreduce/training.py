@@ -106,7 +106,7 @@ class GroupTraining(Training):
         self._held = Holding(join.epoch, join.version, 0, self._flat.total_floats)
         self._shared_task = session.share_gradients_of(self._task, self._gradients_are_ready)
         self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._data_epoch(join, join.version))
+        self._evaluations.begin(self._steps.data_epoch(join, join.version))
         self._send(Joined(join.epoch))
 
     def _get_state(self, session: GroupSession) -> None:
@@ -149,7 +149,7 @@ class GroupTraining(Training):
             return
         started_at = time.perf_counter()
         computed, exchanged = self._compute_and_share(session, go.step)
-        self._update(self._learning_rate(session.join, go.step), held.version)
+        self._update(self._steps.learning_rate(session.join, go.step), held.version)
         self._held = Holding(go.epoch, go.step + 1, held.first, held.end)
         self.newest_version = exchanged.version = go.step + 1
         self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
@@ -158,8 +158,8 @@ class GroupTraining(Training):
     def _compute_and_share(self, session: GroupSession, step: int) -> tuple[Computed, Exchanged]:
         """Leave the gradients and buffers of the whole batch in `flat.push`. Raises `ConnectionOver`."""
 
-        slots = self._slots(session.join, step)
-        self._batches.expect(self._slots_ahead(session.join, step, slots))
+        slots = self._steps.slots(session.join, step)
+        self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
         session.begin_step(len(slots))
         self._is_waiting = False
         self._watchdog.begin()

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.loading import load_task
+from optimus_workers.loading import load_job_task
 from optimus_workers.norms import clip
 from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import block_floats
 from optimus_workers.service_client import ServiceClient
-from optimus_workers.task import TrainingTask
-from optimus_workers.telemetry import Record, Telemetry
+from optimus_workers.telemetry import Telemetry
 from optimus_workers.telemetry.gradients import PERIOD, GradientStatistics, period_of
 from optimus_workers.telemetry.samples import Aggregator
 from optimus_workers.wire.control import Delivered
@@ -42,9 +40,9 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.sockets import Transport
-from optimus_workers.worker.batches import Batches, Slot
+from optimus_workers.worker.batches import Batches
 from optimus_workers.worker.compressor import make_compressor
-from optimus_workers.worker.compute import Computed, async_slots, compute_slots, evaluate, sync_slots
+from optimus_workers.worker.compute import Computed, compute_slots, evaluate
 from optimus_workers.worker.describing import tell_network
 from optimus_workers.worker.device import ComputeOptions
 from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
@@ -54,6 +52,7 @@ from optimus_workers.worker.inbox import Inbox, Interrupted
 from optimus_workers.worker.profile import make_flat, task_profile
 from optimus_workers.worker.session import DataOptions, Exchanged, Session
 from optimus_workers.worker.staging import Staging, stage
+from optimus_workers.worker.steps import Steps
 from optimus_workers.worker.usage import UsageMeter
 from optimus_workers.worker.user_code import users
 from optimus_workers.worker.watchdog import Watchdog
@@ -87,8 +86,9 @@ class Training:
         self._watchdog = Watchdog(environment.spec.get("hang_seconds"))
         self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._task = users(self._load)
+        self._task = users(lambda: load_job_task(environment.spec))
         users(lambda: self._evaluations.check(self._task))
+        self._steps = Steps(self._task, self._seed)
         prefetcher = Prefetcher(self._task.batch, self._task.prefetch) if self._task.prefetch else None
         device = users(lambda: self._compute_options.choose_device(environment.rank))
         self._telemetry = Telemetry(client.post_telemetry, aggregator=Aggregator(usage=UsageMeter(device).read))
@@ -108,12 +108,6 @@ class Training:
 
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
         return stage(device, values, push)
-
-    def _load(self) -> TrainingTask:
-        spec = self._environment.spec
-        task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
-        task = task.with_global_batch_size(spec.get("global_batch_size"))
-        return task.with_max_gradient_norm(spec.get("max_gradient_norm"))
 
     def abort(self) -> None:
         """End a transfer that is going on. Safe from other threads."""
@@ -182,7 +176,7 @@ class Training:
         if self._compressor is not None:
             self._compressor.joined(join.version)
         self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._data_epoch(join, join.version))
+        self._evaluations.begin(self._steps.data_epoch(join, join.version))
         self._send(Joined(join.epoch))
 
     def _restore_initial(self) -> None:
@@ -197,14 +191,14 @@ class Training:
             return
         started_at = time.perf_counter()
         used_version = session.version
-        learning_rate = self._learning_rate(session.join, go.step)
+        learning_rate = self._steps.learning_rate(session.join, go.step)
         session.begin_push(go.step, learning_rate, self._flat.push)
         computed = self._compute(session, go.step)
         session.finish_push()
         self._fetch_ahead(session, go.step + 1)
         fetched_at = time.perf_counter()
         exchanged = session.wait()
-        self._gradients.step_done(session.gradient_square, self._batch(session.join).size)
+        self._gradients.step_done(session.gradient_square, self._steps.batch(session.join).size)
         computed.data_seconds += max(0.0, fetched_at - exchanged.ended_at)
         self.newest_version = max(self.newest_version, exchanged.version)
         if self._compressor is not None:
@@ -216,8 +210,8 @@ class Training:
 
     def _compute(self, session: Session, step: int) -> Computed:
         """Leave the gradients in `flat.push`; those of the last slot are pushed while they are made."""
-        slots = self._slots(session.join, step)
-        self._batches.expect(self._slots_ahead(session.join, step, slots))
+        slots = self._steps.slots(session.join, step)
+        self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
         if slots:
             self._gradients.begin(step, len(slots[0].indices), slots[0].weight)
         clips_own = session.join.is_async and self._max_gradient_norm is not None
@@ -248,19 +242,6 @@ class Training:
     def _max_gradient_norm(self) -> float | None:
         return self.profile.update.max_gradient_norm
 
-    def _slots(self, join: Join, step: int) -> list[Slot]:
-        if join.is_async:
-            return async_slots(self._task, self._seed, step)
-        return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot, join.batch)
-
-    def _slots_ahead(self, join: Join, step: int, slots: list[Slot]) -> list[Slot]:
-        """This step's slots and, as far as they are known, those of the next ones, as many as are made ahead."""
-        found = list(slots)
-        while slots and not join.is_async and len(found) < len(slots) + self._task.prefetch:
-            step += 1
-            found += self._slots(join, step)
-        return found
-
     def _after_slot(self) -> None:
         self._watchdog.sign()
         self._gradients.slot_done(self._square)
@@ -276,9 +257,10 @@ class Training:
         """Fetch batches of the next step while this one's parameters arrive. Async, nobody knows which step is next."""
         if session.join.is_async or not self._compute_options.overlap:
             return
+        slots = self._steps.slots(session.join, step)
         self._watchdog.begin()
         try:
-            users(lambda: self._batches.fetch_ahead(self._slots(session.join, step), lambda: session.needs_attention))
+            users(lambda: self._batches.fetch_ahead(slots, lambda: session.needs_attention))
         finally:
             self._watchdog.end()
 
@@ -287,49 +269,17 @@ class Training:
     ) -> None:
         # Async: the job's steps, not this ticket's number, which may be ahead of others still at work.
         completed = exchanged.version if join.is_async else step + 1
-        batch = self._batch(join)
-        record = Record(
-            membership_epoch=join.epoch,
-            rank=join.rank,
-            workers=join.n_workers,
-            servers=len(join.servers),
-            at=time.time(),
-            step=batch.told_step(completed),
-            n_steps=batch.told_step(completed) - batch.told_step(completed - 1),
-            data_epoch=self._data_epoch(join, completed),
-            loss=computed.loss,
-            n_examples=computed.n_examples,
-            seconds=seconds,
-            data_seconds=computed.data_seconds,
-            compute_seconds=computed.compute_seconds,
-            push_seconds=exchanged.push_seconds,
-            wait_seconds=exchanged.wait_seconds,
-            pull_seconds=exchanged.pull_seconds,
-            sent_bytes=exchanged.sent_bytes,
-            received_bytes=exchanged.received_bytes,
-            staleness=staleness,
-            gradients=self._gradients.figures,
-            metrics=self._metrics(join, completed),
+        figures, metrics = self._gradients.figures, self._metrics(join, completed)
+        record = self._steps.record(
+            join, completed, computed, exchanged, seconds, staleness=staleness, gradients=figures, metrics=metrics
         )
         self._telemetry.record(record)
 
     def _metrics(self, join: Join, completed: int) -> dict[str, float] | None:
         """The figures of an evaluation, if one is due after this many steps."""
-        if join.rank != EVALUATING_RANK or not self._evaluations.is_due(self._data_epoch(join, completed)):
+        if join.rank != EVALUATING_RANK or not self._evaluations.is_due(self._steps.data_epoch(join, completed)):
             return None
         return users(lambda: self._evaluations.figures(self._task, self._flat))
-
-    def _batch(self, join: Join) -> GlobalBatch:
-        return join.batch or constant_batch(self._task.global_batch_size, self._task.micro_batches)
-
-    def _data_epoch(self, join: Join, steps: int) -> float:
-        """Passes over the data after so many steps of the job."""
-        return self._batch(join).position(steps) / self._task.n_examples
-
-    def _learning_rate(self, join: Join, step: int) -> float:
-        batch = self._batch(join)
-        rate = users(lambda: self._task.learning_rate(batch.told_step(step), batch.position(step)))
-        return rate * batch.learning_rate_factor(step)
 
     def evaluate(self, message: Evaluate) -> None:
         """The final figures, and the model as a file."""
