@@ -23,8 +23,9 @@ from optimus_workers.wire.compression import Compression
 from optimus_workers.wire.data import as_bytes, receive_into
 from optimus_workers.wire.frames import CHUNK_FLOATS
 from optimus_workers.wire.memory import private_floats, shareable_floats
-from optimus_workers.wire.messages import Assume, Join, ServerRange, TaskProfile, UpdateRule
+from optimus_workers.wire.messages import Assume, Join
 from optimus_workers.wire.sockets import Transport, share_of_rate, tune
+from optimus_workers.wire.values import ServerRange, TaskProfile, UpdateRule
 from optimus_workers.worker.compressor import Compressor
 from optimus_workers.worker.session import DataOptions, Session
 

@@ -13,7 +13,8 @@ from optimus_workers.server.make import make_shard
 from optimus_workers.server.shard import Norms
 from optimus_workers.server.state import RangeState
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of
-from optimus_workers.wire.messages import Assume, TaskProfile
+from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.values import TaskProfile
 from optimus_workers.worker.usage import UsageMeter
 
 

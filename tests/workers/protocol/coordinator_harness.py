@@ -44,19 +44,15 @@ from optimus_workers.wire.messages import (
     Halt,
     Halted,
     Hello,
-    Holding,
     Join,
     Joined,
     Release,
     Save,
     Saved,
-    ShardFile,
     SnapshotTaken,
-    TaskProfile,
-    TaskRole,
     ToTask,
-    UpdateRule,
 )
+from optimus_workers.wire.values import Holding, ShardFile, TaskProfile, TaskRole, UpdateRule
 
 PROFILE = TaskProfile(
     n_parameters=300,

@@ -20,7 +20,7 @@ from optimus_workers.checkpoint.storage import (
     open_storage,
 )
 from optimus_workers.ranges import server_ranges
-from optimus_workers.wire.messages import TaskProfile, UpdateRule
+from optimus_workers.wire.values import TaskProfile, UpdateRule
 
 N_FLOATS = 160
 PROFILE = TaskProfile(150, N_FLOATS, N_FLOATS, 100, 10, 4, UpdateRule("sgd", 0.9, False, 0.0, (0.9, 0.999), 1e-8))

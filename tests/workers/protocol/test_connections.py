@@ -28,20 +28,9 @@ from optimus_workers.wire.data import connect, receive_frame
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import FrameType, Header
 from optimus_workers.wire.memory import CAN_SHARE, shareable_floats
-from optimus_workers.wire.messages import (
-    Address,
-    Assume,
-    Exit,
-    Failed,
-    Hello,
-    Join,
-    ServerRange,
-    Source,
-    TaskProfile,
-    TaskRole,
-    UpdateRule,
-)
+from optimus_workers.wire.messages import Assume, Exit, Failed, Hello, Join
 from optimus_workers.wire.sockets import Transport
+from optimus_workers.wire.values import Address, ServerRange, Source, TaskProfile, TaskRole, UpdateRule
 from optimus_workers.worker.session import DataOptions, Session
 
 TOKEN = "secret"

@@ -14,7 +14,7 @@ from optimus_workers.coordinator.losses import LossWindow
 from optimus_workers.coordinator.membership import newest_cover
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.ranges import server_ranges
-from optimus_workers.wire.messages import Holding
+from optimus_workers.wire.values import Holding
 
 
 def test_the_sync_gate_opens_when_all_are_done() -> None:

@@ -20,8 +20,9 @@ from optimus_workers.server.listener import DataListener
 from optimus_workers.server.make import make_shard
 from optimus_workers.server.service import ShardService
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.wire.messages import Assume, Join, ServerRange
+from optimus_workers.wire.messages import Assume, Join
 from optimus_workers.wire.sockets import Transport
+from optimus_workers.wire.values import ServerRange
 from optimus_workers.worker.batches import Batches
 from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat import FlatModel

@@ -15,7 +15,8 @@ from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FrameType, Header
-from optimus_workers.wire.messages import Assume, TaskProfile, UpdateRule
+from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.values import TaskProfile, UpdateRule
 
 N_PARAMETERS = CHUNK_FLOATS + 4000
 N_FLOATS = N_PARAMETERS + 32

@@ -23,7 +23,8 @@ from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.task import TrainingTask
 from optimus_workers.wire.frames import FLOAT_BYTES, FrameType, Header
-from optimus_workers.wire.messages import Assume, TaskProfile
+from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.values import TaskProfile
 from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.profile import make_flat, task_profile

@@ -20,7 +20,7 @@ from optimus_workers.coordinator.scaling import next_batch
 from optimus_workers.global_batch import GlobalBatch, followed
 from optimus_workers.ranges import worker_slots
 from optimus_workers.sampler import slot_indices_from
-from optimus_workers.wire.messages import TaskProfile, UpdateRule
+from optimus_workers.wire.values import TaskProfile, UpdateRule
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from optimus_workers.wire.messages import Address
 from optimus_workers.wire.sockets import is_cut
+from optimus_workers.wire.values import Address
 
 _SO_MAX_PACING_RATE = 47
 

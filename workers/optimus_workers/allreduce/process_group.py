@@ -18,7 +18,7 @@ from torch import Tensor
 from optimus_workers.allreduce import gloo_sockets
 from optimus_workers.allreduce.board import Board, BoardStore
 from optimus_workers.wire.errors import ConnectionOver
-from optimus_workers.wire.messages import Address
+from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0
 """For the members to connect to each other, once they have said where they listen."""

@@ -14,7 +14,8 @@ from optimus_workers.allreduce.gradients import GroupCompression, SharedGradient
 from optimus_workers.allreduce.process_group import ProcessGroup
 from optimus_workers.task import TrainingTask
 from optimus_workers.wire.frames import FLOAT_BYTES
-from optimus_workers.wire.messages import Group, Join
+from optimus_workers.wire.messages import Join
+from optimus_workers.wire.values import Group
 from optimus_workers.worker.compute import Computed
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.session import Exchanged, Session

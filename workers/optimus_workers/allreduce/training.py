@@ -24,13 +24,11 @@ from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.memory import private_floats
 from optimus_workers.wire.messages import (
-    Address,
     Assume,
     Done,
     Go,
     Halt,
     Halted,
-    Holding,
     Join,
     Joined,
     Published,
@@ -39,6 +37,7 @@ from optimus_workers.wire.messages import (
     SaveFailed,
     SnapshotTaken,
 )
+from optimus_workers.wire.values import Address, Holding
 from optimus_workers.worker.compute import Computed, compute_slots
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.session import Exchanged

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from optimus_workers.checkpoint.storage import Storage
-from optimus_workers.wire.messages import ShardFile
+from optimus_workers.wire.values import ShardFile
 
 FLOAT_BYTES = 4
 LENGTH = struct.Struct("<Q")

@@ -13,7 +13,8 @@ from optimus_workers.coordinator.instructions import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
 from optimus_workers.global_batch import constant_batch
 from optimus_workers.ranges import Range, server_ranges, worker_slots
-from optimus_workers.wire.messages import Assume, Halt, Holding, Join, Release, ServerRange, Source, TaskProfile
+from optimus_workers.wire.messages import Assume, Halt, Join, Release
+from optimus_workers.wire.values import Holding, ServerRange, Source, TaskProfile
 
 
 class Attempt:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.journal import Ended, Formed, JournalRecord
-from optimus_workers.wire.messages import TaskProfile, ToTask
+from optimus_workers.wire.messages import ToTask
+from optimus_workers.wire.values import TaskProfile
 
 
 @dataclass(frozen=True, slots=True)

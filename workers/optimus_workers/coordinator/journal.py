@@ -20,7 +20,7 @@ from pathlib import Path
 from optimus_workers.global_batch import GlobalBatch, followed
 from optimus_workers.wire.codec import decode_line, encode_line
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.messages import TaskProfile
+from optimus_workers.wire.values import TaskProfile
 
 JOURNAL_NAME = "journal.jsonl"
 _WRITER = "by"
@@ -77,6 +77,13 @@ class Formed:
 
 
 @dataclass(frozen=True, slots=True)
+class Recounted:
+    """From the first step of `batch` on, steps of the membership count as it says."""
+
+    batch: GlobalBatch
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """The service knows of that epoch."""
 
@@ -96,9 +103,9 @@ class Ended:
     model: str | None = None
 
 
-JournalRecord = Profiled | Forming | Formed | Reported | Ended
+JournalRecord = Profiled | Forming | Formed | Recounted | Reported | Ended
 _KINDS: dict[str, type[JournalRecord | Began]] = {
-    kind.__name__: kind for kind in (Began, Profiled, Forming, Formed, Reported, Ended)
+    kind.__name__: kind for kind in (Began, Profiled, Forming, Formed, Recounted, Reported, Ended)
 }
 
 
@@ -138,6 +145,8 @@ def replay(records: Iterable[JournalRecord]) -> Past:
                 formed[record.epoch] = record
                 if record.batch is not None and record.workers:
                     batches = followed(batches, record.batch)
+            case Recounted():
+                batches = followed(batches, record.batch)
             case Reported():
                 reported.add(record.epoch)
             case Ended():

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from optimus_workers.wire.messages import Address, Hello, Holding, Source, TaskRole
+from optimus_workers.wire.messages import Hello
+from optimus_workers.wire.values import Address, Holding, Source, TaskRole
 
 
 @dataclass(slots=True)

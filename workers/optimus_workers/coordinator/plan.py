@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from optimus_workers.coordinator.elastic import ElasticBounds
 from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.wire.messages import TaskProfile
+from optimus_workers.wire.values import TaskProfile
 
 DEFAULT_CHECKPOINT_SECONDS = 30.0
 DEFAULT_WARMUP_EPOCHS = 5.0
@@ -29,6 +30,8 @@ class JobPlan:
     """Weak scaling: the global batch grows with the workers."""
     warmup_epochs: float = DEFAULT_WARMUP_EPOCHS
     """Weak scaling: how long the learning rate takes to grow with the batch."""
+    elastic: ElasticBounds | None = None
+    """The global batch is set by the service, within these; None: it is not."""
     max_lead: int | None = None
     """Async: tickets that a worker may be ahead of the slowest one; None: no bound."""
 
@@ -43,21 +46,26 @@ class JobPlan:
             max_epochs=convergence.get("max_epochs"),
             is_weak=spec.get("scaling") == "weak",
             warmup_epochs=_given(spec, "warmup_epochs", DEFAULT_WARMUP_EPOCHS),
+            elastic=ElasticBounds.from_spec(spec),
             max_lead=spec.get("max_lead"),
             checkpoint_seconds=float(spec.get("checkpoint_seconds", DEFAULT_CHECKPOINT_SECONDS)),
         )
 
     def last_step(self, profile: TaskProfile, batch: GlobalBatch | None = None) -> int | None:
         """Steps after which the job is done whatever its loss; None: no such limit. `batch`: of the steps from its
-        first one on (None: always the task's). A step of a larger batch counts as so many of the base batch."""
+        first one on (None: always the task's). A step of a larger batch counts as so many of the base batch, of an elastic
+        one as its gain."""
         batch = batch or constant_batch(profile.global_batch_size, profile.micro_batches)
         limits: list[float] = [] if self.max_steps is None else [self.max_steps * profile.global_batch_size]
         if self.max_epochs is not None:
             limits.append(self.max_epochs * profile.n_examples)
         if not limits:
             return None
+        left, each = min(limits) - batch.first_example, float(batch.size)
+        if batch.counted is not None:
+            left, each = min(limits) / batch.base_size - batch.counted, batch.gain
         # Up to the step that completes the last pass; 1e-9 absorbs the rounding of an exact quotient.
-        n_steps = math.ceil((min(limits) - batch.first_example) / batch.size - 1e-9)
+        n_steps = math.ceil(left / each - 1e-9)
         return max(1, batch.first_step + max(0, n_steps))
 
 

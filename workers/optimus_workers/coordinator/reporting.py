@@ -13,7 +13,7 @@ from optimus_workers.coordinator.journal import Ended, Formed
 from optimus_workers.coordinator.plan import steps_per_epoch
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.service_client import ServiceClient
-from optimus_workers.wire.messages import TaskProfile
+from optimus_workers.wire.values import TaskProfile
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from optimus_workers.checkpoint.manifest import Manifest
-from optimus_workers.wire.messages import ShardFile, TaskProfile
+from optimus_workers.wire.values import ShardFile, TaskProfile
 
 
 class Then(StrEnum):

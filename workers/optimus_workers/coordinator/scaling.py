@@ -2,16 +2,17 @@
 
 Strong scaling: not at all. Weak scaling: each worker has the base batch, so the global one is w times as large, and so
 is the learning rate (Goyal et al. 2017): it grows over the warm-up, from the beginning of the job and after each change
-that makes the batch larger; when the batch becomes smaller, it falls at once.
+that makes the batch larger; when the batch becomes smaller, it falls at once. Elastic batches: see `elastic`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optimus_workers.coordinator.elastic import elastic_batch
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.wire.messages import TaskProfile
+from optimus_workers.wire.values import TaskProfile
 
 
 def batch_at(batches: Sequence[GlobalBatch], step: int, profile: TaskProfile) -> GlobalBatch:
@@ -21,14 +22,27 @@ def batch_at(batches: Sequence[GlobalBatch], step: int, profile: TaskProfile) ->
 
 
 def next_batch(
-    plan: JobPlan, profile: TaskProfile, n_workers: int, step: int, batches: Sequence[GlobalBatch]
+    plan: JobPlan,
+    profile: TaskProfile,
+    n_workers: int,
+    step: int,
+    batches: Sequence[GlobalBatch],
+    wanted: int | None = None,
+    noise_scale: float | None = None,
 ) -> GlobalBatch:
-    """The batch of a membership of `n_workers` that goes on from step `step`, with those before it."""
-    position = batch_at(batches, step, profile).position(step)
+    """The batch of a membership of `n_workers` that goes on from step `step`, with those before it.
+
+    Of an elastic batch also: the `wanted` size (None: the one before) and the newest `noise_scale`.
+    """
+    before = batch_at(batches, step, profile)
+    if plan.elastic is not None:
+        size = wanted or before.size
+        return elastic_batch(plan.elastic, n_workers, profile.n_examples, size, step, before, noise_scale)
+    position = before.position(step)
     if not plan.is_weak:
         size, slots = profile.global_batch_size, profile.micro_batches
         return GlobalBatch(size, slots, size, step, position)
-    present = batch_at(batches, step, profile).learning_rate_factor(step)
+    present = before.learning_rate_factor(step)
     grows = n_workers > present and plan.warmup_epochs > 0
     return GlobalBatch(
         size=profile.global_batch_size * n_workers,

@@ -45,7 +45,8 @@ from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, TaskRole, ToTask, Welcome
+from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, ToTask, Welcome
+from optimus_workers.wire.values import TaskRole
 
 log = logging.getLogger(__name__)
 

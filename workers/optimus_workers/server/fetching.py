@@ -15,7 +15,8 @@ from optimus_workers.server.update import n_state_sections
 from optimus_workers.wire.data import NO_RANK, as_bytes, connect, receive_header, receive_into
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FrameType, Header, check_crc
-from optimus_workers.wire.messages import Address, Assume, Source
+from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.values import Address, Source
 
 FETCH_RANGE = struct.Struct("<QQ")
 FETCH_SECONDS = 60.0

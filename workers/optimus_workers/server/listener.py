@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from optimus_workers.server.connection import DataConnection, Service
-from optimus_workers.wire.messages import Address
 from optimus_workers.wire.sockets import listen_locally
+from optimus_workers.wire.values import Address
 
 
 class DataListener:

@@ -37,9 +37,9 @@ from optimus_workers.wire.messages import (
     Saved,
     SaveFailed,
     SnapshotTaken,
-    TaskRole,
 )
 from optimus_workers.wire.sockets import share_of_rate
+from optimus_workers.wire.values import TaskRole
 
 log = logging.getLogger(__name__)
 

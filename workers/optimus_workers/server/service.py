@@ -19,7 +19,7 @@ from optimus_workers.wire.data import NO_RANK, as_bytes
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FLOAT_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import attach_floats
-from optimus_workers.wire.messages import Holding
+from optimus_workers.wire.values import Holding
 
 
 class ShardService:

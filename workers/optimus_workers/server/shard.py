@@ -21,7 +21,8 @@ from optimus_workers.server.update import apply_update, n_state_sections, pieces
 from optimus_workers.wire.compression import check_length
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FLOAT_BYTES, Codec, FrameType, Header
-from optimus_workers.wire.messages import Assume, Holding
+from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.values import Holding
 
 STAGED_SHARES = 1.5
 """What pushes on their way may take, in shares of parameters and optimizer state. With the two versions of the share

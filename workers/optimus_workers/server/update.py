@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from optimus_workers.ranges import Range
-from optimus_workers.wire.messages import UpdateRule
+from optimus_workers.wire.values import UpdateRule
 
 
 def n_state_sections(rule: UpdateRule) -> int:

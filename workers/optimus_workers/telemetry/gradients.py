@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from optimus_workers.wire.messages import TaskProfile
+from optimus_workers.wire.values import TaskProfile
 
 PERIOD = 20
 """Steps from one measurement to the next; what it costs is in docs/training.md."""

@@ -20,7 +20,8 @@ from typing import BinaryIO
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.errors import ConnectionOver, WireError
-from optimus_workers.wire.messages import Address, Challenge, FromTask, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.messages import Challenge, FromTask, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.values import Address
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from optimus_workers.wire import secret
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_header
-from optimus_workers.wire.messages import Address
 from optimus_workers.wire.sockets import Transport, dial, tune
+from optimus_workers.wire.values import Address
 
 NO_RANK = 0xFFFF_FFFF
 """The source of a connection by which a server fetches from another one."""

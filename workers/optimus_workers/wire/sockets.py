@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from enum import StrEnum
 
-from optimus_workers.wire.messages import Address
+from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 5, 2, 3

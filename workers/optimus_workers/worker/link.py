@@ -29,7 +29,7 @@ from optimus_workers.wire.data import (
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES, HEADER_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory, attach_floats
-from optimus_workers.wire.messages import ServerRange
+from optimus_workers.wire.values import ServerRange
 from optimus_workers.worker.buckets import contiguous
 from optimus_workers.worker.compressor import Compressor
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from optimus_workers.parameter_groups import parameter_groups
 from optimus_workers.task import TrainingTask
-from optimus_workers.wire.messages import TaskProfile, UpdateGroup, UpdateRule
+from optimus_workers.wire.values import TaskProfile, UpdateGroup, UpdateRule
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.staging import OnePlace, Staging
 from optimus_workers.worker.user_code import users

@@ -19,8 +19,9 @@ from optimus_workers.wire.data import connect
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory
-from optimus_workers.wire.messages import Address, Join, ServerRange
+from optimus_workers.wire.messages import Join
 from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
+from optimus_workers.wire.values import Address, ServerRange
 from optimus_workers.worker.buckets import Buckets, push_order
 from optimus_workers.worker.compressor import Compressor
 from optimus_workers.worker.link import Link, Outgoing

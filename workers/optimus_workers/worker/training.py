@@ -24,7 +24,6 @@ from optimus_workers.telemetry.samples import Aggregator
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import (
-    Address,
     DataLost,
     Done,
     Evaluate,
@@ -40,6 +39,7 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.sockets import Transport
+from optimus_workers.wire.values import Address
 from optimus_workers.worker.batches import Batches
 from optimus_workers.worker.compressor import make_compressor
 from optimus_workers.worker.compute import Computed, compute_slots, evaluate
