@@ -25,6 +25,8 @@ class Wanted:
     generation: int
     directive: Directive
     tasks: frozenset[str]
+    global_batch: int | None = None
+    """Examples of a step with all of them, if the job's batch is elastic."""
 
 
 @dataclass(frozen=True, slots=True)

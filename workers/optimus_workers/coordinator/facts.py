@@ -79,6 +79,8 @@ class Facts:
         self._n_attempts = 0
         self._gate: Gate = make_gate(plan, (), self.version, None)
         self._losses = LossWindow(steps_per_epoch(past.profile) if past.profile else 1.0)
+        self._noise_scale: float | None = None
+        """Of the gradients, as worker 0 told it last."""
         self._stopped_at: float | None = None
         self._data_lost_at: float | None = None
         self._complaints = Complaints()
@@ -96,6 +98,13 @@ class Facts:
     def _batch_at(self, step: int) -> GlobalBatch | None:
         """The batch of the membership that a step belonged to; None: there is none (async, or nothing known)."""
         return None if self.plan.is_async or self.profile is None else batch_at(self._batches, step, self.profile)
+
+    def _wanted_batch(self, members: Members) -> int | None:
+        """The elastic batch that the service wants of exactly these members; None: no other than there is."""
+        wanted = self.wanted
+        if self.plan.elastic is None or wanted is None or wanted.tasks != members.names:
+            return None
+        return wanted.global_batch
 
     @property
     def _told_version(self) -> int:

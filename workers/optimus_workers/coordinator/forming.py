@@ -99,8 +99,15 @@ class MembershipForming(Checkpointing):
         self._do(*attempt.assumes(cover))
         assert self.profile is not None, "without one no attempt begins"
         if not self.plan.is_async and attempt.members.workers:
-            n_workers = len(attempt.members.workers)
-            attempt.batch = next_batch(self.plan, self.profile, n_workers, attempt.version, self._batches)
+            attempt.batch = next_batch(
+                self.plan,
+                self.profile,
+                len(attempt.members.workers),
+                attempt.version,
+                self._batches,
+                self._wanted_batch(attempt.members),
+                self._noise_scale,
+            )
         self.phase = Phase.ASSUMING
         return True
 
@@ -134,6 +141,8 @@ class MembershipForming(Checkpointing):
         batch = None if self.plan.is_async else attempt.batch
         if batch is not None:
             self._batches = followed(self._batches, batch)
+        if self._cause == "batch" and self._formed is not None and self._formed.workers != attempt.members.workers:
+            self._cause = "rescale"
         self._formed = Formed(
             epoch=attempt.epoch,
             generation=self._generation,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from optimus_workers.coordinator.elastic import recounted
 from optimus_workers.coordinator.events import (
     CheckpointRead,
     Directive,
@@ -35,9 +36,10 @@ from optimus_workers.coordinator.instructions import (
     TellMembership,
     TellProfile,
 )
-from optimus_workers.coordinator.journal import Past, Profiled
+from optimus_workers.coordinator.gate import make_gate
+from optimus_workers.coordinator.journal import Past, Profiled, Recounted
 from optimus_workers.coordinator.losses import LossWindow
-from optimus_workers.coordinator.membership import ConnectedTask
+from optimus_workers.coordinator.membership import ConnectedTask, Members
 from optimus_workers.coordinator.phases import (
     DATA_LOST_SECONDS,
     LINGER_SECONDS,
@@ -47,6 +49,7 @@ from optimus_workers.coordinator.phases import (
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
 from optimus_workers.coordinator.saving import Then
 from optimus_workers.exits import LET_GO, USER_CODE_FAILED
+from optimus_workers.global_batch import followed
 from optimus_workers.wire.messages import (
     Assumed,
     AssumeFailed,
@@ -63,6 +66,7 @@ from optimus_workers.wire.messages import (
     Pong,
     Publish,
     Published,
+    Recount,
     Saved,
     SaveFailed,
     SnapshotTaken,
@@ -210,6 +214,7 @@ class Coordinator(MembershipForming):
         if self.phase is not Phase.TRAINING:
             return
         self._losses.add(message.loss, message.n_examples)
+        self._noise_scale = message.noise_scale or self._noise_scale
         if self._gate.done(name, message.step):
             self._losses.close_step()
             self._complaints.clear()
@@ -249,9 +254,28 @@ class Coordinator(MembershipForming):
         self._dismiss_unwanted()
         stop = self._reason_to_stop()
         if stop is None:
+            self._recount()
             self._do(*(Send(worker, Go(self.epoch, step)) for worker, step in self._gate.tickets()))
             return False
         return self._gate.is_quiet and stop()
+
+    def _recount(self) -> None:
+        """At a step boundary: if the gradients' noise is another by now, so is the worth of an elastic batch."""
+        if self.plan.elastic is None or self._noise_scale is None or not self._gate.is_quiet or not self._batches:
+            return
+        batch = recounted(self._batches[-1], self.version, self._noise_scale)
+        if batch is None:
+            return
+        assert self.profile is not None, "somebody trains"
+        self._batches = followed(self._batches, batch)
+        self._do(Append(Recounted(batch)))
+        self._do(*(Send(worker, Recount(self.epoch, batch)) for worker in self.members.workers))
+        last_step = self.plan.last_step(self.profile, batch)
+        self._gate = make_gate(self.plan, self.members.workers, self.version, last_step)
+
+    def _begin_batch(self, members: Members) -> bool:
+        self._cause = "batch"
+        return self._begin_attempt(members)
 
     def _reason_to_stop(self) -> Callable[[], bool] | None:
         """What to do at the next step boundary other than the next step; None: nothing."""
@@ -264,6 +288,9 @@ class Coordinator(MembershipForming):
             return lambda: self._begin_saving(Then.EVACUATE)
         if members != self.members and (self.members.names - members.names or not self._still_waits(members)):
             return lambda: self._begin_attempt(members)
+        batch = self._wanted_batch(members) if members == self.members else None
+        if batch is not None and batch != self._batches[-1].size:
+            return lambda: self._begin_batch(members)
         if self._now >= self._save_at and self._saving is None:
             return lambda: self._begin_saving(Then.TRAIN)
         return None

@@ -108,7 +108,7 @@ def membership_body(formed: Formed) -> dict[str, Any]:
         "pause_seconds": formed.pause_seconds,
         "lost_steps": formed.lost_steps,
         "message": formed.message,
-    }
+    } | ({"global_batch": formed.batch.size} if formed.batch is not None and formed.batch.is_elastic else {})
 
 
 def result_body(ended: Ended) -> dict[str, Any]:

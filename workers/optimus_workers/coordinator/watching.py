@@ -42,6 +42,9 @@ def parse_wanted(body: dict[str, Any]) -> Wanted:
     """A `WantedBody`. Raises `ValueError` when it is not one."""
     try:
         tasks = frozenset(str(task["name"]) for task in body["tasks"])
-        return Wanted(int(body["generation"]), Directive(body["directive"]), tasks)
+        batch = body.get("global_batch")
+        return Wanted(
+            int(body["generation"]), Directive(body["directive"]), tasks, None if batch is None else int(batch)
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a wanted membership: {error!r}") from error

@@ -5,7 +5,8 @@ With mean gradients g of b and of B examples, E|g|² = |G|² + tr(Σ)/b and like
     |G|² ≈ (B·|g_B|² − b·|g_b|²) / (B − b)        tr(Σ) ≈ (|g_b|² − |g_B|²) / (1/b − 1/B)
 
 are unbiased; each is averaged over steps before their quotient, the noise scale in examples, is taken (McCandlish et
-al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Here b is one micro-batch and B the global batch.
+al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Here B is the global batch, and b one micro-batch, or
+among several workers of an all-reduce job one worker's share.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from optimus_workers.wire.values import TaskProfile
 
 PERIOD = 20
 """Steps from one measurement to the next; what it costs is in docs/training.md."""
+ELASTIC_PERIOD = 10
+"""... of a job with an elastic batch, which depends on them ..."""
+ELASTIC_LEAST = 5
+"""... and so many of its measurements make the first figure: one alone errs by a factor."""
 DECAY = 0.95
 """Of the moving averages, per measurement."""
 
@@ -24,9 +29,11 @@ DECAY = 0.95
 class GradientStatistics:
     """Of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
 
-    def __init__(self, period: int) -> None:
-        """`period`: in steps; 0: nothing is ever measured."""
+    def __init__(self, period: int, least: int = 1) -> None:
+        """`period`: in steps; 0: nothing is ever measured. `least`: measurements before there are figures."""
         self._period = period
+        self._least = least
+        self._n_measured = 0
         self._small: tuple[int, float] | None = None
         self._share: tuple[int, float] | None = None
         self._weight = 0.0
@@ -36,14 +43,24 @@ class GradientStatistics:
     @property
     def figures(self) -> dict[str, float] | None:
         """Moving averages of the estimates, which may be negative while noise hides them; None: none yet."""
-        if not self._weight:
+        if not self._weight or self._n_measured < self._least:
             return None
         return {"square": self._square / self._weight, "variance": self._variance / self._weight}
 
+    @property
+    def noise_scale(self) -> float | None:
+        """tr(Σ)/|G|² in examples; None: not known, or noise hides it."""
+        square, variance = (self.figures or {}).get("square", 0.0), (self.figures or {}).get("variance", 0.0)
+        scale = variance / square if square > 0 and variance > 0 else math.inf
+        return scale if math.isfinite(scale) else None
+
+    def measures(self, step: int) -> bool:
+        """Whether this step is one of those that are measured."""
+        return self._period > 0 and step % self._period == 0
+
     def begin(self, step: int, n_examples: int, weight: float) -> None:
-        """The first micro-batch of a step is going to be computed: its examples, its share of the batch."""
-        measures = self._period > 0 and step % self._period == 0 and weight > 0
-        self._share = (n_examples, weight) if measures else None
+        """The small batch of a step is going to be computed: its examples, its share of the batch."""
+        self._share = (n_examples, weight) if self.measures(step) and weight > 0 else None
         self._small = None
 
     def slot_done(self, square_of: Callable[[], float]) -> None:
@@ -61,6 +78,7 @@ class GradientStatistics:
         square = (batch_size * large_square - n_examples * small_square) / (batch_size - n_examples)
         variance = (small_square - large_square) / (1 / n_examples - 1 / batch_size)
         if math.isfinite(square) and math.isfinite(variance):
+            self._n_measured += 1
             self._weight = DECAY * self._weight + 1 - DECAY
             self._square = DECAY * self._square + (1 - DECAY) * square
             self._variance = DECAY * self._variance + (1 - DECAY) * variance

@@ -27,7 +27,9 @@ class Record:
     step: int
     """Steps of the job completed at the end of this one, in steps of the base batch (see `global_batch`)."""
     n_steps: int = 1
-    """Those of this one: more than 1 with weak scaling."""
+    """Those of this one: more than 1 with weak scaling and with an elastic batch."""
+    global_batch: int | None = None
+    """Examples of this step over all workers, if the job's batch is elastic."""
     data_epoch: float
     """Passes over the data so far."""
     loss: float
@@ -115,6 +117,8 @@ def _sample(records: list[Record], sequence: int) -> Sample:
         "loss": json_number(_mean_loss(records)),
         "staleness": _mean(record.staleness for record in records if record.staleness is not None),
     }
+    if last.global_batch is not None:
+        sample |= {"global_batch": last.global_batch, "updates": len(records)}
     if last.gradients is not None:
         sample["gradients"] = dict(last.gradients)
     if last.metrics is not None:
