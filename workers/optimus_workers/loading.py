@@ -33,9 +33,10 @@ def load_task(
 
 def load_job_task(spec: Mapping[str, Any]) -> TrainingTask:
     """The task of a job with what the job says in place of the task's own values. `spec`: the submitted `JobSpecBody`
-    as plain values. Raises `TaskError`, as `load_task` does."""
+    as plain values; an elastic batch begins with the smallest. Raises `TaskError`, as `load_task` does."""
     task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
-    task = task.with_global_batch_size(spec.get("global_batch_size"))
+    elastic = spec.get("elastic_batch")
+    task = task.with_global_batch_size(spec.get("global_batch_size") if elastic is None else elastic["minimum"])
     return task.with_max_gradient_norm(spec.get("max_gradient_norm"))
 
 

@@ -57,6 +57,8 @@ class SharedGradients:
         self._n_slots_left = 0
         self.ready_at = 0.0
         """When the gradients of the step were complete here, `time.perf_counter`."""
+        self._squares: list[Tensor] | None = None
+        """|gradient|² of this member's buckets, in a step that is measured."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._hook = make_hook(compression)
         self._ddp = DistributedDataParallel(
@@ -64,9 +66,14 @@ class SharedGradients:
         )
         self._ddp.register_comm_hook(None, lambda _, bucket: self._bucket_is_ready(bucket))
 
-    def begin(self, n_slots: int) -> None:
-        """A step of so many slots begins."""
+    def begin(self, n_slots: int, *, measures: bool = False) -> None:
+        """A step of so many slots begins; `measures`: `local_square` is asked for afterwards."""
         self._n_slots_left = n_slots
+        self._squares = [] if measures else None
+
+    def local_square(self) -> float:
+        """|the sum of this member's own slots' gradients|² of the step at hand."""
+        return sum(float(square) for square in self._squares or ())
 
     def loss(self, _: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a slot's batch."""
@@ -83,6 +90,9 @@ class SharedGradients:
         if bucket.is_last():
             self.ready_at = time.perf_counter()
             self._on_ready()
+        if self._squares is not None:
+            own = bucket.buffer()
+            self._squares.append(torch.dot(own, own))  # before the sum is written there
         return self._hook(bucket)
 
     def close(self) -> None:

@@ -61,9 +61,18 @@ class GroupSession(Session):
         self._gradients = SharedGradients(self._flat.model, task.loss, self._compression, on_ready)
         return replace(task, loss=self._gradients.loss)
 
-    def begin_step(self, n_slots: int) -> None:
+    @property
+    def is_alone(self) -> bool:
+        return self._members is None
+
+    def begin_step(self, n_slots: int, *, measures: bool) -> None:
+        """`measures`: `local_square` is asked for afterwards."""
         if self._gradients is not None:
-            self._gradients.begin(n_slots)
+            self._gradients.begin(n_slots, measures=measures)
+
+    def local_square(self) -> float:
+        """|the part of the gradient that is of this member's own slots|²."""
+        return self._gradients.local_square() if self._gradients is not None else 0.0
 
     def finish_step(self, computed: Computed) -> Exchanged:
         """After all slots: until gradients and buffers of all members are in `flat.push`. Raises `ConnectionOver`."""

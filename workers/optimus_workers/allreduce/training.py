@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -20,6 +20,7 @@ from optimus_workers.ranges import block_floats, server_ranges
 from optimus_workers.server.fetching import collect
 from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import apply_update, n_state_sections, pieces
+from optimus_workers.telemetry.gradients import ELASTIC_LEAST, GradientStatistics
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.memory import private_floats
@@ -38,11 +39,12 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.values import Address, Holding
+from optimus_workers.worker.batches import Slot
 from optimus_workers.worker.compute import Computed, compute_slots
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.session import Exchanged
 from optimus_workers.worker.staging import Staging, stage
-from optimus_workers.worker.training import Answer, Training
+from optimus_workers.worker.training import TELLING_RANK, Answer, Training
 from optimus_workers.worker.user_code import UserCodeFailed, users
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,9 @@ class GroupTraining(Training):
             *(private_floats(floats).to(self._flat.device) for _ in range(n_states)),
         ]
         self._shared_task = self._task
+        least = ELASTIC_LEAST if environment.spec.get("elastic_batch") is not None else 1
+        # Every member can measure, so whoever becomes the one that tells has figures already.
+        self._gradients = GradientStatistics(self.profile.gradient_period, least)
         self._is_waiting = False
         self._held: Holding | None = None
         """What the sections are a state of; None: of nothing whole."""
@@ -148,10 +153,12 @@ class GroupTraining(Training):
             return
         started_at = time.perf_counter()
         computed, exchanged = self._compute_and_share(session, go.step)
+        self._measure(session, go.step)
         self._update(self._steps.learning_rate(session.join, go.step), held.version)
         self._held = Holding(go.epoch, go.step + 1, held.first, held.end)
         self.newest_version = exchanged.version = go.step + 1
-        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
+        noise = self._gradients.noise_scale if session.join.rank == TELLING_RANK else None
+        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples, noise))
         self._record(session.join, go.step, computed, exchanged, time.perf_counter() - started_at, None)
 
     def _compute_and_share(self, session: GroupSession, step: int) -> tuple[Computed, Exchanged]:
@@ -159,7 +166,8 @@ class GroupTraining(Training):
 
         slots = self._steps.slots(session.join, step)
         self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
-        session.begin_step(len(slots))
+        session.begin_step(len(slots), measures=self._gradients.measures(step))
+        self._begin_measuring(session, step, slots)
         self._is_waiting = False
         self._watchdog.begin()
         try:
@@ -182,6 +190,20 @@ class GroupTraining(Training):
         finally:
             self._watchdog.end()
 
+    def _begin_measuring(self, session: GroupSession, step: int, slots: Sequence[Slot]) -> None:
+        """The small batch is this worker's share; of a worker alone, its first slot."""
+        small = slots[:1] if session.is_alone else slots
+        self._gradients.begin(step, sum(len(slot.indices) for slot in small), sum(slot.weight for slot in small))
+
+    def _measure(self, session: GroupSession, step: int) -> None:
+        """Once the sum is there, and before it is clipped."""
+        if not self._gradients.measures(step):
+            return
+        if not session.is_alone:
+            self._gradients.slot_done(session.local_square)
+        gradient = self._flat.push[: self._flat.parameter_floats]
+        self._gradients.step_done(float(torch.dot(gradient, gradient)), self._steps.batch(session.join).size)
+
     def _gradients_are_ready(self) -> None:
         """From here on it is up to the others: they may take their time without this worker being hung."""
         self._watchdog.sign()
@@ -191,6 +213,9 @@ class GroupTraining(Training):
     def _after_slot(self) -> None:
         if not self._is_waiting:
             self._watchdog.sign()
+        session = self._session
+        if isinstance(session, GroupSession) and session.is_alone:
+            self._gradients.slot_done(self._square)
         self._pacer.pace()
         self._inbox.check()
 

@@ -1,6 +1,7 @@
 """Elastic batches: how the steps of a batch that the scheduler chose are cut, counted and weighed. Pure.
 
-With the noise scale N = tr(Σ)/|G|² of the gradients (`telemetry.gradients`), in examples, a step with B examples is worth
+With the noise scale N = tr(Σ)/|G|² of the gradients (`telemetry.gradients`), in examples, a step with B examples is
+worth
 
     gain(B) = (1 + N/M) / (1 + N/B)
 
@@ -57,7 +58,13 @@ def gain(size: int, smallest: int, noise_scale: float) -> float:
 
 
 def elastic_batch(
-    bounds: ElasticBounds, n_workers: int, n_examples: int, size: int, step: int, before: GlobalBatch, noise: float | None
+    bounds: ElasticBounds,
+    n_workers: int,
+    n_examples: int,
+    size: int,
+    step: int,
+    before: GlobalBatch,
+    noise: float | None,
 ) -> GlobalBatch:
     """The batch of `size` from `step` on, after steps with the batch `before`.
 

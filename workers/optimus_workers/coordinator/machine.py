@@ -28,6 +28,7 @@ from optimus_workers.coordinator.events import (
     WantedArrived,
 )
 from optimus_workers.coordinator.forming import MembershipForming
+from optimus_workers.coordinator.gate import make_gate
 from optimus_workers.coordinator.instructions import (
     Append,
     Instruction,
@@ -36,7 +37,6 @@ from optimus_workers.coordinator.instructions import (
     TellMembership,
     TellProfile,
 )
-from optimus_workers.coordinator.gate import make_gate
 from optimus_workers.coordinator.journal import Past, Profiled, Recounted
 from optimus_workers.coordinator.losses import LossWindow
 from optimus_workers.coordinator.membership import ConnectedTask, Members

@@ -53,8 +53,8 @@ class JobPlan:
 
     def last_step(self, profile: TaskProfile, batch: GlobalBatch | None = None) -> int | None:
         """Steps after which the job is done whatever its loss; None: no such limit. `batch`: of the steps from its
-        first one on (None: always the task's). A step of a larger batch counts as so many of the base batch, of an elastic
-        one as its gain."""
+        first one on (None: always the task's). A step of a larger batch counts as so many of the base batch, of an
+        elastic one as its gain."""
         batch = batch or constant_batch(profile.global_batch_size, profile.micro_batches)
         limits: list[float] = [] if self.max_steps is None else [self.max_steps * profile.global_batch_size]
         if self.max_epochs is not None:

@@ -5,14 +5,15 @@ With mean gradients g of b and of B examples, E|g|² = |G|² + tr(Σ)/b and like
     |G|² ≈ (B·|g_B|² − b·|g_b|²) / (B − b)        tr(Σ) ≈ (|g_b|² − |g_B|²) / (1/b − 1/B)
 
 are unbiased; each is averaged over steps before their quotient, the noise scale in examples, is taken (McCandlish et
-al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Here B is the global batch, and b one micro-batch, or
-among several workers of an all-reduce job one worker's share.
+al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Here B is the global batch, and b one micro-batch,
+or among several workers of an all-reduce job one worker's share.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from optimus_workers.wire.values import TaskProfile
 
@@ -82,6 +83,13 @@ class GradientStatistics:
             self._weight = DECAY * self._weight + 1 - DECAY
             self._square = DECAY * self._square + (1 - DECAY) * square
             self._variance = DECAY * self._variance + (1 - DECAY) * variance
+
+
+def period_of_spec(spec: Mapping[str, Any]) -> int:
+    """Of a `JobSpecBody`'s JSON: an elastic batch is chosen by what is measured."""
+    if spec.get("elastic_batch") is not None:
+        return ELASTIC_PERIOD
+    return PERIOD if spec.get("gradient_statistics") else 0
 
 
 def period_of(profile: TaskProfile, *, is_async: bool, rank: int) -> int:

@@ -17,7 +17,7 @@ import torch
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, USER_CODE_FAILED
 from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
-from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave
+from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave, Recount
 from optimus_workers.wire.values import TaskProfile, TaskRole
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.training import Answer, Training
@@ -121,6 +121,8 @@ class _Worker:
                     training.transfer(partial(training.join, message))
                 case Go():
                     training.transfer(partial(training.step, message))
+                case Recount():
+                    training.recount(message)
                 case Evaluate():
                     training.evaluate(message)
                 case _:

@@ -4,10 +4,12 @@ told of each."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.task import TrainingTask
 from optimus_workers.telemetry import Record
+from optimus_workers.telemetry.gradients import ELASTIC_PERIOD
 from optimus_workers.wire.messages import Join
 from optimus_workers.worker.batches import Slot
 from optimus_workers.worker.compute import Computed, async_slots, sync_slots
@@ -27,9 +29,13 @@ class Steps:
         return join.batch or constant_batch(self._task.global_batch_size, self._task.micro_batches)
 
     def slots(self, join: Join, step: int) -> list[Slot]:
-        """What this worker computes in a step."""
+        """What this worker computes in a step. Where the noise of an elastic batch's gradient is measured, it is two
+        pieces at least: one does not tell it."""
         if join.is_async:
             return async_slots(self._task, self._seed, step)
+        batch = join.batch
+        if batch is not None and batch.is_elastic and batch.slots == 1 and step % ELASTIC_PERIOD == 0:
+            return sync_slots(self._task, self._seed, step, 0, 2, replace(batch, slots=2))
         return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot, join.batch)
 
     def slots_ahead(self, join: Join, step: int, slots: list[Slot]) -> list[Slot]:
@@ -47,7 +53,7 @@ class Steps:
     def learning_rate(self, join: Join, step: int) -> float:
         """Of a step, the batch's factor included. Raises `UserCodeFailed`."""
         batch = self.batch(join)
-        rate = users(lambda: self._task.learning_rate(batch.told_step(step), batch.position(step)))
+        rate = users(lambda: self._task.learning_rate(batch.told_step(step), batch.told_examples(step)))
         return rate * batch.learning_rate_factor(step)
 
     def record(
@@ -72,6 +78,7 @@ class Steps:
             at=time.time(),
             step=batch.told_step(completed),
             n_steps=batch.told_step(completed) - batch.told_step(completed - 1),
+            global_batch=batch.size if batch.is_elastic else None,
             data_epoch=self.data_epoch(join, completed),
             loss=computed.loss,
             n_examples=computed.n_examples,

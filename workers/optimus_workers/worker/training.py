@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,7 +20,7 @@ from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import block_floats
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry import Telemetry
-from optimus_workers.telemetry.gradients import PERIOD, GradientStatistics, period_of
+from optimus_workers.telemetry.gradients import GradientStatistics, period_of, period_of_spec
 from optimus_workers.telemetry.samples import Aggregator
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
@@ -34,6 +35,7 @@ from optimus_workers.wire.messages import (
     Join,
     Joined,
     Publish,
+    Recount,
     Saved,
     SaveFailed,
     SnapshotTaken,
@@ -59,6 +61,8 @@ from optimus_workers.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
+TELLING_RANK = 0
+"""Of the worker whose figures of the gradients count."""
 TELEMETRY_SECONDS = 5.0
 """How long a worker that was let go stays for its last samples."""
 
@@ -101,8 +105,7 @@ class Training:
         self._compute_options.prepare_model(self._flat.model)
         self._batches = Batches(self._task, device, prefetcher)
         self._hooks = GradientHooks(self._flat.trained)
-        period = PERIOD if environment.spec.get("gradient_statistics") else 0
-        self.profile = task_profile(self._task, self._flat, groups, period)
+        self.profile = task_profile(self._task, self._flat, groups, period_of_spec(environment.spec))
         self._gradients = GradientStatistics(0)
         self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
 
@@ -178,6 +181,12 @@ class Training:
         self.newest_version = max(self.newest_version, join.version)
         self._evaluations.begin(self._steps.data_epoch(join, join.version))
         self._send(Joined(join.epoch))
+
+    def recount(self, message: Recount) -> None:
+        """Count the steps from now on as this batch says."""
+        session = self._session
+        if session is not None and session.join.epoch == message.epoch:
+            session.join = replace(session.join, batch=message.batch)
 
     def _restore_initial(self) -> None:
         """The parameters that training begins with, however far this process has trained before."""
@@ -269,7 +278,8 @@ class Training:
     ) -> None:
         # Async: the job's steps, not this ticket's number, which may be ahead of others still at work.
         completed = exchanged.version if join.is_async else step + 1
-        figures, metrics = self._gradients.figures, self._metrics(join, completed)
+        figures = self._gradients.figures if join.rank == TELLING_RANK else None
+        metrics = self._metrics(join, completed)
         record = self._steps.record(
             join, completed, computed, exchanged, seconds, staleness=staleness, gradients=figures, metrics=metrics
         )
