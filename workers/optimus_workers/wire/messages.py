@@ -284,7 +284,19 @@ class Kinds:
     to_task: ClassVar[dict[str, type[ToTask]]] = {
         kind.__name__: kind
         for kind in (
-            Challenge, Welcome, Ping, Halt, Assume, Release, Join, Go, Recount, Save, Evaluate, Published, Exit,
+            Challenge,
+            Welcome,
+            Ping,
+            Halt,
+            Assume,
+            Release,
+            Join,
+            Go,
+            Recount,
+            Save,
+            Evaluate,
+            Published,
+            Exit,
         )
     }
     from_task: ClassVar[dict[str, type[FromTask]]] = {
