@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
+from tests.cli import builders
+from tests.cli.conftest import Answer, Optimus, ScriptedService
 
 from optimus_cli import bodies
 from optimus_service.api import schemas
@@ -52,6 +56,55 @@ PAIRS: list[tuple[Any, type[BaseModel]]] = [
 @pytest.mark.parametrize(("read", "answered"), PAIRS, ids=[answered.__name__ for _, answered in PAIRS])
 def test_bodies_have_the_services_fields(read: Any, answered: type[BaseModel]) -> None:
     assert set(read.__annotations__) == set(answered.model_fields)
+
+
+FLAGS = """
+    --task a:b --name n --set x=1 --project p --batch-size 8 --mode sync --architecture ps --scaling weak
+    --warmup-epochs 2 --max-gradient-norm 1 --compression topk --compression-keep 0.1 --gradient-statistics --seed 3
+    --device cpu --precision bf16 --compile --deterministic --no-overlap --hang-seconds 90
+    --loss-decrease 0.01 --relative-to maximum --patience-epochs 2 --target-loss 0.5 --max-epochs 9 --max-steps 90
+    --max-seconds 900 --target-metric accuracy>=0.9 --max-cost 3 --evaluate-epochs 2
+    --workers-min 1 --workers-max 2 --worker-cpu 1 --worker-memory 1Gi --worker-gpus 1 --gpu-types a100
+    --servers-min 1 --servers-max 2 --server-cpu 1 --server-memory 1Gi
+    --priority 2 --deadline-seconds 900 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here
+    --working-directory / --env A=1
+"""
+INSTEAD = {
+    "deadline": "--deadline, the same as a date",
+    "convergence.target_metric.at_most": "--target-metric with <=",
+    "convergence.target_metric.best": "files only",
+    "servers.resources.gpus": "files only: servers use none",
+}
+
+
+def test_every_field_of_a_specification_has_a_flag(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    done = optimus("submit", *shlex.split(FLAGS), "--url", scripted.url)
+    assert done.exit_code == 0, done.stderr
+    sent = scripted.requests[-1].body
+    schemas.JobSpecBody.model_validate(sent)
+    assert set(_given(sent)) == set(_fields(schemas.JobSpecBody)) - INSTEAD.keys()
+    booleans = {name for name, field in schemas.JobSpecBody.model_fields.items() if field.annotation is bool}
+    assert {name for name in booleans if sent[name]} == booleans - {"overlap"}
+
+
+def _given(sent: Mapping[str, Any]) -> Iterator[str]:
+    """Dotted names of what a document sets, down to what is no body of fields."""
+    for name, value in sent.items():
+        if isinstance(value, dict) and name not in ("task_args", "environment"):
+            yield from (f"{name}.{inner}" for inner in _given(value))
+        else:
+            yield name
+
+
+def _fields(body: type[BaseModel]) -> Iterator[str]:
+    for name, field in body.model_fields.items():
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        inner = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
+        if inner is None:
+            yield name
+        else:
+            yield from (f"{name}.{each}" for each in _fields(inner))
 
 
 def test_the_command_line_needs_its_own_extra_only() -> None:

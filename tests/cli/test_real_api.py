@@ -104,6 +104,17 @@ def test_the_same_key_gives_the_same_job(connected: Optimus) -> None:
     assert "key" in other.stderr
 
 
+def test_flags_reach_the_job(connected: Optimus) -> None:
+    flags = ["--architecture", "allreduce", "--compression", "powersgd", "--no-overlap", "--workers-max", "2"]
+    job = json.loads(connected("submit", "--task", "pkg.net:net", "--name", "ring", *flags, "--json").stdout)
+    spec = job["spec"]
+    assert (spec["architecture"], spec["compression"], spec["overlap"]) == ("allreduce", "powersgd", False)
+    assert (spec["servers"]["min"], spec["servers"]["max"]) == (0, 0)
+    refused = connected("submit", "--task", "pkg.net:net", "--architecture", "allreduce", "--servers-max", "2")
+    assert refused.exit_code == 2
+    assert "an all-reduce job has no servers" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [

@@ -18,6 +18,8 @@ from optimus_cli.specification import Flag, Specification, assemble, parse_assig
 
 CONVERGENCE = "Convergence (the first that holds ends the job)"
 SIZE = "Size and resources"
+TRAINING = "How it trains (docs/training.md)"
+COMPUTING = "How workers compute"
 
 
 # Long, because typer wants a parameter per flag; it only says which flag sets which field.
@@ -29,10 +31,75 @@ def submit(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An argument of the task; repeatable.")
     ] = None,
     project: Annotated[str | None, typer.Option(help="Whom the job belongs to.")] = None,
-    mode: Annotated[Literal["sync", "async"] | None, typer.Option(help="How updates are combined.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Global batch size; default: the task's.")] = None,
+    mode: Annotated[
+        Literal["sync", "async"] | None, typer.Option(help="How updates are combined.", rich_help_panel=TRAINING)
+    ] = None,
+    architecture: Annotated[
+        Literal["ps", "allreduce"] | None,
+        typer.Option(help="Parameter servers, or workers that sum among themselves.", rich_help_panel=TRAINING),
+    ] = None,
+    scaling: Annotated[
+        Literal["strong", "weak"] | None,
+        typer.Option(help="weak: the batch grows with the workers.", rich_help_panel=TRAINING),
+    ] = None,
+    warmup_epochs: Annotated[
+        float | None, typer.Option(help="Of the learning rate, with --scaling weak.", rich_help_panel=TRAINING)
+    ] = None,
+    max_gradient_norm: Annotated[
+        float | None, typer.Option(help="Clip gradients to this norm; default: the task's.", rich_help_panel=TRAINING)
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            help="Of gradients on the wire: none, fp16, bf16; to servers also int8, topk; among workers also powersgd.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    compression_keep: Annotated[
+        float | None, typer.Option(help="Fraction of values that topk sends.", rich_help_panel=TRAINING)
+    ] = None,
+    gradient_statistics: Annotated[
+        bool | None,
+        typer.Option(
+            "--gradient-statistics/--no-gradient-statistics",
+            help="Measure the noise scale of the gradients.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(rich_help_panel=TRAINING)] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="What they use.", rich_help_panel=COMPUTING)
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "bf16"] | None, typer.Option(help="Of forward passes.", rich_help_panel=COMPUTING)
+    ] = None,
+    compile_model: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="With torch.compile.", rich_help_panel=COMPUTING),
+    ] = None,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option(
+            "--deterministic/--no-deterministic", help="The same numbers each time.", rich_help_panel=COMPUTING
+        ),
+    ] = None,
+    overlap: Annotated[
+        bool | None,
+        typer.Option(
+            "--overlap/--no-overlap", help="Push during the backward pass (the default).", rich_help_panel=COMPUTING
+        ),
+    ] = None,
+    hang_seconds: Annotated[
+        float | None,
+        typer.Option(help="Replace a worker that takes longer for a micro-batch.", rich_help_panel=COMPUTING),
+    ] = None,
     loss_decrease: Annotated[
         float | None, typer.Option(help="Smallest loss decrease per epoch (0.01: 1 %).", rich_help_panel=CONVERGENCE)
+    ] = None,
+    relative_to: Annotated[
+        Literal["previous", "maximum"] | None,
+        typer.Option(help="What --loss-decrease is a fraction of.", rich_help_panel=CONVERGENCE),
     ] = None,
     patience_epochs: Annotated[
         int | None, typer.Option(help="Epochs in a row for --loss-decrease.", rich_help_panel=CONVERGENCE)
@@ -55,9 +122,6 @@ def submit(
     evaluate_epochs: Annotated[
         float | None, typer.Option(help="Evaluate every so many epochs.", rich_help_panel=CONVERGENCE)
     ] = None,
-    compression: Annotated[
-        str | None, typer.Option(help="Of gradients on the wire: none, fp16, bf16, int8 or topk.")
-    ] = None,
     workers_min: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
     workers_max: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
     servers_min: Annotated[int | None, typer.Option(rich_help_panel=SIZE)] = None,
@@ -76,8 +140,10 @@ def submit(
         str | None, typer.Option(metavar="MOMENT", help="When it should be done, such as 2026-12-24T18:00:00Z.")
     ] = None,
     deadline_seconds: Annotated[float | None, typer.Option(help="The same, counted from the submission.")] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Checkpoint period.")] = None,
+    checkpoint_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where checkpoints go, such as s3://bucket/checkpoints.")
+    ] = None,
     working_directory: Annotated[
         Path | None,
         typer.Option(
@@ -109,9 +175,24 @@ def submit(
         Flag("--task", ("task",), task),
         Flag("--set", ("task_args",), parse_assignments("--set", settings or [], typed=True)),
         Flag("--project", ("project",), project),
-        Flag("--mode", ("mode",), mode),
         Flag("--batch-size", ("global_batch_size",), batch_size),
+        Flag("--mode", ("mode",), mode),
+        Flag("--architecture", ("architecture",), architecture),
+        Flag("--scaling", ("scaling",), scaling),
+        Flag("--warmup-epochs", ("warmup_epochs",), warmup_epochs),
+        Flag("--max-gradient-norm", ("max_gradient_norm",), max_gradient_norm),
+        Flag("--compression", ("compression",), compression),
+        Flag("--compression-keep", ("compression_keep",), compression_keep),
+        Flag("--gradient-statistics", ("gradient_statistics",), gradient_statistics),
+        Flag("--seed", ("seed",), seed),
+        Flag("--device", ("device",), device),
+        Flag("--precision", ("precision",), precision),
+        Flag("--compile", ("compile",), compile_model),
+        Flag("--deterministic", ("deterministic",), deterministic),
+        Flag("--overlap", ("overlap",), overlap),
+        Flag("--hang-seconds", ("hang_seconds",), hang_seconds),
         Flag("--loss-decrease", ("convergence", "loss_decrease", "below"), loss_decrease),
+        Flag("--relative-to", ("convergence", "loss_decrease", "relative_to"), relative_to),
         Flag("--patience-epochs", ("convergence", "loss_decrease", "patience_epochs"), patience_epochs),
         Flag("--target-loss", ("convergence", "target_loss"), target_loss),
         Flag("--max-epochs", ("convergence", "max_epochs"), max_epochs),
@@ -120,7 +201,6 @@ def submit(
         Flag("--target-metric", ("convergence", "target_metric"), parse_target("--target-metric", target_metric)),
         Flag("--max-cost", ("convergence", "max_cost"), max_cost),
         Flag("--evaluate-epochs", ("evaluate_epochs",), evaluate_epochs),
-        Flag("--compression", ("compression",), compression),
         Flag("--workers-min", ("workers", "min"), workers_min),
         Flag("--workers-max", ("workers", "max"), workers_max),
         Flag("--servers-min", ("servers", "min"), servers_min),
@@ -134,8 +214,8 @@ def submit(
         Flag("--priority", ("priority",), priority),
         Flag("--deadline", ("deadline",), deadline),
         Flag("--deadline-seconds", ("deadline_seconds",), deadline_seconds),
-        Flag("--seed", ("seed",), seed),
         Flag("--checkpoint-seconds", ("checkpoint_seconds",), checkpoint_seconds),
+        Flag("--checkpoint-url", ("checkpoint_url",), checkpoint_url),
         Flag("--working-directory", ("working_directory",), working_directory and str(working_directory)),
         Flag("--env", ("environment",), parse_assignments("--env", environment or [], typed=False)),
     ]
