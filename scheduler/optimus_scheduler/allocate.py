@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from optimus_scheduler.asking import request_for
 from optimus_scheduler.constraints.sharing_out import share_out
-from optimus_scheduler.memory import Held
+from optimus_scheduler.memory import Memory
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placer, Post, Request
+from optimus_scheduler.place import Placer
 from optimus_scheduler.policies.base import Contest, Grant, Policy
+from optimus_scheduler.requests import Held
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
-    NOTHING,
-    Allocation,
-    Architecture,
-    Directive,
-    Reason,
-    Resources,
-    Role,
-    Snapshot,
-)
-
-_DOUBLED = 2
-"""A job that grows so many times will not fit beside the tasks that it has."""
+from optimus_scheduler.types import NOTHING, Directive, Reason, Resources, Role, Snapshot
 
 
 def allocate(
-    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, placer: Placer
+    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, memory: Memory
 ) -> dict[str, Grant]:
     """A grant for every job.
 
@@ -36,7 +26,7 @@ def allocate(
     grants: dict[str, Grant] = {}
     contenders: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, held), Resources()
-    feasible = _Feasibility(snapshot, policy, placer)
+    feasible = _Feasibility(snapshot, policy, memory.placer)
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
@@ -47,7 +37,7 @@ def allocate(
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
-    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving)
+    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving, memory.kept)
     finishing = [outlook for outlook in outlooks if outlook.id in grants and not grants[outlook.id].allocation.is_empty]
     now, quotas = snapshot.now, snapshot.quotas
     return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
@@ -88,30 +78,3 @@ def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
     left = capacity - leaving
     gpus = {kind: max(count, 0) for kind, count in left.gpus.items()}
     return Resources(max(left.cpu, 0.0), max(left.memory_bytes, 0), gpus)
-
-
-def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str], policy: Policy) -> Request:
-    """What is to be placed so that the job has `allocation`."""
-    stays = allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held))
-    return Request(
-        job_id=outlook.id,
-        worker=outlook.job.spec.worker.resources,
-        server=outlook.job.spec.server.resources,
-        allocation=allocation,
-        minimum=outlook.minimum,
-        held=held if stays else {},
-        before={} if stays else held,
-    )
-
-
-def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str]) -> bool:
-    """Whether a job that changes its size keeps its tasks where they are, and only looks for what is missing.
-
-    Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
-    So may jobs that are on several nodes, or are going to be: what was added task by task, wherever there was room,
-    sends more between nodes than it has to.
-    """
-    if outlook.job.spec.architecture is Architecture.ALLREDUCE:
-        return False
-    tasks, before = (size.workers + size.servers for size in (allocation, outlook.present))
-    return len(set(held.values())) <= 1 and tasks < _DOUBLED * before

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from operator import attrgetter
 
-from optimus_scheduler.allocate import allocate, request_for
+from optimus_scheduler.allocate import allocate
 from optimus_scheduler.batches import batch_for
 from optimus_scheduler.constraints.dead_ends import without_dead_ends
 from optimus_scheduler.constraints.look_ahead import look_ahead
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast import forecast_all
-from optimus_scheduler.memory import Held, Memory
+from optimus_scheduler.memory import Memory
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placed, Placements, Placer
+from optimus_scheduler.place import Placed, Placements
 from optimus_scheduler.policies.base import Grant, Policy
 from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.requests import Held
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers
 from optimus_scheduler.types import NOTHING, Directive, Job, Plan, Snapshot
@@ -56,11 +58,11 @@ def plan(
     # 2. Allocate: how many workers and servers does each job get?
     with timer("allocate"):
         held = memory.held_posts.of(snapshot)
-        grants = allocate(outlooks, snapshot, held, policy, settings, memory.placer)
+        grants = allocate(outlooks, snapshot, held, policy, settings, memory)
 
     # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
     with timer("place"):
-        placements = _place(outlooks, grants, held, snapshot, policy, memory.placer)
+        placements = _place(outlooks, grants, held, snapshot, policy, memory)
         elsewhere = without_dead_ends(told, outlooks, placements)
     if elsewhere is not None:
         return plan(elsewhere, policy, settings, timer, forecaster, memory)
@@ -84,16 +86,16 @@ def _place(
     held: Held,
     snapshot: Snapshot,
     policy: Policy,
-    placer: Placer,
+    memory: Memory,
 ) -> Placements:
     """Places for everybody who was granted something, in order of arrival or in that of the grants."""
-    granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
-    granted.sort(key=lambda outlook: (outlook.job.submitted_at, outlook.id))
+    granted = [outlook for outlook in outlooks if not grants[outlook.job.id].allocation.is_empty]
+    granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
     if policy.places_in_order:
         position = {job_id: number for number, job_id in enumerate(grants)}
         granted.sort(key=lambda outlook: position[outlook.id])
-    requests = [request_for(outlook, grants[outlook.id].allocation, held[outlook.id], policy) for outlook in granted]
-    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
+    requests = memory.requests.of(granted, grants, held, policy)
+    return memory.placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 
 def _want(outlook: Outlook, placements: Placements, settings: Settings) -> Want:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placed, Unplaced
@@ -40,12 +39,12 @@ def _as_placed(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None)
     if placed is None:
         return grant
     if isinstance(placed, Unplaced):
-        return replace(grant, allocation=NOTHING, reason=Reason.NO_FEASIBLE_NODE)
+        return grant._replace(allocation=NOTHING, reason=Reason.NO_FEASIBLE_NODE)
     if placed.allocation == grant.allocation:
         return grant
     grown_less = placed.allocation == outlook.present
     reason = Reason.NO_FEASIBLE_NODE if grown_less else _reason_for_less(outlook, placed.allocation, grant.reason)
-    return replace(grant, allocation=placed.allocation, ideal=grant.allocation, reason=reason)
+    return grant._replace(allocation=placed.allocation, ideal=grant.allocation, reason=reason)
 
 
 def _reason_for_less(outlook: Outlook, size: Allocation, granted: Reason) -> Reason:

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from optimus_scheduler.asking import Requests
 from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.place import Placer
-from optimus_scheduler.requests import Post
-from optimus_scheduler.types import Job, Node, PlacedTask, Role, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.policies.base import Kept
+from optimus_scheduler.requests import Held, Post
+from optimus_scheduler.types import Job, Node, Role, Snapshot, TaskKey, TaskPhase
 
-Held = Mapping[str, Mapping[Post, str]]
-"""Job id → the nodes of the tasks that it has and that may stay."""
+
+class _Known(NamedTuple):
+    """Where a job has tasks that may stay, and what that was found from."""
+
+    job: Job
+    leaves: bool
+    nodes: Mapping[Post, str]
 
 
 class HeldPosts:
@@ -28,7 +36,7 @@ class HeldPosts:
         self._nodes: tuple[Node, ...] = ()
         self._open: frozenset[str] = frozenset()
         self._closed: frozenset[str] = frozenset()
-        self._known: dict[str, tuple[tuple[PlacedTask, ...], bool, Mapping[Post, str]]] = {}
+        self._known: dict[str, _Known] = {}
 
     def of(self, snapshot: Snapshot) -> Held:
         """By job id; an entry for every job."""
@@ -36,30 +44,29 @@ class HeldPosts:
             self._nodes, self._known = snapshot.nodes, {}
             self._open = frozenset(node.name for node in snapshot.nodes if node.schedulable)
             self._closed = frozenset(node.name for node in snapshot.nodes if not node.schedulable)
-        known, self._known = self._known, {}
+        before, self._known = self._known, {}
         live = _live(snapshot) if self._closed else frozenset()
-        return {job.id: self._of(job, live, known) for job in snapshot.jobs}
+        held: dict[str, Mapping[Post, str]] = {}
+        for job in snapshot.jobs:
+            known = before.get(job.id)
+            if known is None or known.job is not job:
+                known = self._of(job, live, known)
+            held[job.id] = known.nodes
+            if not self._closed or not any(task.node in self._closed for task in job.wanted_tasks):
+                self._known[job.id] = known
+        return held
 
-    def _of(
-        self,
-        job: Job,
-        live: frozenset[TaskKey],
-        known: Mapping[str, tuple[tuple[PlacedTask, ...], bool, Mapping[Post, str]]],
-    ) -> Mapping[Post, str]:
+    def _of(self, job: Job, live: frozenset[TaskKey], before: _Known | None) -> _Known:
         leaves = has_left_its_type(job)
-        before = known.get(job.id)
-        if before is not None and before[0] is job.wanted_tasks and before[1] == leaves:
-            self._known[job.id] = before
-            return before[2]
-        stays = [task for task in job.wanted_tasks if not (leaves and task.key.role is Role.WORKER)]
+        if before is not None and before.job.wanted_tasks is job.wanted_tasks and before.leaves == leaves:
+            return _Known(job, leaves, before.nodes)
         held = {
             (task.key.role, task.key.rank): task.node
-            for task in stays
-            if task.node in self._open or (task.node in self._closed and task.key in live)
+            for task in job.wanted_tasks
+            if not (leaves and task.key.role is Role.WORKER)
+            and (task.node in self._open or (task.node in self._closed and task.key in live))
         }
-        if not any(task.node in self._closed for task in stays):
-            self._known[job.id] = (job.wanted_tasks, leaves, held)
-        return held
+        return _Known(job, leaves, held)
 
 
 def _live(snapshot: Snapshot) -> frozenset[TaskKey]:
@@ -71,4 +78,6 @@ class Memory:
     """Belongs to one shell; not to be shared between threads."""
 
     held_posts: HeldPosts = field(default_factory=HeldPosts)
+    requests: Requests = field(default_factory=Requests)
     placer: Placer = field(default_factory=Placer)
+    kept: Kept = field(default_factory=Kept)

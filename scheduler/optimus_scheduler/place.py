@@ -43,7 +43,7 @@ class Placer:
         present = {request.job_id for request in requests}
         for job_id in [job_id for job_id in seating.jobs if job_id not in present]:
             seating.dismiss(job_id)
-        changed = [request for request in requests if not seating.keeps(request)]
+        changed = [request for request in requests if not (seating.knows(request) or seating.keeps(request))]
         for request in changed:
             if request.job_id in seating.jobs:
                 seating.dismiss(request.job_id)
@@ -100,14 +100,18 @@ def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int
 
 def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> Placements:
     """Find the seats that are missing, and say where everybody sits."""
-    incomplete = [request for request in requests if not seating.jobs[request.job_id].are_complete]
+    jobs = seating.jobs
+    incomplete = [request for request in requests if not jobs[request.job_id].are_complete]
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
-    unplaced = [request for request in ordered if not _seat_shrinking(seating, seating.jobs[request.job_id])]
+    unplaced = [request for request in ordered if not _seat_shrinking(seating, jobs[request.job_id])]
     if unplaced:
         givers = _givers(seating)
         for request in unplaced:
-            _make_room(seating, seating.jobs[request.job_id], givers)
-    return {request.job_id: _outcome(seating, seating.jobs[request.job_id]) for request in requests}
+            _make_room(seating, jobs[request.job_id], givers)
+    return {
+        job_id: jobs[job_id].outcome or _outcome(seating, jobs[job_id])
+        for job_id in [request.job_id for request in requests]
+    }
 
 
 def _growth(request: Request) -> tuple[bool, bool, int]:

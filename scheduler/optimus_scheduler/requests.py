@@ -10,6 +10,8 @@ from optimus_scheduler.types import Allocation, Resources, Role
 
 Post = tuple[Role, int]
 """A role and a rank: what a task is within its job, whichever process fills it."""
+Held = Mapping[str, Mapping[Post, str]]
+"""Job id → the nodes of the tasks that it has and that may stay."""
 
 
 @lru_cache(maxsize=4096)

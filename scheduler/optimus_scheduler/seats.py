@@ -23,7 +23,7 @@ class Seats:
     taken: dict[Post, int]
     """Node number of each seat."""
     outcome: Placed | None = None
-    """What was answered last; None since the seats have changed."""
+    """What was answered last, and still holds; None since the seats have changed."""
 
     @property
     def are_complete(self) -> bool:
@@ -62,6 +62,17 @@ class Seating:
 
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
+    def knows(self, request: Request) -> bool:
+        """Whether the very same was asked for the last time, by a job that held all that it was given."""
+        seats = self.jobs.get(request.job_id)
+        return (
+            seats is not None
+            and seats.request is request
+            and seats.outcome is not None
+            and seats.outcome.nodes is request.held
+            and seats.outcome.allocation is request.allocation
+        )
+
     def keeps(self, request: Request) -> bool:
         """Whether the job has exactly the seats that it would get if it were admitted anew."""
         seats = self.jobs.get(request.job_id)
@@ -73,8 +84,10 @@ class Seating:
         if told is None or request.held is not told.nodes or request.allocation != told.allocation:
             if self._held(request) != seats.taken:
                 return False
-            if len(request.held) == len(seats.taken):
-                seats.outcome = Placed(request.allocation, request.held)  # to be known at a glance the next time
+            # To be known at a glance the next time: what it holds is what it asks for.
+            size = request.allocation.workers + request.allocation.servers
+            is_all = len(request.held) == len(seats.taken) == size
+            seats.outcome = Placed(request.allocation, request.held) if is_all else None
         seats.request = request
         return True
 
@@ -141,7 +154,7 @@ class Seating:
 
     def outcome(self, seats: Seats) -> Placed:
         """Where the job sits."""
-        if seats.outcome is None or seats.outcome.allocation != seats.allocation:
+        if seats.outcome is None:
             names = self.rooms.names
             seats.outcome = Placed(seats.allocation, {post: names[node] for post, node in seats.taken.items()})
         return seats.outcome

@@ -20,10 +20,11 @@ def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: P
 
     `outlooks` are those that were placed, each on one type; `told` has the types that owners accept.
     """
-    typed = [one for one in outlooks if one.gpu_type is not None and one.job.directive is not Directive.CANCEL]
-    stuck = {one.id: one for one in typed if not isinstance(placements.get(one.id), Placed)}
+    without = [one for one in outlooks if not isinstance(placements.get(one.job.id), Placed)]
+    stuck = {one.id: one for one in _typed(without)}
     if not stuck:
         return None
+    typed = _typed(outlooks)
     free = _free_gpus(told, typed, placements)
     jobs = {job.id: job for job in told.jobs}
     nodes = one_of_each(told.nodes)
@@ -32,6 +33,11 @@ def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: P
     if not fewer:
         return None
     return replace(told, jobs=tuple(_accepting(job, fewer.get(job.id, ())) for job in told.jobs))
+
+
+def _typed(outlooks: Sequence[Outlook]) -> list[Outlook]:
+    """Those that are to run on a GPU type."""
+    return [one for one in outlooks if one.gpu_type is not None and one.job.directive is not Directive.CANCEL]
 
 
 def _instead(outlook: Outlook, job: Job, nodes: Sequence[Node], free: dict[str, int]) -> list[str]:

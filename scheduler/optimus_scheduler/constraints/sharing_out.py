@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.constraints.precedence import Claims, Grants, Sharing, demand_of, fitting_claims, left, smaller
@@ -41,7 +41,9 @@ def share_out(
     Just the policy's, unless there are quotas or a job has a deadline or budget. `finishing`: jobs that keep what they
     have for the moment, which is `contest.leaving`; it counts against their projects' quotas.
     """
-    grants = _shared_out(contest, Sharing(policy, settings, contest.leaving), now, quotas, tuple(finishing))
+    grants = _shared_out(
+        contest, Sharing(policy, settings, contest.leaving, contest.kept), now, quotas, tuple(finishing)
+    )
     moved = {one.id: one for one in contest.contenders if has_left_its_type(one.job)}
     if not moved:
         return grants
@@ -73,7 +75,7 @@ def _shared_out(
 def _on_its_type(grant: Grant, outlook: Outlook) -> Grant:
     """What the policy would keep as it is: on the GPU type that the job is on from now on."""
     size = grant.allocation
-    return grant if size.is_empty else replace(grant, allocation=outlook.size(size.workers, size.servers))
+    return grant if size.is_empty else grant._replace(allocation=outlook.size(size.workers, size.servers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
 
 def _confined(grant: Grant) -> Grant:
     waits = grant.allocation.is_empty and grant.reason in (Reason.WAITING_FOR_RESOURCES, Reason.BETTER_USED_ELSEWHERE)
-    return replace(grant, reason=Reason.WAITING_FOR_QUOTA) if waits else grant
+    return grant._replace(reason=Reason.WAITING_FOR_QUOTA) if waits else grant
 
 
 def _with_terms(grant: Grant, terms: Terms, outlook: Outlook) -> Grant:
@@ -163,4 +165,4 @@ def _with_terms(grant: Grant, terms: Terms, outlook: Outlook) -> Grant:
     if reason is Reason.WITHIN_BUDGET and size != outlook.maximum:
         reason = None  # it is not the budget that keeps it where it is
     replaces = reason is not None and grant.reason in _REPLACEABLE and not size.is_empty
-    return replace(grant, reason=reason if replaces and reason is not None else grant.reason, note=terms.note)
+    return grant._replace(reason=reason if replaces and reason is not None else grant.reason, note=terms.note)

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import Spread
 from optimus_scheduler.types import Allocation, Reason, Resources
+
+_Kind = TypeVar("_Kind")
+
+
+class Kept:
+    """What a policy keeps from round to round to be sooner done; its decisions do not depend on it."""
+
+    def __init__(self) -> None:
+        self._values: dict[type[object], object] = {}
+
+    def one(self, kind: type[_Kind]) -> _Kind:
+        """The value of that type, made when it is first asked for."""
+        value = self._values.get(kind)
+        if not isinstance(value, kind):
+            value = self._values[kind] = kind()
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +38,10 @@ class Contest:
     """What the contenders may use together."""
     leaving: Resources = field(default_factory=Resources)
     """What jobs that are being finished will free in a moment; not part of `capacity`."""
+    kept: Kept = field(default_factory=Kept)
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """What a policy wants one job to have."""
 
     allocation: Allocation

@@ -13,7 +13,8 @@ import numpy as np
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
-from optimus_scheduler.policies.ladders import Ladder, Ladders
+from optimus_scheduler.policies.ladders import Ladders
+from optimus_scheduler.policies.stack import Stack
 from optimus_scheduler.policies.weights import weights
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation
@@ -84,9 +85,11 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     return Sizes(present, held, least, most, most_tasks, held & (jobs.column("measured") == 0))
 
 
-def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings) -> Candidates:
+def candidates(
+    outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings, stack: Stack
+) -> Candidates:
     """The rows of all jobs."""
-    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes)
+    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes, stack)
     best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
     plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
     is_present = _is_present(job, workers, servers, sizes)
@@ -129,39 +132,44 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
 
 
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
+"""Job, workers, servers, cost and speed of every row."""
 
 
-def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
-    columns = _stacked(ladders.each)
-    job, workers, servers = columns[:3]
+def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, stack: Stack) -> _Columns:
+    """The rungs that each job may have now, and its present size."""
+    # No rung has as few tasks as the one below it: those with too many tasks need not be looked at.
+    most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
+    job, row = stack.rungs(ladders.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
+    workers, servers = stack.workers[row], stack.servers[row]
+    is_present = _is_present(job, workers, servers, sizes)
     beside = sizes.held.copy()
-    beside[job[_is_present(job, workers, servers, sizes)]] = False
-    if beside.any():
-        columns = _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, ladders)
-        job, workers, servers = columns[:3]
-    if not sizes.keeps.any() and (sizes.most_tasks >= sizes.most.sum(axis=1)).all():
+    beside[job[is_present]] = False
+    if sizes.keeps.any() or (sizes.most_tasks < sizes.most.sum(axis=1)).any():
+        allowed = np.flatnonzero(is_present | _allowed(job, workers, servers, sizes))
+        job, row, workers, servers = job[allowed], row[allowed], workers[allowed], servers[allowed]
+    columns = job, workers, servers, stack.costs[row], stack.speeds[row]
+    if not beside.any():
         return columns
-    allowed = _allowed(job, workers, servers, sizes)
-    return job[allowed], workers[allowed], servers[allowed], columns[3][allowed], columns[4][allowed]
+    return _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, ladders)
 
 
 def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
-    present = sizes.present[job]
-    return np.asarray(sizes.held[job] & (workers == present[:, 0]) & (servers == present[:, 1]))
+    # Of who has nothing, no row is the present one.
+    present_workers = np.where(sizes.held, sizes.present[:, 0], -1)
+    return np.asarray((workers == present_workers[job]) & (servers == sizes.present[:, 1][job]))
 
 
-def _stacked(each: Sequence[Ladder]) -> _Columns:
-    """Job, workers, servers, cost and speed of every rung."""
-    job = np.repeat(np.arange(len(each)), [len(ladder.costs) for ladder in each])
-    workers = np.concatenate([ladder.workers for ladder in each])
-    servers = np.concatenate([ladder.servers for ladder in each])
-    cost = np.concatenate([ladder.costs for ladder in each])
-    return job, workers, servers, cost, np.concatenate([ladder.speeds for ladder in each])
+def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
+    """Rows within the limits of this round, the minimum and nothing always."""
+    tasks = workers + servers
+    most_tasks = np.where(sizes.keeps, 0, sizes.most_tasks)
+    is_least = (workers == sizes.least[:, 0][job]) & (servers == sizes.least[:, 1][job])
+    return np.asarray(is_least | (tasks <= most_tasks[job]))
 
 
 def _with_present(columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Outlook], ladders: Ladders) -> _Columns:
-    """The rungs with the present sizes of some jobs as further ones, where they lie within what the job may have."""
-    first = np.searchsorted(columns[0], np.arange(len(ladders.each)))
+    """Further rows with the present sizes of some jobs, where they lie within what the job may have."""
+    first = np.searchsorted(columns[0], np.arange(len(ladders.each) + 1)).tolist()
     at: list[int] = []
     added: list[tuple[int, int, int, float, float]] = []
     for j in jobs:
@@ -169,7 +177,8 @@ def _with_present(columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Out
         workers, servers = _pair(outlook.present)
         if _between(outlook.minimum, outlook.present, outlook.maximum):
             cost = workers * float(ladders.worker_shares[j]) + servers * float(ladders.server_shares[j])
-            at.append(int(first[j]) + int(np.searchsorted(ladders.each[j].costs, cost * (1 - 1e-12))))
+            cheaper = np.searchsorted(columns[3][first[j] : first[j + 1]], cost * (1 - 1e-12))
+            at.append(first[j] + int(cheaper))
             added.append((j, workers, servers, cost, outlook.speeds.at(outlook.present)))
     if not at:
         return columns
@@ -181,14 +190,6 @@ def _with_present(columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Out
         np.insert(columns[3], at, costs),
         np.insert(columns[4], at, speeds),
     )
-
-
-def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
-    tasks = workers + servers
-    least = sizes.least[job]
-    is_least = (workers == least[:, 0]) & (servers == least[:, 1])
-    fixed = _is_present(job, workers, servers, sizes) | is_least | (tasks == 0)
-    return np.asarray(fixed | (~sizes.keeps[job] & (tasks <= sizes.most_tasks[job])))
 
 
 def _pair(size: Allocation) -> tuple[int, int]:

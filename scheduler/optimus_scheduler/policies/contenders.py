@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,22 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.policies.job_rows import FIGURES, JobRows, Rows
 from optimus_scheduler.types import Resources
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_COLUMNS = {
-    "workers": "job.allocation.workers",
-    "servers": "job.allocation.servers",
-    "least_workers": "job.spec.worker.minimum",
-    "least_servers": "job.spec.server.minimum",
-    "most_workers": "job.spec.worker.maximum",
-    "most_servers": "job.spec.server.maximum",
-    "priority": "job.spec.priority",
-    "submitted_at": "job.submitted_at",
-    "attained": "job.attained_share_seconds",
+_OUTLOOK = {
     "confidence": "forecast.confidence",
     "learning": "learning",
     "measured": "measured",
@@ -37,7 +30,8 @@ _COLUMNS = {
     "held_seconds": "held_seconds",
     "typical_seconds": "typical_seconds",
 }
-_row_of = attrgetter(*_COLUMNS.values())
+"""Columns beside those of the jobs themselves, and what of an outlook they hold."""
+_outlook_of = attrgetter(*_OUTLOOK.values())
 
 
 class Kinds(NamedTuple):
@@ -47,28 +41,36 @@ class Kinds(NamedTuple):
     number: IntArray
     """(n,) which of them each job asks for."""
 
-    @classmethod
-    def of(cls, resources: Sequence[Resources]) -> Kinds:
-        ids = np.array(list(map(id, resources)), dtype=np.int64)
-        _, first, number = np.unique(ids, return_index=True, return_inverse=True)
-        return cls(tuple([resources[i] for i in first.tolist()]), number)
-
 
 class Contenders(tuple[Outlook, ...]):
     """Outlooks, and columns of them: arrays (n,) in the same order."""
+
+    _job_rows: JobRows | None = None
 
     @classmethod
     def of(cls, outlooks: Sequence[Outlook]) -> Contenders:
         """`outlooks` itself if it has columns already."""
         return outlooks if isinstance(outlooks, Contenders) else cls(outlooks)
 
+    @classmethod
+    def knowing(cls, outlooks: Sequence[Outlook], job_rows: JobRows) -> Contenders:
+        """With what is remembered of the jobs."""
+        contenders = cls(outlooks)
+        contenders._job_rows = job_rows
+        return contenders
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return (self._job_rows or JobRows()).of([one.job for one in self])
+
     @cached_property
     def _columns(self) -> dict[str, FloatArray]:
-        table = np.array([_row_of(one) for one in self], dtype=np.float64).reshape(-1, len(_COLUMNS))
-        return dict(zip(_COLUMNS, table.T.copy(), strict=True))
+        figures = np.fromiter(chain.from_iterable(map(_outlook_of, self)), np.float64, len(self) * len(_OUTLOOK))
+        of_outlooks = dict(zip(_OUTLOOK, figures.reshape(-1, len(_OUTLOOK)).T.copy(), strict=True))
+        return {**dict(zip(FIGURES, self._rows.figures.T.copy(), strict=True)), **of_outlooks}
 
     def column(self, name: str) -> FloatArray:
-        """See `_COLUMNS`."""
+        """See `FIGURES` and `_OUTLOOK`."""
         return self._columns[name]
 
     def pairs(self, kind: str) -> IntArray:
@@ -101,13 +103,21 @@ class Contenders(tuple[Outlook, ...]):
     @cached_property
     def worker_kinds(self) -> Kinds:
         """What a worker of each asks for."""
-        return Kinds.of([one.job.spec.worker.resources for one in self])
+        first, number = self._kinds(0)
+        return Kinds(tuple([self[j].job.spec.worker.resources for j in first]), number)
 
     @cached_property
     def server_kinds(self) -> Kinds:
-        return Kinds.of([one.job.spec.server.resources for one in self])
+        first, number = self._kinds(1)
+        return Kinds(tuple([self[j].job.spec.server.resources for j in first]), number)
+
+    def _kinds(self, column: int) -> tuple[list[int], IntArray]:
+        """The first job with each, and which of them each job has."""
+        _, first, number = np.unique(self._rows.kinds[:, column], return_index=True, return_inverse=True)
+        return first.tolist(), number
 
     @cached_property
     def is_unknown(self) -> BoolArray:
         """Of whom either steps left or speeds are not known."""
-        return np.asarray(np.isnan(self.remaining) | [one.speeds.source is None for one in self])
+        sources = np.array([one.speeds.source is None for one in self], dtype=bool)
+        return np.asarray(np.isnan(self.remaining) | sources)

@@ -14,7 +14,7 @@ from optimus_scheduler.speed_table import SpeedTable
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
 
-_STEPS = ((1, 0), (0, 1), (1, 1))
+_STEPS = np.array([(1, 0), (0, 1), (1, 1)])
 """One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
 
 
@@ -41,7 +41,7 @@ class Ladders:
         # round before.
         self.each = [one.speeds.latest_ladder(one.job.spec, capacity) for one in outlooks]
         unknown = [j for j, ladder in enumerate(self.each) if ladder is None]
-        keys = self._keys(outlooks) if unknown else []
+        keys = dict(zip(unknown, self._keys(outlooks, unknown), strict=True)) if unknown else {}
         missing: dict[tuple[int, object], list[int]] = {}
         for j in unknown:
             self.each[j] = outlooks[j].speeds.ladders.get(keys[j])
@@ -56,10 +56,10 @@ class Ladders:
         for j in unknown:
             outlooks[j].speeds.latest = (outlooks[j].job.spec, capacity, self.each[j])
 
-    def _keys(self, jobs: Contenders) -> list[tuple[float, ...]]:
-        """All that a ladder depends on beside the speeds."""
+    def _keys(self, jobs: Contenders, rows: Sequence[int]) -> list[tuple[float, ...]]:
+        """All that the ladders of these jobs depend on beside the speeds."""
         columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+        return list(zip(*(column[list(rows)].tolist() for column in columns), strict=True))
 
 
 def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:
@@ -144,6 +144,7 @@ def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares
     least, most = jobs.pairs("least_"), jobs.pairs("most_")
     table = SpeedTable([one.speeds for one in outlooks], most)
     climbing = np.arange(len(outlooks))
+    shares = np.stack([worker_shares, server_shares], axis=1)
     rungs = _Rungs(worker_shares, server_shares)
     rungs.add(climbing, np.zeros_like(least), np.zeros(len(outlooks)))
     at, speeds = least, table.at(climbing, least[:, 0], least[:, 1])
@@ -153,32 +154,26 @@ def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares
         climbing, at, speeds = climbing[stays], at[stays], speeds[stays]
         if not len(climbing):
             return rungs.ladders()
-        at, speeds = _best_steps(table, climbing, at, speeds, most, worker_shares, server_shares)
+        at, speeds = _best_steps(table, climbing, at, speeds, most, shares)
 
 
 def _best_steps(
-    table: SpeedTable,
-    climbing: IntArray,
-    at: IntArray,
-    speeds: FloatArray,
-    most: IntArray,
-    worker_shares: FloatArray,
-    server_shares: FloatArray,
+    table: SpeedTable, climbing: IntArray, at: IntArray, speeds: FloatArray, most: IntArray, shares: FloatArray
 ) -> tuple[IntArray, FloatArray]:
-    """The size that each job goes to, (n, 2), and its speed there."""
-    limits = most[climbing]
-    best = np.full(len(climbing), -np.inf)
-    to, speed_there = at.copy(), speeds.copy()
-    for workers, servers in _STEPS:
-        candidate = at + np.array([workers, servers])
-        allowed = np.flatnonzero((candidate <= limits).all(axis=1))
-        reached = table.at(climbing[allowed], candidate[allowed, 0], candidate[allowed, 1])
-        cost = workers * worker_shares[climbing[allowed]] + servers * server_shares[climbing[allowed]]
-        gain = (reached - speeds[allowed]) / cost
-        better = gain > best[allowed]
-        chosen = allowed[better]
-        best[chosen], to[chosen], speed_there[chosen] = gain[better], candidate[chosen], reached[better]
-    return to, speed_there
+    """The size that each job goes to, (n, 2), and its speed there; `shares` (n, 2) of a worker and a server.
+
+    Each has room for one more task at least.
+    """
+    sizes = at + _STEPS[:, None]  # (steps, n, 2)
+    allowed = (sizes <= most[climbing]).all(axis=2)
+    cost = (_STEPS[:, None] * shares[climbing]).sum(axis=2)
+    step, one = allowed.nonzero()
+    gain = np.full(allowed.shape, -np.inf)
+    reached = np.zeros(allowed.shape)
+    reached[step, one] = table.at(climbing[one], sizes[step, one, 0], sizes[step, one, 1])
+    gain[step, one] = (reached[step, one] - speeds[one]) / cost[step, one]
+    best, every = gain.argmax(axis=0), np.arange(len(climbing))  # of equal gains the first step
+    return sizes[best, every], reached[best, every]
 
 
 class _Rungs:

@@ -13,8 +13,10 @@ from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_
 from optimus_scheduler.policies.claims import claims, present_rows
 from optimus_scheduler.policies.contenders import Contenders, FloatArray
 from optimus_scheduler.policies.hand_out import HandedOut, hand_out
+from optimus_scheduler.policies.job_rows import JobRows
 from optimus_scheduler.policies.ladders import Ladders
 from optimus_scheduler.policies.reasons import grants
+from optimus_scheduler.policies.stack import Stack
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import spread_least_transfer
 from optimus_scheduler.types import Resources
@@ -36,9 +38,11 @@ class OptimusPolicy:
         """A grant for every contender; together they fit in the capacity."""
         if not contest.contenders:
             return {}
-        outlooks = Contenders(sorted(contest.contenders, key=attrgetter("job.submitted_at", "job.id")))
+        by_id = sorted(contest.contenders, key=attrgetter("job.id"))
+        ordered = sorted(by_id, key=attrgetter("job.submitted_at"))
+        outlooks = Contenders.knowing(ordered, contest.kept.one(JobRows))
         ladders = Ladders(outlooks, contest.capacity)
-        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
+        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings, contest.kept.one(Stack))
         amounts = _Amounts.of(outlooks, contest)
         demand = table.workers[:, None] * amounts.worker[table.job] + table.servers[:, None] * amounts.server[table.job]
         matter = _Matter(outlooks, table, demand, amounts, settings)

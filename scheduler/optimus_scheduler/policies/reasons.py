@@ -45,20 +45,28 @@ class _Explanation:
         gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
         next_gain = np.where(self._next_gain > -np.inf, self._next_gain, np.nan)
         columns = (row, self._ideal, self._to_keep(), self._to_change(), gain, next_gain)
-        numbers = zip(self._jobs, *(column.tolist() for column in columns), strict=True)
+        numbers = zip(self._jobs, self._gpu_types(), *(column.tolist() for column in columns), strict=True)
         workers, servers = table.workers.tolist(), table.servers.tolist()
         granted: dict[str, Grant] = {}
-        for one, at, ideal, keeping, changing, gained, gains in numbers:
+        for one, gpu_type, at, ideal, keeping, changing, gained, gains in numbers:
             w, p = workers[at], servers[at]
             if not w + p:
                 granted[one.job.id] = _WAITS
                 continue
-            present = one.job.allocation
-            size = one.size(w, p)
-            size, reason = (present, _REASONS[keeping]) if size == present else (size, _REASONS[changing])
-            best = None if not workers[ideal] + servers[ideal] else one.size(workers[ideal], servers[ideal])
+            size = present = one.job.allocation
+            if w != present.workers or p != present.servers or gpu_type != present.gpu_type:
+                size = one.size(w, p)
+            reason = _REASONS[keeping if size is present else changing]
+            best = one.size(workers[ideal], servers[ideal]) if reason is Reason.NOT_WORTH_RESCALING else None
             granted[one.job.id] = Grant(size, reason, best, gained, gains if gains == gains else None)
         return granted
+
+    def _gpu_types(self) -> list[str | None]:
+        """(n,) on which type each job's workers are from now on."""
+        kinds = self._jobs.worker_kinds
+        first = np.unique(kinds.number, return_index=True)[1].tolist()
+        types = [self._jobs[j].gpu_type for j in first]
+        return [types[number] for number in kinds.number.tolist()]
 
     def _to_change(self) -> IntArray:
         """(n,) the reason for another size, as a number in `_REASONS`."""
