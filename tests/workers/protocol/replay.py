@@ -86,6 +86,13 @@ class Replay:
             while self.step < end:
                 self._take_step(len(membership.workers), membership.batch)
 
+    def follow_batches(self, memberships: Sequence[Formed], batches: Sequence[GlobalBatch], last_step: int) -> None:
+        """The same for batches that may change within a membership; nothing was rolled back."""
+        while self.step < last_step:
+            membership = next(each for each in reversed(memberships) if each.step <= self.step)
+            batch = next(each for each in reversed(batches) if each.first_step <= self.step)
+            self._take_step(len(membership.workers), batch)
+
     def buffers(self) -> list[Tensor]:
         return [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
 
@@ -104,7 +111,7 @@ class Replay:
         self.saved[self.step] = copy.deepcopy((self.vector, self.buffers(), self.optimizer.state_dict()))
 
     def _update(self, gradient: Tensor, batch: GlobalBatch) -> None:
-        rate = self.task.learning_rate(batch.told_step(self.step), batch.position(self.step))
+        rate = self.task.learning_rate(batch.told_step(self.step), batch.told_examples(self.step))
         rate *= batch.learning_rate_factor(self.step)
         limit = self.task.optimizer.max_gradient_norm
         if limit is not None:

@@ -29,11 +29,18 @@ MakeBatch = Callable[[list[int]], Any]
 MAX_DEPTH = 1000
 
 
+Key = tuple[int, bytes]
+
+
 class Wanted(Protocol):
-    """A slot: what its batch is made of. No two slots have the same seed."""
+    """A slot: what its batch is made of."""
 
     @property
     def seed(self) -> int: ...
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all others: where batches change, slots of the same seed have other examples."""
 
     @property
     def indices(self) -> NDArray[np.int64]: ...
@@ -52,7 +59,7 @@ class Prefetcher:
     def __init__(self, make_batch: MakeBatch, depth: int) -> None:
         """`depth`: micro-batches that are made ahead."""
         self._depth = depth
-        self._requested: deque[int] = deque()  # seeds, in the order that they will arrive in
+        self._requested: deque[Key] = deque()  # in the order that they will arrive in
         self._upcoming: deque[Wanted] = deque()
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
@@ -64,7 +71,7 @@ class Prefetcher:
     def expect(self, slots: Iterable[Wanted]) -> None:
         """What will be taken next, in this order; more than `depth` are of no use. What else was asked for is dropped
         as it comes."""
-        self._upcoming = deque(slot for slot in slots if slot.seed not in self._requested)
+        self._upcoming = deque(slot for slot in slots if slot.key not in self._requested)
         self._request()
 
     def take(self, slot: Wanted) -> Made | None:
@@ -72,21 +79,21 @@ class Prefetcher:
 
         Raises `TaskError` with the traceback when the user's code failed.
         """
-        while self._connection is not None and self._expects(slot.seed):
+        while self._connection is not None and self._expects(slot.key):
             try:
                 answer = self._connection.recv()
             except (EOFError, OSError) as error:
                 self._gone(error)
                 return None
-            is_wanted = self._requested.popleft() == slot.seed
+            is_wanted = self._requested.popleft() == slot.key
             self._request()
             if is_wanted:
                 return _made(answer)
         return None
 
-    def _expects(self, seed: int) -> bool:
+    def _expects(self, key: Key) -> bool:
         # Those of a step that is not wanted any more come first, and make room.
-        return seed in self._requested or any(slot.seed == seed for slot in self._upcoming)
+        return key in self._requested or any(slot.key == key for slot in self._upcoming)
 
     def close(self) -> None:
         """End the process."""
@@ -103,7 +110,7 @@ class Prefetcher:
             except OSError as error:
                 self._gone(error)
                 return
-            self._requested.append(slot.seed)
+            self._requested.append(slot.key)
 
     def _gone(self, error: BaseException) -> None:
         self.close()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimus_workers.data.prefetching import Prefetcher
+from optimus_workers.data.prefetching import Key, Prefetcher
 from optimus_workers.sampler import Indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.device import to_device
@@ -22,6 +22,11 @@ class Slot:
     indices: Indices
     weight: float
     seed: int
+
+    @property
+    def key(self) -> Key:
+        """No other slot has it: the same one of a larger batch has the same seed and other examples."""
+        return self.seed, self.indices.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,11 @@ class Batches:
         self._task = task
         self._prefetcher = prefetcher
         self._device = device
-        self._ahead: dict[int, Fetched] = {}  # by the slot's seed, which no other slot of any step has
+        self._ahead: dict[Key, Fetched] = {}
 
     def take(self, slot: Slot) -> Any:
         """The slot's batch on the device; torch's generators are as the slot's loss is to find them."""
-        fetched = self._ahead.pop(slot.seed, None)
+        fetched = self._ahead.pop(slot.key, None)
         if fetched is None:
             torch.manual_seed(slot.seed)
             made = self._prefetcher.take(slot) if self._prefetcher else None
@@ -75,15 +80,15 @@ class Batches:
         """
         if self._prefetcher is not None:
             return
-        wanted = {slot.seed for slot in slots}
-        self._ahead = {seed: fetched for seed, fetched in self._ahead.items() if seed in wanted}
+        wanted = {slot.key for slot in slots}
+        self._ahead = {key: fetched for key, fetched in self._ahead.items() if key in wanted}
         for slot in slots:
             if is_enough():
                 return
-            if slot.seed not in self._ahead:
+            if slot.key not in self._ahead:
                 torch.manual_seed(slot.seed)
                 batch = self._fetch(slot)
-                self._ahead[slot.seed] = Fetched(batch, torch.get_rng_state(), self._gpu_generator())
+                self._ahead[slot.key] = Fetched(batch, torch.get_rng_state(), self._gpu_generator())
 
     def _fetch(self, slot: Slot) -> Any:
         return self._moved(self._task.batch(slot.indices.tolist()))
