@@ -30,8 +30,8 @@ class RateSchedule(NamedTuple):
     def of(cls, steps: ArrayLike, rates: ArrayLike) -> RateSchedule | None:
         """From one rate for each of `steps` and, if there are more, one for each step after the last of them.
 
-        Later steps are as far apart as those given, on average. None if no later rate is known. Rates that are not
-        finite or below 0 are as the one before.
+        Later steps are as far apart as those given, on average. None if no later rate is known, or its step is beyond
+        all numbers. Rates that are not finite or below 0 are as the one before.
         """
         k = np.asarray(steps, dtype=np.float64).reshape(-1)
         rate = np.asarray(rates, dtype=np.float64).reshape(-1)
@@ -42,9 +42,11 @@ class RateSchedule(NamedTuple):
         known = _carried_on(np.concatenate([rate[:n][order], rate[n:]]))[n - 1 :]
         if not known[0] > 0:  # NaN compares false
             return None
-        spacing = (k.max() - k.min()) / (n - 1)
+        with np.errstate(over="ignore"):
+            later = k.max() + (k.max() - k.min()) / (n - 1) * np.arange(len(known))
+        if not np.isfinite(later).all():
+            return None
         log_ratios = np.clip(_log(known) - _log(known[:1]), np.log(_LEAST_RATIO), 0.0)
-        later = k.max() + spacing * np.arange(len(known))
         kept = np.unique(np.linspace(0, len(known) - 1, _MAX_POINTS).round().astype(np.intp))
         return cls(later[kept], log_ratios[kept])
 
