@@ -67,6 +67,7 @@ class Job(TypedDict):
     wanted: Allocation
     running: Allocation
     membership_epoch: int
+    global_batch: int | None
     progress: float | None
     remaining_steps: Interval | None
     remaining_seconds: Interval | None
@@ -97,6 +98,7 @@ class Decision(TypedDict):
     message: str
     gain: float | None
     next_gain: float | None
+    batch: int | None
     forecast: dict[str, Any]
 
 
@@ -271,6 +273,7 @@ class AllocationPoint(TypedDict):
     workers: int
     servers: int
     gpu_type: str | None
+    global_batch: int | None
     cause: str
     pause_seconds: float | None
     lost_steps: int

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import astuple
 from statistics import median
 
 from optimus_models.analytic.description import cost_of_description
@@ -116,13 +117,11 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "steps_per_epoch": steps_per_epoch,
         "loss_steps": loss_steps,
         "losses": losses,
-        "speeds": [
-            [each.workers, each.servers, each.steps_per_second, each.n_steps, each.at, each.gpu_type]
-            for each in history.speeds.samples()
-        ],
+        "speeds": [list(astuple(each)) for each in history.speeds.samples()],
         "mode": spec.mode.value,
         "architecture": spec.architecture.value,
-        "global_batch_size": spec.global_batch_size,
+        "global_batch_size": spec.counted_batch,
+        "noise": [[step, scale] for step, scale in history.noise],
         "total_steps": job.step,
         "convergence": job.spec["convergence"],
         "device": device_name(spec),
@@ -157,4 +156,6 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         rule=rule_from(document["convergence"]) if "convergence" in document else None,
         device=document.get("device"),
         percent_of_peak=document.get("percent_of_peak"),
+        noise_steps=tuple(float(step) for step, _ in document.get("noise", ())),
+        noise_scales=tuple(scale for _, scale in document.get("noise", ())),
     )

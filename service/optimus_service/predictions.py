@@ -70,6 +70,7 @@ class HistoryCache:
             loss_steps, losses = history.losses.points()
             metric_steps, metric_values = history.metrics.points()
             speeds = history.speeds.samples()
+            noise = tuple(history.noise)
         spec = spec_of(record)
         until = now if record.finished_at is None else record.finished_at
         return Job(
@@ -91,6 +92,9 @@ class HistoryCache:
             allocation=record.wanted,
             allocated_at=record.wanted_at,
             directive=record.directive,
+            batch=record.wanted_batch,
+            noise_steps=tuple(float(step) for step, _ in noise),
+            noise_scales=tuple(scale for _, scale in noise),
         )
 
     def _similar(self, record: JobRecord) -> tuple[EndedJob, ...]:

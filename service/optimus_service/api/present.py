@@ -64,6 +64,7 @@ def job_body(
         wanted=allocation_body(job.wanted),
         running=allocation_body(job.running),
         membership_epoch=job.membership_epoch,
+        global_batch=job.wanted_batch,
         progress=ahead.progress,
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
@@ -93,6 +94,7 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> Alloc
         workers=len(membership.workers),
         servers=len(membership.servers),
         gpu_type=membership.gpu_type,
+        global_batch=membership.global_batch,
         cause=membership.cause,
         pause_seconds=finite(membership.pause_seconds),
         lost_steps=membership.lost_steps,
@@ -117,6 +119,7 @@ def decision_body(decision: DecisionRecord) -> DecisionBody:
         message=decision.message,
         gain=finite(decision.gain),
         next_gain=finite(decision.next_gain),
+        batch=decision.batch,
         forecast=finite_document(decision.forecast),
     )
 
@@ -152,6 +155,7 @@ def wanted_body(wanted: WantedRecord) -> WantedBody:
         generation=wanted.generation,
         directive=wanted.directive.value,
         tasks=[_wanted_task_body(task) for task in wanted.tasks],
+        global_batch=wanted.batch,
     )
 
 

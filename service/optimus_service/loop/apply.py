@@ -105,7 +105,7 @@ class Applier:
     def _set_wanted(self, action: SetWanted, fence: int) -> None:
         before = self._repository.get_wanted(action.job_id)
         generation = self._repository.set_wanted(
-            action.job_id, action.allocation, action.directive, action.tasks, self._clock(), fence
+            action.job_id, action.allocation, action.directive, action.tasks, self._clock(), fence, action.batch
         )
         if generation != before.generation:
             self._notifier.notify(action.job_id, generation)

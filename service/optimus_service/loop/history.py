@@ -29,12 +29,18 @@ _FIRST_RECORD = 0
 """The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
 
 
+def steps_of(sample: Sample) -> int:
+    """Those that were computed, whatever they are worth."""
+    return sample.n_steps if sample.updates is None else sample.updates
+
+
 @dataclass(slots=True)
 class _Window:
-    """Steps and training seconds of one rank."""
+    """Steps and training seconds of one rank. Of an elastic batch: updates, whatever they are worth."""
 
     n_steps: int = 0
     seconds: float = 0.0
+    exchange_seconds: float = 0.0
 
     @property
     def steps_per_second(self) -> float:
@@ -48,13 +54,16 @@ class _Windows:
     workers: int
     servers: int
     gpu_type: str | None = None
+    batch: int | None = None
+    """If it is elastic."""
     at: float = 0.0
     by_rank: dict[int, _Window] = field(default_factory=dict)
 
     def add(self, sample: Sample) -> None:
         window = self.by_rank.setdefault(sample.rank, _Window())
-        window.n_steps += sample.n_steps
+        window.n_steps += steps_of(sample)
         window.seconds += sample.seconds
+        window.exchange_seconds += sample.wait_seconds
         self.at = max(self.at, sample.at)
 
     def speed(self, mode: Mode, least_seconds: float) -> SpeedSample | None:
@@ -70,7 +79,10 @@ class _Windows:
             return None
         speed = sum(window.steps_per_second for window in filled)
         n_steps = sum(window.n_steps for window in filled)
-        return SpeedSample(self.workers, self.servers, speed, n_steps=n_steps, at=self.at, gpu_type=self.gpu_type)
+        exchange = None if self.batch is None else sum(window.exchange_seconds for window in filled) / n_steps
+        return SpeedSample(
+            self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
+        )
 
 
 class SpeedHistory:
@@ -81,7 +93,7 @@ class SpeedHistory:
         self._epoch = 0
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
-        self._closed: dict[tuple[int, int, str], deque[SpeedSample]] = {}
+        self._closed: dict[tuple[int, int, str, int], deque[SpeedSample]] = {}
 
     def add(self, sample: Sample, gpu_type: str | None = None) -> None:
         """`gpu_type`: of the membership that the sample is from."""
@@ -91,7 +103,7 @@ class SpeedHistory:
         late = sample.membership_epoch < self._epoch
         if late or sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
             return
-        self._open = self._open or _Windows(sample.workers, sample.servers, gpu_type)
+        self._open = self._open or _Windows(sample.workers, sample.servers, gpu_type, sample.global_batch)
         self._open.add(sample)
         if self._open.speed(self._mode, WINDOW_SECONDS) is not None:
             self._close(WINDOW_SECONDS)
@@ -106,7 +118,7 @@ class SpeedHistory:
         speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None
         self._open = None
         if speed is not None:
-            place = (speed.workers, speed.servers, speed.gpu_type or "")
+            place = (speed.workers, speed.servers, speed.gpu_type or "", speed.batch or 0)
             self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
 
 
@@ -171,7 +183,7 @@ class JobHistory:
         if sample.sequence != _FIRST_RECORD and sample.compute_seconds > 0:
             self.compute_seconds += sample.compute_seconds
             self.computed_examples += sample.n_examples
-            self.computed_steps += sample.n_steps
+            self.computed_steps += steps_of(sample)
 
     def _add_metric(self, sample: SampleRecord) -> None:
         value = (sample.metrics or {}).get(self._metric or "")

@@ -171,6 +171,7 @@ class Observer:
             directive=record.directive,
             rescale_seconds=rescale_seconds(memberships),
             wanted_tasks=wanted.tasks,
+            batch=wanted.batch,
             stragglers=stragglers(history, memberships, wanted.tasks),
             attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
         )

@@ -25,6 +25,7 @@ def _record(decision: Decision, at: float) -> DecisionRecord:
         message=decision.message,
         gain=decision.gain,
         next_gain=decision.next_gain,
+        batch=decision.batch,
         forecast=forecast_document(decision.forecast),
     )
 

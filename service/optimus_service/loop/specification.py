@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from optimus_models.elastic_batch import ElasticBatch
 from optimus_scheduler.constraints.gpu_types import ANY_GPU
 from optimus_scheduler.types import (
     Architecture,
@@ -18,6 +19,7 @@ from optimus_scheduler.types import (
 )
 from optimus_service.api.schemas import (
     ConvergenceBody,
+    ElasticBatchBody,
     JobSpecBody,
     ResourcesBody,
     TaskDemandBody,
@@ -30,19 +32,26 @@ def spec_of(job: JobRecord) -> JobSpec:
     """The job's specification; the batch size is the reported one where the owner left it to the task."""
     body = JobSpecBody.model_validate(job.spec)
     reported: dict[str, Any] = job.profile or {}
+    elastic = body.elastic_batch
     return JobSpec(
         worker=_demand(body.workers, named_type(body)),
         server=_demand(body.servers, named_type(body)),
         convergence=_convergence(body.convergence),
         mode=Mode(body.mode),
         architecture=Architecture(body.architecture),
-        global_batch_size=body.global_batch_size or reported.get("global_batch_size"),
+        global_batch_size=body.global_batch_size or (elastic and elastic.minimum) or reported.get("global_batch_size"),
         priority=body.priority,
         family=body.task,
         project=body.project,
         gpu_types=tuple(body.gpu_types),
         deadline_at=deadline_of(body, job.created_at),
+        elastic_batch=None if elastic is None else bounds_of(elastic),
     )
+
+
+def bounds_of(body: ElasticBatchBody) -> ElasticBatch:
+    """What batches may be chosen from."""
+    return ElasticBatch(body.minimum, body.maximum, body.per_pass, body.most_passes)
 
 
 def named_type(body: JobSpecBody) -> str:

@@ -136,6 +136,7 @@ def _decision_values(round_id: int, record: DecisionRecord) -> dict[str, Any]:
         "message": record.message,
         "gain": _number_or_none(record.gain),
         "next_gain": _number_or_none(record.next_gain),
+        "batch": record.batch,
         "forecast": record.forecast,
     }
 
@@ -156,5 +157,6 @@ def _decision(row: DecisionRow) -> DecisionRecord:
         message=row.message,
         gain=row.gain,
         next_gain=row.next_gain,
+        batch=row.batch,
         forecast=row.forecast,
     )

@@ -223,6 +223,7 @@ def record(row: JobRow) -> JobRecord:
         generation=row.generation,
         wanted=Allocation(row.wanted_workers, row.wanted_servers, row.wanted_gpu_type),
         wanted_at=row.wanted_at,
+        wanted_batch=row.wanted_batch,
         membership_epoch=row.membership_epoch,
         running=Allocation(row.running_workers, row.running_servers, row.running_gpu_type),
         step=row.step,

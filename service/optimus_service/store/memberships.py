@@ -26,6 +26,8 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     if report_.epoch > row.membership_epoch:
         _make_current(session, row, report_)
     words = f"{len(report_.workers)} workers and {len(report_.servers)} servers ({report_.cause})"
+    if report_.global_batch is not None:
+        words += f", in batches of {report_.global_batch}"
     message = f"Membership epoch {report_.epoch} began at step {report_.step} with {words}."
     data = {
         "epoch": report_.epoch,
@@ -37,6 +39,7 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
         "pause_seconds": report_.pause_seconds,
         "lost_steps": report_.lost_steps,
         "message": report_.message,
+        "global_batch": report_.global_batch,
     }
     history.add_event(session, job_id, "MembershipChanged", message, data, report_.at)
     return True
@@ -57,6 +60,7 @@ def _insert(session: Session, report_: MembershipRecord) -> bool:
         "lost_steps": report_.lost_steps,
         "message": report_.message,
         "gpu_type": report_.gpu_type,
+        "global_batch": report_.global_batch,
     }
     statement = insert_for(session, MembershipRow).values(values).on_conflict_do_nothing()
     return session.execute(statement.returning(MembershipRow.epoch)).first() is not None
@@ -130,4 +134,5 @@ def record(row: MembershipRow) -> MembershipRecord:
         lost_steps=row.lost_steps,
         message=row.message,
         gpu_type=row.gpu_type,
+        global_batch=row.global_batch,
     )

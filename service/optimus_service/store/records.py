@@ -53,6 +53,8 @@ class JobRecord:
     """The newest that was reported, 0 before the first one."""
     running: Allocation
     """What that membership has."""
+    wanted_batch: int | None = None
+    """With an elastic batch: the global batch that goes with `wanted`."""
     step: int
     """Steps completed."""
     first_step: int | None
@@ -117,6 +119,8 @@ class DecisionRecord:
     """NaN is stored as None."""
     next_gain: float | None = None
     """NaN is stored as None."""
+    batch: int | None = None
+    """The global batch, of a job with an elastic one."""
     forecast: Document = field(default_factory=dict)
 
 
@@ -129,6 +133,8 @@ class WantedRecord:
     allocation: Allocation
     tasks: tuple[PlacedTask, ...]
     """Workers and servers, sorted by key."""
+    batch: int | None = None
+    """The global batch, of a job with an elastic one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +159,8 @@ class MembershipRecord:
     message: str | None = None
     gpu_type: str | None = None
     """What its workers run on; filled in by the store, from the tasks that were started."""
+    global_batch: int | None = None
+    """With an elastic batch: examples of each of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +179,10 @@ class Sample:
     at: float
     step: int
     n_steps: int = 1
+    updates: int | None = None
+    """With an elastic batch: how often the parameters were updated; `n_steps` is what that was worth."""
+    global_batch: int | None = None
+    """With an elastic batch: examples of each update."""
     data_epoch: float
     loss: float
     """May be NaN or infinite."""

@@ -269,13 +269,14 @@ class Repository:
         tasks: Sequence[PlacedTask],
         now: float,
         fence: int | None = None,
+        batch: int | None = None,
     ) -> int:
         """Store what a job should have; a new generation if it differs from what is wanted already.
 
         A round works on a snapshot that may be older than the job's directive: FINISH and CANCEL, once set, are not
         undone by it (CANCEL is above FINISH). A job that ended wants nothing any more, and stays as it is.
 
-        `fence` is the `token` of the caller's lease on `LEADER_LEASE`.
+        `fence` is the `token` of the caller's lease on `LEADER_LEASE`, `batch` the global batch, if it is elastic.
 
         Returns:
             The generation in force.
@@ -287,7 +288,7 @@ class Repository:
         with self._write() as session:
             if fence is not None:
                 leases.check_fence(session, fence)
-            return wanted.put(session, job_id, allocation, directive, tasks, now)
+            return wanted.put(session, job_id, allocation, directive, tasks, now, batch)
 
     def get_wanted(self, job_id: str) -> WantedRecord:
         """What a job should have; generation 0 and nothing before the first `set_wanted`.

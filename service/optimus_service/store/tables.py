@@ -66,6 +66,7 @@ class JobRow(Base):
     wanted_servers: Mapped[int] = mapped_column(default=0)
     wanted_gpu_type: Mapped[str | None]
     wanted_at: Mapped[float | None]
+    wanted_batch: Mapped[int | None]
     wanted_tasks: Mapped[list[list[Any]]] = mapped_column(Json, default=list, deferred=True)
     """[role, rank, incarnation, node] each; loaded only where it is asked for, large jobs have thousands."""
 
@@ -117,6 +118,7 @@ class MembershipRow(Base):
     pause_seconds: Mapped[float | None]
     lost_steps: Mapped[int]
     message: Mapped[str | None]
+    global_batch: Mapped[int | None]
 
 
 class SampleRow(Base):
@@ -135,6 +137,8 @@ class SampleRow(Base):
     received_at: Mapped[float]
     step: Mapped[int]
     n_steps: Mapped[int]
+    updates: Mapped[int | None]
+    global_batch: Mapped[int | None]
     data_epoch: Mapped[float]
     loss: Mapped[float | None]
     loss_kind: Mapped[str] = mapped_column(String(8))
@@ -251,6 +255,7 @@ class DecisionRow(Base):
     message: Mapped[str]
     gain: Mapped[float | None]
     next_gain: Mapped[float | None]
+    batch: Mapped[int | None]
     forecast: Mapped[dict[str, Any]] = mapped_column(Json)
 
     __table_args__ = (

@@ -19,7 +19,13 @@ _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CA
 
 
 def put(
-    session: Session, job_id: str, allocation: Allocation, directive: Directive, tasks: Sequence[PlacedTask], now: float
+    session: Session,
+    job_id: str,
+    allocation: Allocation,
+    directive: Directive,
+    tasks: Sequence[PlacedTask],
+    now: float,
+    batch: int | None,
 ) -> int:
     """See `Repository.set_wanted`."""
     row = locked(session, job_id)
@@ -30,7 +36,8 @@ def put(
         directive = present
     stored_tasks = [_store_task(job_id, task) for task in sorted(tasks, key=lambda task: task.key)]
     changed_allocation = _allocation(row) != allocation
-    if changed_allocation or directive is not present or row.wanted_tasks != stored_tasks:
+    before = (_allocation(row), present, row.wanted_tasks, row.wanted_batch)
+    if before != (allocation, directive, stored_tasks, batch):
         row.wanted_workers, row.wanted_servers, row.wanted_gpu_type = (
             allocation.workers,
             allocation.servers,
@@ -38,6 +45,7 @@ def put(
         )
         row.wanted_at = now if changed_allocation else row.wanted_at
         row.wanted_tasks = stored_tasks
+        row.wanted_batch = batch
         row.directive = directive.value
         row.generation += 1
     return row.generation
@@ -73,6 +81,7 @@ def _record(row: JobRow) -> WantedRecord:
         directive=Directive(row.directive),
         allocation=_allocation(row),
         tasks=tuple(_load_task(row.id, stored) for stored in row.wanted_tasks),
+        batch=row.wanted_batch,
     )
 
 

@@ -39,6 +39,7 @@ from optimus_service.api.schemas.cluster import (
     RoundBody,
     RoundListBody,
 )
+from optimus_service.api.schemas.elastic import ElasticBatchBody
 from optimus_service.api.schemas.explanations import (
     AllocationListBody,
     AllocationPointBody,
@@ -126,6 +127,7 @@ __all__ = [
     "DecisionListBody",
     "Duration",
     "EffectBody",
+    "ElasticBatchBody",
     "EventBody",
     "EventListBody",
     "ExpectedBody",

@@ -101,6 +101,7 @@ class AllocationPointBody(Body):
     workers: int
     servers: int
     gpu_type: str | None
+    global_batch: int | None = Field(default=None, description="of a job with an elastic batch")
     cause: str
     pause_seconds: float | None
     lost_steps: int

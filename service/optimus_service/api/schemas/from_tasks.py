@@ -48,6 +48,12 @@ class SampleBody(Body):
     at: PosixSeconds = Field(description="POSIX seconds at the end of the last step")
     step: Count = Field(description="steps of the job completed at the end of this record")
     n_steps: int = Field(default=1, ge=1, le=10**6)
+    updates: int | None = Field(
+        default=None, ge=1, le=10**6, description="elastic batch: updates of the parameters; `n_steps` is their worth"
+    )
+    global_batch: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="elastic batch: examples of each update, over all workers"
+    )
     data_epoch: float = Field(ge=0, le=MAX_COUNT, allow_inf_nan=False, description="passes over the data so far")
     loss: Measured = Field(description="mean over the examples of these steps; may be NaN or infinite")
     n_examples: Count
@@ -67,6 +73,12 @@ class SampleBody(Body):
     metrics: dict[MetricName, Measured] | None = Field(
         default=None, max_length=MAX_METRICS, description="figures of an evaluation after the last of these steps"
     )
+
+    @model_validator(mode="after")
+    def _updates_have_a_batch(self) -> Self:
+        if (self.updates is None) != (self.global_batch is None):
+            raise ValueError("updates and global_batch go together")
+        return self
 
     @model_validator(mode="after")
     def _rank_exists(self) -> Self:
@@ -101,6 +113,7 @@ class WantedBody(Body):
     generation: int = Field(description="grows with every change of what is wanted")
     directive: Literal["run", "pause", "finish", "cancel"]
     tasks: list[WantedTaskBody]
+    global_batch: int | None = Field(default=None, description="of a job with an elastic batch: examples of a step")
 
 
 class MembershipReportBody(Body):
@@ -112,7 +125,10 @@ class MembershipReportBody(Body):
     step: Count = Field(description="steps completed when it began")
     workers: list[TaskName] = Field(max_length=MAX_TASKS, description="task names by rank")
     servers: list[TaskName] = Field(max_length=MAX_TASKS)
-    cause: Literal["start", "rescale", "worker_lost", "server_lost", "coordinator_restart", "resume", "pause"]
+    cause: Literal["start", "rescale", "batch", "worker_lost", "server_lost", "coordinator_restart", "resume", "pause"]
+    global_batch: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="elastic batch: examples of each of its steps"
+    )
     pause_seconds: Duration | None = Field(default=None, description="training stood still")
     lost_steps: Count = Field(default=0, description="steps rolled back")
     message: str | None = Field(default=None, max_length=2000)

@@ -8,9 +8,10 @@ import re
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PlainValidator, field_validator, model_validator
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator, model_validator
 
 from optimus_service.api.schemas.basics import MAX_SPEC_BYTES, MAX_TASKS, Body
+from optimus_service.api.schemas.elastic import ElasticBatchBody, check_elastic
 
 _SIZE = re.compile(r"^\s*(\d{1,16}(?:\.\d{1,16})?)\s*(|k|M|G|T|Ki|Mi|Gi|Ti)B?\s*$")
 _UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -231,6 +232,9 @@ class JobSpecBody(Body):
         allow_inf_nan=False,
         description="weak scaling: epochs in which the learning rate grows with the workers; default: 5",
     )
+    elastic_batch: ElasticBatchBody | None = Field(
+        default=None, description="let the scheduler choose the global batch within these bounds (all-reduce)"
+    )
     max_gradient_norm: float | None = Field(
         default=None,
         gt=0,
@@ -249,6 +253,13 @@ class JobSpecBody(Body):
         default=True, description="push during the backward pass, and fetch the next batch while parameters arrive"
     )
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
+
+    @field_validator("elastic_batch")
+    @classmethod
+    def _may_be_elastic(cls, value: ElasticBatchBody | None, info: ValidationInfo) -> ElasticBatchBody | None:
+        if value is not None:
+            check_elastic(value, info.data)
+        return value
 
     @field_validator("environment")
     @classmethod

@@ -89,6 +89,7 @@ class JobBody(Body):
     wanted: AllocationBody
     running: AllocationBody = Field(description="what the current membership has")
     membership_epoch: int
+    global_batch: int | None = Field(default=None, description="of a job with an elastic batch: what it is to have")
     progress: float | None = Field(description="step / predicted total steps, 0 to 1")
     remaining_steps: IntervalBody | None
     remaining_seconds: IntervalBody | None
@@ -129,6 +130,7 @@ class DecisionBody(Body):
     message: str
     gain: float | None
     next_gain: float | None
+    batch: int | None = Field(default=None, description="the global batch, of a job with an elastic one")
     forecast: dict[str, Any]
 
 
