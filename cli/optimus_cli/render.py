@@ -130,6 +130,8 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Size", f"{wording.tasks(job['running'])} running, {wording.tasks(job['wanted'])} wanted"),
         ("Rescales", str(job["rescales"])),
     ]
+    if spec.get("elastic_batch"):
+        facts.append(("Batch", elastic_batch(job)))
     if profile is not None:
         facts.append(("Model", f"{wording.count(profile['n_parameters'])} parameters"))
         facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
@@ -138,6 +140,14 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(job["failure"], style="red")))
     return facts + _result_facts(job)
+
+
+def elastic_batch(job: Job) -> str:
+    """The batch that the scheduler chose, its bounds, and what the choice rests on."""
+    bounds, noise = job["spec"]["elastic_batch"], job.get("noise_scale")
+    chosen = wording.count(job.get("global_batch") or bounds["minimum"])
+    known = "not measured yet" if noise is None else f"{wording.count(noise)} examples"
+    return f"{chosen} of {bounds['minimum']} to {bounds['maximum']} (elastic); noise scale {known}"
 
 
 def _result_facts(job: Job) -> list[tuple[str, RenderableType]]:
@@ -188,13 +198,17 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
         pause = point["pause_seconds"]
         table.add_row(
             wording.duration(point["at_seconds"]),
-            f"{point['workers']}w+{point['servers']}p",
+            f"{point['workers']}w+{point['servers']}p{_in_batches(point)}",
             wording.count(point["step"]),
             point["cause"],
             wording.UNKNOWN if pause is None else f"{wording.number(pause)} s",
             str(point["lost_steps"]),
         )
     return table
+
+
+def _in_batches(point: AllocationPoint) -> str:
+    return f", batch {point['global_batch']}" if point.get("global_batch") else ""
 
 
 def event_table(events: Sequence[Event], now: datetime) -> RenderableType:

@@ -33,6 +33,7 @@ from optimus_service.api.schemas import (
     SpeedPointBody,
 )
 from optimus_service.choices import Limits, Size, cost_body, estimate_of, interval_body, sizes
+from optimus_service.elastic_figures import counted_speed
 from optimus_service.learning import Lessons
 from optimus_service.loop.observe import Histories, spent
 from optimus_service.loop.specification import spec_of
@@ -200,7 +201,7 @@ def _speed_table(
 def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> SpeedPointBody:
     ahead = None if size is None else size.outlook
     here = [
-        sample.steps_per_second
+        counted_speed(job, sample)
         for sample in job.speed_samples
         if (sample.workers, sample.servers) == (allocation.workers, allocation.servers)
     ]

@@ -26,6 +26,7 @@ from optimus_scheduler.types import (
     SpeedSample,
     TaskDemand,
 )
+from optimus_service.elastic_figures import elastic_speed, noise_ends
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import spec_of
 from optimus_service.store.records import Document, JobRecord, MembershipRecord
@@ -93,6 +94,8 @@ def job_line(
             "sizes": [_size(each, begins_at) for each in memberships],
         },
     }
+    if spec.elastic_batch is not None:
+        line["elastic_batch"] = asdict(spec.elastic_batch)
     return line if deadline is None else {**line, "deadline_seconds": deadline - job.created_at}
 
 
@@ -118,13 +121,19 @@ def _size(membership: MembershipRecord, begins_at: float) -> list[object]:
 
 
 def _truth(job: JobRecord, spec: JobSpec, history: JobHistory, samples: Sequence[SpeedSample]) -> Document:
+    told = {
+        "total_steps": float(job.step),
+        "steps_per_epoch": (job.profile or {}).get("steps_per_epoch"),
+        "losses": _losses(history),
+    }
+    if spec.elastic_batch is not None and spec.global_batch_size is not None:
+        speed = elastic_speed(spec.elastic_batch, spec.global_batch_size, samples)
+        return {**told, "noise_scale": noise_ends(history), "speed": speed}
     usual = _usual_type(samples)
     here = [sample for sample in samples if sample.gpu_type == usual]
     model = _in_the_papers_form(spec, _fitted(spec, here))
     return {
-        "total_steps": float(job.step),
-        "steps_per_epoch": (job.profile or {}).get("steps_per_epoch"),
-        "losses": _losses(history),
+        **told,
         "speed": _speed(spec, model, here),
         "type_speeds": _type_speeds(model, samples, usual),
     }

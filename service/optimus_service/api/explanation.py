@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter
 
 from optimus_scheduler.types import Resources, TaskPhase
@@ -10,6 +12,7 @@ from optimus_service.api.problems import documented
 from optimus_service.api.schemas import ExplanationBody
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.elastic_figures import counted_speed
 from optimus_service.explaining import Case, explanation_of
 
 _RECENT_SECONDS = 900.0
@@ -28,13 +31,14 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
     memberships = repository.memberships(job_id)
     others = {} if job.state.is_final else {each.id: each for each in repository.active_jobs()}
     decisions = repository.latest_decisions([job_id, *others])
+    seen = histories.job(job, memberships, services.clock())
     return explanation_of(
         Case(
             job=job,
             decision=decisions.get(job_id),
             now=services.clock(),
             memberships=memberships,
-            speeds=histories.job(job, memberships, services.clock()).speed_samples,
+            speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
             decisions=decisions,
             capacity=_capacity(services),

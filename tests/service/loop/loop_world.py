@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optimus_models.noise_scale import gain
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.types import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
@@ -40,6 +41,18 @@ def speed(workers: int, servers: int) -> float:
     return 1.0 / (0.4 / workers + 0.02 + 0.02 * workers / servers + 0.002 * workers + 0.002 * servers)
 
 
+ELASTIC: dict[str, Any] = {"minimum": 32, "maximum": 512, "per_pass": 64}
+NOISE_SCALE = 2000.0
+"""Of elastic jobs, in examples: far above their smallest batch."""
+
+
+def elastic_step_seconds(workers: int, batch: int) -> tuple[float, float]:
+    """Of an elastic job: a step, and the exchange in it."""
+    passes = -(-batch // (workers * ELASTIC["per_pass"]))
+    exchange = 0.05 if workers > 1 else 0.0
+    return passes * 0.02 + 0.001 * batch / workers + exchange, exchange
+
+
 def loss_at(step: float) -> float:
     """Eq. 1 with made-up coefficients."""
     return 1.0 / (0.02 * step + 0.5) + 0.1
@@ -65,6 +78,8 @@ class Coordinator:
     servers: int = 0
     step: int = 0
     sequence: int = 0
+    batch: int | None = None
+    """If the job's batch is elastic."""
 
 
 class World:
@@ -167,8 +182,10 @@ class World:
             self._let_go(job.id, keep=())
         elif wanted.directive is Directive.RUN and all(task.key in alive for task in wanted.tasks):
             members = tuple(task.key.name for task in wanted.tasks)
-            if members and members != state.members:
-                self._form(job, state, wanted.generation, members, "rescale" if state.epoch else "start")
+            if members and (members, wanted.batch) != (state.members, state.batch):
+                changed = "batch" if members == state.members else "rescale"
+                state.batch = wanted.batch
+                self._form(job, state, wanted.generation, members, changed if state.epoch else "start")
             self._let_go(job.id, keep=(*members, coordinators[0].name))
 
     def _form(self, job: JobRecord, state: Coordinator, generation: int, members: tuple[str, ...], cause: str) -> None:
@@ -186,6 +203,7 @@ class World:
             servers=servers,
             cause=cause,
             pause_seconds=0.5,
+            global_batch=state.batch,
         )
         self.repository.report_membership(job.id, report)
         event = Paused() if cause == "pause" else MembershipFormed(state.epoch)
@@ -196,6 +214,9 @@ class World:
     def _second(self, job: JobRecord) -> None:
         state = self.coordinators.get(job.id)
         if state is None or not state.workers or set(state.members) - {key.name for key in self.cluster.running()}:
+            return
+        if state.batch is not None:
+            self._elastic_second(job, state)
             return
         n_steps = max(1, round(speed(state.workers, state.servers)))
         state.step += n_steps
@@ -224,6 +245,34 @@ class World:
         state.sequence += 1
         added = self.repository.add_samples(job.id, samples, self.clock())
         assert added.accepted == len(samples), added
+
+    def _elastic_second(self, job: JobRecord, state: Coordinator) -> None:
+        """Updates with the batch that was set, each worth its gain; rank 0 tells the noise."""
+        assert state.batch is not None
+        each, exchange = elastic_step_seconds(state.workers, state.batch)
+        updates = max(1, round(1.0 / each))
+        n_steps = max(1, round(updates * float(gain([state.batch], ELASTIC["minimum"], NOISE_SCALE)[0])))
+        state.step += n_steps
+        told = Sample(
+            membership_epoch=state.epoch,
+            rank=0,
+            sequence=state.sequence,
+            workers=state.workers,
+            servers=0,
+            at=self.clock(),
+            step=state.step,
+            n_steps=n_steps,
+            updates=updates,
+            global_batch=state.batch,
+            data_epoch=state.step / STEPS_PER_EPOCH,
+            loss=loss_at(state.step),
+            n_examples=updates * state.batch // state.workers,
+            seconds=updates * each,
+            wait_seconds=updates * exchange,
+            gradients={"square": 2.0, "variance": 2.0 * NOISE_SCALE},
+        )
+        state.sequence += 1
+        assert self.repository.add_samples(job.id, [told], self.clock()).accepted == 1
 
     def _finish(self, job: JobRecord, state: Coordinator) -> None:
         result = ResultReported(Outcome.SUCCEEDED, state.step, loss_at(state.step), {"test_accuracy": 0.9})
