@@ -12,7 +12,7 @@ from optimus_workers.ranges import block_floats, server_ranges
 from optimus_workers.server.make import make_shard
 from optimus_workers.server.shard import Norms
 from optimus_workers.server.state import RangeState
-from optimus_workers.telemetry.gradients import GradientStatistics, period_of
+from optimus_workers.telemetry.gradients import DECAY, GradientStatistics, period_of
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.values import TaskProfile
 from optimus_workers.worker.usage import UsageMeter
@@ -59,6 +59,26 @@ def test_nothing_is_made_up() -> None:
     profile = TaskProfile(16, 16, 16, 10, 4, 2, rule_of("sgd"), gradient_period=10)
     assert period_of(profile, is_async=False, rank=0) == 10
     assert period_of(profile, is_async=True, rank=0) == period_of(profile, is_async=False, rank=1) == 0
+
+
+def test_hidden_behind_noise_it_is_told_as_large_as_can_be_measured() -> None:
+    """Steps of 16 examples whose true gradient is nothing: estimates of |G|² are of both signs."""
+    generator = torch.Generator().manual_seed(2)
+    elastic, plain = GradientStatistics(1, is_elastic=True), GradientStatistics(1)
+    told = []
+    for step in range(400):
+        examples = torch.randn(16, 50, generator=generator)
+        small, large = (float(examples[:n].mean(0).square().sum()) for n in (4, 16))
+        for statistics in (elastic, plain):
+            statistics.begin(step, 4, 4 / 16)
+            statistics.slot_done(lambda: small / 16)  # noqa: B023 - asked at once
+            statistics.step_done(large, 16)
+        told.append((elastic.noise_scale, plain.noise_scale))
+        assert (elastic.noise_scale is None) == (step < 4), "a few measurements first"
+    limits = [scale for scale, _ in told[100:] if scale is not None]
+    assert any(plain_scale is None for _, plain_scale in told[100:])
+    assert all(100 < scale <= 16 / (1 - DECAY) + 1e-9 for scale in limits)
+    assert max(limits) == pytest.approx(16 / (1 - DECAY))
 
 
 @pytest.mark.parametrize("n_servers", [1, 3])

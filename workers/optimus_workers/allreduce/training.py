@@ -20,7 +20,7 @@ from optimus_workers.ranges import block_floats, server_ranges
 from optimus_workers.server.fetching import collect
 from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import apply_update, n_state_sections, pieces
-from optimus_workers.telemetry.gradients import ELASTIC_LEAST, GradientStatistics
+from optimus_workers.telemetry.gradients import GradientStatistics
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.memory import private_floats
@@ -64,9 +64,9 @@ class GroupTraining(Training):
             *(private_floats(floats).to(self._flat.device) for _ in range(n_states)),
         ]
         self._shared_task = self._task
-        least = ELASTIC_LEAST if environment.spec.get("elastic_batch") is not None else 1
+        is_elastic = environment.spec.get("elastic_batch") is not None
         # Every member can measure, so whoever becomes the one that tells has figures already.
-        self._gradients = GradientStatistics(self.profile.gradient_period, least)
+        self._gradients = GradientStatistics(self.profile.gradient_period, is_elastic=is_elastic)
         self._is_waiting = False
         self._held: Holding | None = None
         """What the sections are a state of; None: of nothing whole."""

@@ -30,11 +30,13 @@ DECAY = 0.95
 class GradientStatistics:
     """Of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
 
-    def __init__(self, period: int, least: int = 1) -> None:
-        """`period`: in steps; 0: nothing is ever measured. `least`: measurements before there are figures."""
+    def __init__(self, period: int, *, is_elastic: bool = False) -> None:
+        """`period`: in steps; 0: nothing is ever measured. `is_elastic`: a batch is chosen by the figures."""
         self._period = period
-        self._least = least
+        self._is_elastic = is_elastic
         self._n_measured = 0
+        self._examples = 0.0
+        """That the averages are of, faded like them."""
         self._small: tuple[int, float] | None = None
         self._share: tuple[int, float] | None = None
         self._weight = 0.0
@@ -43,14 +45,21 @@ class GradientStatistics:
 
     @property
     def figures(self) -> dict[str, float] | None:
-        """Moving averages of the estimates, which may be negative while noise hides them; None: none yet."""
-        if not self._weight or self._n_measured < self._least:
+        """Moving averages of the estimates, which may be negative while noise hides them; None: none yet.
+
+        With an elastic batch |G|² is told to be tr(Σ)/n at least, n the examples measured: below that they cannot tell
+        it from nothing. Where noise hides it a larger batch is needed most, and one that is larger can tell more.
+        """
+        if not self._weight or (self._is_elastic and self._n_measured < ELASTIC_LEAST):
             return None
-        return {"square": self._square / self._weight, "variance": self._variance / self._weight}
+        square, variance = self._square / self._weight, self._variance / self._weight
+        if self._is_elastic:
+            square = max(square, variance / self._examples)
+        return {"square": square, "variance": variance}
 
     @property
     def noise_scale(self) -> float | None:
-        """tr(Σ)/|G|² in examples; None: not known, or noise hides it."""
+        """tr(Σ)/|G|² in examples; None: not known."""
         square, variance = (self.figures or {}).get("square", 0.0), (self.figures or {}).get("variance", 0.0)
         scale = variance / square if square > 0 and variance > 0 else math.inf
         return scale if math.isfinite(scale) else None
@@ -80,6 +89,7 @@ class GradientStatistics:
         variance = (small_square - large_square) / (1 / n_examples - 1 / batch_size)
         if math.isfinite(square) and math.isfinite(variance):
             self._n_measured += 1
+            self._examples = DECAY * self._examples + batch_size
             self._weight = DECAY * self._weight + 1 - DECAY
             self._square = DECAY * self._square + (1 - DECAY) * square
             self._variance = DECAY * self._variance + (1 - DECAY) * variance

@@ -1,0 +1,48 @@
+"""A real job whose batch the scheduler chooses: it measures its noise, gets a larger batch, and learns as it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.end_to_end.harness import Service, wait_until
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+
+BOUNDS = {"minimum": 8, "maximum": 128, "per_pass": 64, "warmup_epochs": 1.0}
+
+
+def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
+    job_id = service.submit(
+        {
+            "name": "elastic",
+            "task": "optimus_workers.zoo.digits:mlp",
+            "architecture": "allreduce",
+            "workers": {"min": 1, "max": 2},
+            "elastic_batch": BOUNDS,
+            "convergence": {"max_epochs": 30.0},
+        }
+    )
+    larger = wait_until("a larger batch", lambda: _with_larger_batch(service, job_id))
+    job = service.wait_for_end(job_id)
+
+    points = service.get(f"/v1/jobs/{job_id}/allocations")["allocations"]
+    assert points[0]["global_batch"] == BOUNDS["minimum"]
+    assert larger["cause"] in ("batch", "rescale")
+    assert all(point["lost_steps"] == 0 for point in points)
+    steps = [point["step"] for point in points]
+    assert steps == sorted(steps)
+    limit = job["profile"]["n_examples"] * 30 / BOUNDS["minimum"]
+    assert job["profile"]["steps_per_epoch"] == job["profile"]["n_examples"] / BOUNDS["minimum"]
+    assert limit <= job["step"] < limit + BOUNDS["maximum"] / BOUNDS["minimum"] + 1, "in steps with the smallest batch"
+    assert job["rescales"] == sum(point["cause"] == "rescale" for point in points)
+    assert job["result"]["metrics"]["test_accuracy"] > 0.9
+    decisions = service.get(f"/v1/jobs/{job_id}/decisions", limit=100)["decisions"]
+    assert any((decision["batch"] or 0) > BOUNDS["minimum"] for decision in decisions)
+
+
+def _with_larger_batch(service: Service, job_id: str) -> dict[str, Any] | None:
+    points = service.get(f"/v1/jobs/{job_id}/allocations")["allocations"]
+    found: dict[str, Any] | None = next((each for each in points if each["global_batch"] > BOUNDS["minimum"]), None)
+    assert found is not None or service.job(job_id)["finished_at"] is None, "it ended with its smallest batch"
+    return found
