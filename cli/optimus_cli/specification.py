@@ -96,6 +96,16 @@ def parse_target(flag: str, text: str | None) -> dict[str, Any] | None:
     return {"name": match[1], "at_least" if match[2] == ">" else "at_most": float(match[3])}
 
 
+def parse_elastic(flag: str, text: str | None) -> dict[str, int] | None:
+    """`32:512:64` as `elastic_batch`: smallest and largest batch, examples that one worker computes at once."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d{1,9})\s*:\s*(\d{1,9})\s*:\s*(\d{1,9})\s*", text)
+    if match is None:
+        raise BadInput(f"{flag} {text!r}: expected MINIMUM:MAXIMUM:PER_PASS, such as 32:512:64")
+    return dict(zip(("minimum", "maximum", "per_pass"), map(int, match.groups()), strict=True))
+
+
 def _scalar(text: str) -> str | int | float | bool:
     if text in ("true", "false"):
         return text == "true"

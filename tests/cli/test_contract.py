@@ -69,8 +69,14 @@ FLAGS = """
     --priority 2 --deadline-seconds 900 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here
     --working-directory / --env A=1
 """
+ELASTIC = "--task a:b --architecture allreduce --elastic-batch 32:512:64"
 INSTEAD = {
     "deadline": "--deadline, the same as a date",
+    "elastic_batch.minimum": "--elastic-batch, which goes with other flags",
+    "elastic_batch.maximum": "the same flag",
+    "elastic_batch.per_pass": "the same flag",
+    "elastic_batch.most_passes": "files only",
+    "elastic_batch.warmup_epochs": "files only",
     "convergence.target_metric.at_most": "--target-metric with <=",
     "convergence.target_metric.best": "files only",
     "servers.resources.gpus": "files only: servers use none",
@@ -86,6 +92,14 @@ def test_every_field_of_a_specification_has_a_flag(scripted: ScriptedService, op
     assert set(_given(sent)) == set(_fields(schemas.JobSpecBody)) - INSTEAD.keys()
     booleans = {name for name, field in schemas.JobSpecBody.model_fields.items() if field.annotation is bool}
     assert {name for name in booleans if sent[name]} == booleans - {"overlap"}
+
+
+def test_an_elastic_batch_is_one_flag(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    done = optimus("submit", *shlex.split(ELASTIC), "--url", scripted.url)
+    assert done.exit_code == 0, done.stderr
+    spec = schemas.JobSpecBody.model_validate(scripted.requests[-1].body)
+    assert spec.elastic_batch == schemas.ElasticBatchBody(minimum=32, maximum=512, per_pass=64)
 
 
 def _given(sent: Mapping[str, Any]) -> Iterator[str]:

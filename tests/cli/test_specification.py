@@ -9,7 +9,7 @@ import pytest
 
 from optimus_cli.errors import BadInput
 from optimus_cli.jobfile import JobFile
-from optimus_cli.specification import Flag, assemble, name_for, parse_assignments, parse_target
+from optimus_cli.specification import Flag, assemble, name_for, parse_assignments, parse_elastic, parse_target
 
 
 def job_file(path: Path, **document: Any) -> JobFile:
@@ -96,6 +96,17 @@ def test_a_target_is_a_name_and_a_bound() -> None:
 def test_a_wrong_target_is_refused_with_an_example(wrong: str) -> None:
     with pytest.raises(BadInput, match=r"test_accuracy>=0\.95"):
         parse_target("--target-metric", wrong)
+
+
+def test_an_elastic_batch_is_three_numbers() -> None:
+    assert parse_elastic("--elastic-batch", None) is None
+    assert parse_elastic("--elastic-batch", "32:512 : 64") == {"minimum": 32, "maximum": 512, "per_pass": 64}
+
+
+@pytest.mark.parametrize("wrong", ["32", "32:512", "32:512:64:8", "a:b:c", "-1:2:3"])
+def test_a_wrong_elastic_batch_is_refused_with_an_example(wrong: str) -> None:
+    with pytest.raises(BadInput, match="32:512:64"):
+        parse_elastic("--elastic-batch", wrong)
 
 
 @pytest.mark.parametrize("wrong", ["novalue", "=x"])

@@ -14,7 +14,7 @@ from optimus_cli.commands.watch import watch_to_the_end
 from optimus_cli.errors import Refused
 from optimus_cli.jobfile import read_job_file
 from optimus_cli.options import AsJson, Url, connect
-from optimus_cli.specification import Flag, Specification, assemble, parse_assignments, parse_target
+from optimus_cli.specification import Flag, Specification, assemble, parse_assignments, parse_elastic, parse_target
 
 CONVERGENCE = "Convergence (the first that holds ends the job)"
 SIZE = "Size and resources"
@@ -45,6 +45,14 @@ def submit(
     ] = None,
     warmup_epochs: Annotated[
         float | None, typer.Option(help="Of the learning rate, with --scaling weak.", rich_help_panel=TRAINING)
+    ] = None,
+    elastic_batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MINIMUM:MAXIMUM:PER_PASS",
+            help="Let the scheduler choose the batch (all-reduce); PER_PASS: what one worker computes at once.",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     max_gradient_norm: Annotated[
         float | None, typer.Option(help="Clip gradients to this norm; default: the task's.", rich_help_panel=TRAINING)
@@ -180,6 +188,7 @@ def submit(
         Flag("--architecture", ("architecture",), architecture),
         Flag("--scaling", ("scaling",), scaling),
         Flag("--warmup-epochs", ("warmup_epochs",), warmup_epochs),
+        Flag("--elastic-batch", ("elastic_batch",), parse_elastic("--elastic-batch", elastic_batch)),
         Flag("--max-gradient-norm", ("max_gradient_norm",), max_gradient_norm),
         Flag("--compression", ("compression",), compression),
         Flag("--compression-keep", ("compression_keep",), compression_keep),
