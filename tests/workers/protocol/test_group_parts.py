@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,10 +105,9 @@ class Halves(nn.Module):
         return output
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("compression", list(GroupCompression))
 def test_gradients_of_all_slots_are_summed_even_where_a_loss_does_not_depend_on_all(
-    compression: GroupCompression,
+    compression: GroupCompression, alone: ProcessGroup
 ) -> None:
     torch.manual_seed(3)
     model, batches = Halves(), torch.randn(3, 5, 4)
@@ -120,7 +122,7 @@ def test_gradients_of_all_slots_are_summed_even_where_a_loss_does_not_depend_on_
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     kept = [parameter.grad for parameter in model.parameters()]
-    shared = SharedGradients(model, _mean_square, compression, ready)
+    shared = SharedGradients(model, _mean_square, compression, ready, alone.guard)
     for _ in range(2):  # from the second step on DDP's buckets are in the order in which gradients become ready
         for gradient in kept:
             gradient.zero_()  # type: ignore[union-attr]
@@ -146,3 +148,8 @@ def test_a_group_that_was_aborted_is_broken_and_says_so(alone: ProcessGroup) -> 
     alone.close()
     with pytest.raises(ConnectionOver):
         ProcessGroup(Board(lambda _: None), 2, 0, 1, "203.0.113.1", torch.device("cpu")).open()
+
+
+def test_nobody_waits_for_a_stopped_member_when_the_group_is_over() -> None:
+    """gloo itself never gives up what it has still to send."""
+    subprocess.run([sys.executable, str(Path(__file__).with_name("stopped_member.py"))], check=True, timeout=120)

@@ -51,9 +51,12 @@ class SharedGradients:
         loss: Callable[[nn.Module, Any], Tensor],
         compression: GroupCompression,
         on_ready: Callable[[], None],
+        guard: Callable[[Future], Future],
     ) -> None:
-        """`on_ready` is called when all of a step's gradients are made and the rest is up to the network."""
+        """`on_ready` is called when all of a step's gradients are made and the rest is up to the network; `guard` gives
+        what is waited for in the place of a bucket's sum."""
         self._on_ready = on_ready
+        self._guard = guard
         self._n_slots_left = 0
         self.ready_at = 0.0
         """When the gradients of the step were complete here, `time.perf_counter`."""
@@ -93,7 +96,7 @@ class SharedGradients:
         if self._squares is not None:
             own = bucket.buffer()
             self._squares.append(torch.dot(own, own))  # before the sum is written there
-        return self._hook(bucket)
+        return self._guard(self._hook(bucket))
 
     def close(self) -> None:
         """Leave the model as it was."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future as Promise
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from optimus_workers.allreduce import gloo_sockets
 from optimus_workers.allreduce.board import Board, BoardStore
+from optimus_workers.allreduce.escape import Escape, Future
 from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.values import Address
 
@@ -25,6 +27,8 @@ CONNECT_SECONDS = 10.0
 OPERATION_SECONDS = 24 * 3600.0
 """No limit in practice: a slow member is no failure. Those that died or hang are found by the coordinator, which ends
 the group."""
+ESCAPE_SECONDS = 2.0
+"""For operations to end once their group is over."""
 CHECK_SECONDS = 2.0
 """How often the connections are looked at."""
 BACKEND = "optimus"
@@ -56,6 +60,8 @@ class ProcessGroup:
         self._on_unreachable = on_unreachable
         self._aborted = False
         self._aborting = threading.Lock()
+        self._escape = Escape([device] if device.type == "cuda" else [])
+        self._backend: Any = None
         self._over = threading.Event()
         self._changed = threading.Event()  # set once the group is connected, or is over
 
@@ -104,6 +110,7 @@ class ProcessGroup:
             lambda: dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, settings)
         )
         backend._set_default_timeout(timedelta(seconds=OPERATION_SECONDS))
+        self._backend = backend
         return backend
 
     def _connected(self, connect: Callable[[], Any]) -> Any:
@@ -111,7 +118,7 @@ class ProcessGroup:
 
         On a thread of its own, that is left to itself then: gloo tries for minutes to reach who cannot be reached.
         """
-        made: Future[Any] = Future()
+        made: Promise[Any] = Promise()
         threading.Thread(target=_fulfil, args=(made, connect), name="gloo-connect", daemon=True).start()
         made.add_done_callback(lambda _: self._changed.set())
         give_up_at = math.inf
@@ -148,11 +155,20 @@ class ProcessGroup:
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Give everybody the root's values. Raises `ConnectionOver`."""
-        self.run(lambda: dist.broadcast(tensor, root))
+        self.run(lambda: self._wait_for(dist.broadcast(tensor, root, async_op=True)))
 
     def sum(self, tensor: Tensor) -> None:
         """Replace the values by their sum over all members. Raises `ConnectionOver`."""
-        self.run(lambda: dist.all_reduce(tensor))
+        self.run(lambda: self._wait_for(dist.all_reduce(tensor, async_op=True)))
+
+    def guard(self, operation: Future) -> Future:
+        """The same outcome, which `abort` brings about if nothing else does."""
+        return operation if self._is_nccl else self._escape.guard(operation)  # NCCL ends what it is told to end
+
+    def _wait_for(self, work: Any) -> None:
+        if not self._is_nccl:
+            self._escape.guard(work.get_future()).wait()
+        work.wait()
 
     def run(self, operation: Callable[[], object]) -> None:
         """Do something that all members take part in. Raises `ConnectionOver`."""
@@ -181,17 +197,23 @@ class ProcessGroup:
                     dist.group.WORLD.abort()  # type: ignore[union-attr]
             elif self._listens_at is not None:
                 gloo_sockets.hang_up(self._listens_at, self._others())
+            self._escape.open(ESCAPE_SECONDS)
         self._board.close(self._epoch)
 
     def close(self) -> None:
         """Give everything back; the next group may be opened."""
         self.abort()
+        self._escape.close()
+        if self._escape.is_stuck:
+            # Taking it apart would wait for the operation that does not end.
+            for kept in (self._backend, dist.group.WORLD):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
 
-def _fulfil(made: Future[Any], make: Callable[[], Any]) -> None:
+def _fulfil(made: Promise[Any], make: Callable[[], Any]) -> None:
     """Run `make` as an executor would, which however would wait for it when the process ends."""
     try:
         made.set_result(make())

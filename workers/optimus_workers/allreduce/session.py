@@ -58,7 +58,7 @@ class GroupSession(Session):
         """The task whose backward passes leave the sum over all members."""
         if self._members is None:
             return task
-        self._gradients = SharedGradients(self._flat.model, task.loss, self._compression, on_ready)
+        self._gradients = SharedGradients(self._flat.model, task.loss, self._compression, on_ready, self._members.guard)
         return replace(task, loss=self._gradients.loss)
 
     @property

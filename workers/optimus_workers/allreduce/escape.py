@@ -1,0 +1,85 @@
+"""A way out of operations that never end, though all connections of their group have been hung up.
+
+gloo tells the operations that wait of an error on a connection, but for two: that of a message that it has half
+received, and that of one that it is still to send. Who waits for either waits for ever: for instance a member that
+passes its state on to one that is stopped (gloo, `transport/tcp/pair.cc`, `signalException`). So nobody here waits for
+gloo itself, but for a future beside it, which can be given an outcome from outside.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from optimus_workers.wire.errors import ConnectionOver
+
+log = logging.getLogger(__name__)
+
+Future = torch.futures.Future[Any]
+
+
+class Escape:
+    """Knows the operations of one group that are going on. Used by several threads."""
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        """`devices`: GPUs whose streams the operations write on."""
+        self._devices = list(devices)
+        self._changed = threading.Condition()  # guards the two below; notified when an operation ends
+        self._waiting: dict[int, Future] = {}
+        self._opening: threading.Thread | None = None
+        self.is_stuck = False
+        """Whether an operation goes on whose end nobody waits for any more: its group must not be taken apart."""
+
+    def guard(self, operation: Future) -> Future:
+        """A future with the outcome of `operation`, or with an error if that does not come in time."""
+        outcome: Future = torch.futures.Future(devices=self._devices)
+        with self._changed:
+            self._waiting[id(outcome)] = outcome
+        operation.add_done_callback(lambda done: self._end(outcome, _result(done)))
+        return outcome.then(_unpacked)
+
+    def open(self, after_seconds: float) -> None:
+        """Operations have this long to end by themselves. Returns at once; once for each group."""
+        self._opening = threading.Thread(target=self._open, args=(after_seconds,), name="group-escape", daemon=True)
+        self._opening.start()
+
+    def close(self) -> None:
+        """Wait until nobody waits any more, which `open` sees to."""
+        if self._opening is not None:
+            self._opening.join()
+
+    def _open(self, after_seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, after_seconds)
+            left = list(self._waiting.values())
+            self.is_stuck = bool(left)
+        if left:
+            log.warning("%d operations of a group that is over do not end: they are left to themselves", len(left))
+        for outcome in left:
+            self._end(outcome, ConnectionOver("the process group is over"))
+
+    def _end(self, outcome: Future, result: object) -> None:
+        with self._changed:
+            if self._waiting.pop(id(outcome), None) is None:
+                return
+            self._changed.notify_all()
+        outcome.set_result(result)
+
+
+def _result(done: Future) -> object:
+    """The value, or the error in its place."""
+    try:
+        return done.value()
+    except RuntimeError as error:
+        return error
+
+
+def _unpacked(outcome: Future) -> Any:
+    result = outcome.value()
+    if isinstance(result, RuntimeError | ConnectionOver):
+        raise result
+    return result
