@@ -41,6 +41,18 @@ def strange_jobs() -> list[Any]:
     ]
 
 
+def test_an_elastic_batch_is_shown_with_its_bounds() -> None:
+    spec = {**builders.job()["spec"], "elastic_batch": {"minimum": 32, "maximum": 512, "per_pass": 64}}
+    job = builders.job(spec=spec, global_batch=96, noise_scale=1234.5)
+    point = builders.allocation(3, 2, 0, global_batch=96)
+    text = shown(render.job_description(job, [point], [], NOW), width=120)
+    assert "96 of 32 to 512 (elastic); noise scale 1 234 examples" in text
+    assert "2w+0p, batch 96" in text
+    assert "32 of 32 to 512 (elastic); noise scale not measured yet" in shown(
+        render.job_description(builders.job(spec=spec), [], [], NOW), width=120
+    )
+
+
 @pytest.mark.parametrize("job", strange_jobs())
 def test_every_job_can_be_shown(job: Any) -> None:
     for text in (

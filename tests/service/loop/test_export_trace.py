@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from httpx import ASGITransport, AsyncClient, Response
-from tests.service.loop.loop_world import World, loss_at, speed
+from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds, loss_at, speed
 
+from optimus_models.elastic_batch import ElasticBatch
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.types import JobState, Node, Quota, Resources
 from optimus_service.api.app import create_app
@@ -19,6 +20,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens
 from optimus_service.store.repository import Repository
+from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace
@@ -130,6 +132,28 @@ def test_the_same_policy_does_what_it_did(lived: World, tmp_path: Path) -> None:
         record = lived.repository.get_job(job_id)
         assert record.finished_at is not None
         assert seconds == pytest.approx(record.finished_at - record.created_at, rel=0.35)
+
+
+def test_an_elastic_job_is_told_with_its_noise_and_its_step_times(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path)
+    spec: dict[str, Any] = {"architecture": "allreduce", "servers": {"min": 0, "max": 0}, "elastic_batch": ELASTIC}
+    world.submit("elastic", **spec, workers={"max": 4})
+    world.live_until("its end", lambda: world.repository.get_job("elastic").state is JobState.SUCCEEDED)
+    trace, times = replayed(exported(world), tmp_path, "optimus")
+    (job,) = trace.jobs
+    assert job.spec.elastic_batch == ElasticBatch(32, 512, 64)
+    assert job.spec.global_batch_size == 32
+    assert isinstance(job.truth, ElasticTruth)
+    assert job.truth.noise == (pytest.approx(NOISE_SCALE), pytest.approx(NOISE_SCALE))
+    assert job.truth.total_steps == world.repository.get_job("elastic").step
+    had = {(len(each.workers), each.global_batch) for each in world.repository.memberships("elastic")}
+    for workers, batch in had:
+        assert batch is not None
+        told, exchange = job.truth.step_parts(((workers, 0),), batch)
+        seconds, _ = elastic_step_seconds(workers, batch)
+        assert told == pytest.approx(seconds, rel=0.35)
+        assert (exchange > 0) == (workers > 1)
+    assert times["elastic"] > 0
 
 
 def test_a_part_of_what_happened(lived: World) -> None:

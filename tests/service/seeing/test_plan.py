@@ -135,5 +135,12 @@ def test_what_would_be_refused_is_refused(planning: Api) -> None:
     problem(planning.post("/v1/plan", json=job_spec(workers={"min": 99, "max": 99})), 422)
 
 
+def test_an_elastic_batch_is_promised_with_the_size(planning: Api) -> None:
+    elastic = {"minimum": 32, "maximum": 512, "per_pass": 64}
+    answer = planning.post("/v1/plan", json=job_spec(architecture="allreduce", elastic_batch=elastic))
+    assert answer.status_code == 200, answer.text
+    assert "batches of 32 examples" in answer.json()["message"]
+
+
 def test_without_a_scheduler_nobody_can_tell(api: Api) -> None:
     assert "scheduler" in problem(api.post("/v1/plan", json=job_spec()), 503)["detail"]

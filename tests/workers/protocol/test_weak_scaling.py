@@ -165,6 +165,7 @@ def test_so_does_a_weak_all_reduce_job_with_all_options(make_job: Callable[..., 
         architecture="allreduce",
         scaling="weak",
         warmup_epochs=5.0,
+        gradient_statistics=True,
     )
     job.scale(worker(0))
     job.wait_for_step(10)
@@ -180,4 +181,8 @@ def test_so_does_a_weak_all_reduce_job_with_all_options(make_job: Callable[..., 
     anew = Replay(tiny_training.make(**options), seed=5)
     anew.follow(memberships, version)
     distance = torch.linalg.norm(parameters - anew.vector) / torch.linalg.norm(anew.vector)
-    assert distance < 1e-6
+    assert distance < 1e-6, "measuring changes nothing"
+    told = [sample for sample in job.service.samples if sample.get("gradients")]
+    assert {sample["workers"] for sample in told} == {1, 2}, "alone, and from local and summed gradients"
+    assert {sample["rank"] for sample in told} == {0}
+    assert told[-1]["gradients"]["variance"] > 0
