@@ -47,5 +47,5 @@ def _pass_law(speed: BatchSpeed, per_pass: int) -> tuple[float, float]:
 
 def noise_ends(history: JobHistory) -> list[float]:
     """The first and the last noise scale that are known, in examples."""
-    scales = [scale for _, scale in history.noise if scale > 0]
+    scales = [scale for _, scale in history.noise_curve()]
     return [scales[0], scales[-1]] if scales else [_NO_NOISE, _NO_NOISE]

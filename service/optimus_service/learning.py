@@ -121,7 +121,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "mode": spec.mode.value,
         "architecture": spec.architecture.value,
         "global_batch_size": spec.counted_batch,
-        "noise": [[step, scale] for step, scale in history.noise],
+        "noise": history.noise_curve(),
         "total_steps": job.step,
         "convergence": job.spec["convergence"],
         "device": device_name(spec),
@@ -156,6 +156,6 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         rule=rule_from(document["convergence"]) if "convergence" in document else None,
         device=document.get("device"),
         percent_of_peak=document.get("percent_of_peak"),
-        noise_steps=tuple(float(step) for step, _ in document.get("noise", ())),
+        noise_steps=tuple(step for step, _ in document.get("noise", ())),
         noise_scales=tuple(scale for _, scale in document.get("noise", ())),
     )

@@ -28,6 +28,16 @@ JOB_SPECS: Examples = {
             "seed": 7,
         },
     },
+    "elastic": {
+        "summary": "Without servers; the scheduler chooses the batch as well",
+        "value": {
+            "name": "digits-elastic",
+            "task": "optimus_workers.zoo.digits:mlp",
+            "architecture": "allreduce",
+            "elastic_batch": {"minimum": 16, "maximum": 256, "per_pass": 64},
+            "workers": {"min": 1, "max": 4},
+        },
+    },
 }
 
 TELEMETRY: Examples = {

@@ -134,6 +134,8 @@ class JobHistory:
         self.slow_workers = SlowWorkers()
         self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
         """Steps and noise scales of the gradients, the newest; empty where they are not measured."""
+        self._noise_logs = LossBuckets()
+        """Logarithms of all of them, as means over neighbouring steps."""
         self.compute_seconds = 0.0
         """Of all workers, without the first record of each membership ..."""
         self.computed_examples = 0
@@ -151,6 +153,10 @@ class JobHistory:
         self._gpu_types: dict[int, str | None] = {}
         """Membership epoch → what its workers run on."""
 
+    def noise_curve(self) -> tuple[tuple[float, float], ...]:
+        """Steps and noise scales from the beginning on, thinned out."""
+        return tuple((step, math.exp(log)) for step, log in zip(*self._noise_logs.points(), strict=True))
+
     def learn_memberships(self, memberships: Iterable[MembershipRecord]) -> None:
         """To be called before the samples are added: a membership that began further back undoes steps."""
         for membership in memberships:
@@ -160,6 +166,7 @@ class JobHistory:
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
                     self.metrics.roll_back(membership.step)
+                    self._noise_logs.roll_back(membership.step)
                     while self.noise and self.noise[-1][0] > membership.step:
                         self.noise.pop()
 
@@ -194,6 +201,7 @@ class JobHistory:
         scale = noise_scale(sample)
         if scale is not None and (not self.noise or sample.step > self.noise[-1][0]):
             self.noise.append((sample.step, scale))
+            self._noise_logs.add(sample.step, math.log(scale))
 
     def _end_of(self, epoch: int) -> float:
         """The last step of this epoch that counts: a later one repeated what came after."""

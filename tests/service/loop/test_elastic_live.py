@@ -10,11 +10,13 @@ from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_s
 
 from optimus_models.noise_scale import gain
 from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Job, SetWanted
+from optimus_scheduler.types import Job, Mode, SetWanted
 from optimus_service import server
+from optimus_service.loop.history import MAX_NOISE_SCALES, JobHistory
 from optimus_service.loop.observe import ClusterView
 from optimus_service.loop.specification import spec_of
 from optimus_service.settings import Settings
+from optimus_service.store.records import MembershipRecord, SampleRecord
 from optimus_service.store.repository import Repository
 
 RING: dict[str, Any] = {
@@ -117,3 +119,50 @@ def test_policies_that_choose_no_batches_leave_it(
         world.round()
         world.train(5)
     assert world.repository.get_wanted("job-1").batch == batch
+
+
+# --- what a history keeps --------------------------------------------------------------------------------------------
+
+
+def elastic_sample(number: int, *, epoch: int = 1, batch: int = 64, scale: float = 100.0) -> SampleRecord:
+    """The `number`-th second of a job: 5 updates, each worth 2 steps."""
+    return SampleRecord(
+        id=number, received_at=float(number), membership_epoch=epoch, rank=0, sequence=number, workers=1, servers=0,
+        at=float(number), step=10 * number, n_steps=10, updates=5, global_batch=batch, data_epoch=0.0, loss=1.0,
+        n_examples=5 * batch, seconds=1.0, wait_seconds=0.2, compute_seconds=0.8, gradients={"square": 1.0, "variance": scale},
+    )  # fmt: skip
+
+
+def test_a_history_keeps_noise_from_the_beginning_on_in_bounded_memory() -> None:
+    history = JobHistory(Mode.SYNC)
+    history.add(elastic_sample(number, scale=10.0 * 1000 ** (number / 3000)) for number in range(1, 3001))
+    assert len(history.noise) == MAX_NOISE_SCALES
+    curve = history.noise_curve()
+    assert len(curve) <= 128
+    assert curve[0][1] == pytest.approx(10.0, rel=0.1)
+    assert curve[-1][1] == pytest.approx(10_000.0, rel=0.1)
+    assert [step for step, _ in curve] == sorted(step for step, _ in curve)
+    lost = MembershipRecord(
+        job_id="j",
+        epoch=2,
+        generation=1,
+        at=0.0,
+        step=10_000,
+        workers=("w",),
+        servers=(),
+        cause="worker_lost",
+        lost_steps=9,
+    )
+    history.learn_memberships([lost])
+    assert history.noise_curve()[-1][0] <= 10_000 + 1000
+
+
+def test_speeds_of_different_batches_are_kept_apart() -> None:
+    history = JobHistory(Mode.SYNC)
+    history.add(elastic_sample(number) for number in range(1, 21))
+    history.add(elastic_sample(number, epoch=2, batch=128) for number in range(21, 41))
+    found = {(each.workers, each.batch): each for each in history.speeds.samples()}
+    assert set(found) == {(1, 64), (1, 128)}
+    assert found[1, 128].steps_per_second == pytest.approx(5.0), "updates, not what they are worth"
+    assert found[1, 128].exchange_seconds == pytest.approx(0.04)
+    assert history.computed_steps == 5 * 40
