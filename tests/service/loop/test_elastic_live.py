@@ -129,7 +129,8 @@ def elastic_sample(number: int, *, epoch: int = 1, batch: int = 64, scale: float
     return SampleRecord(
         id=number, received_at=float(number), membership_epoch=epoch, rank=0, sequence=number, workers=1, servers=0,
         at=float(number), step=10 * number, n_steps=10, updates=5, global_batch=batch, data_epoch=0.0, loss=1.0,
-        n_examples=5 * batch, seconds=1.0, wait_seconds=0.2, compute_seconds=0.8, gradients={"square": 1.0, "variance": scale},
+        n_examples=5 * batch, seconds=1.0, wait_seconds=0.2, compute_seconds=0.8,
+        gradients={"square": 1.0, "variance": scale},
     )  # fmt: skip
 
 
