@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.service.clusters.kubernetes.control_plane import Binaries, ControlPlane, ControlPlaneMissing
+
+settings.register_profile("repeatable", derandomize=True)
+"""For CI, where a change is judged by its own failures; elsewhere each run tries other examples."""
 
 
 @pytest.fixture(scope="session")

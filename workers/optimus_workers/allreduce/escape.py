@@ -25,7 +25,7 @@ Future = torch.futures.Future[Any]
 class Escape:
     """Knows the operations of one group that are going on. Used by several threads."""
 
-    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+    def __init__(self, devices: Sequence[torch.device | str | int] = ()) -> None:
         """`devices`: GPUs whose streams the operations write on."""
         self._devices = list(devices)
         self._changed = threading.Condition()  # guards the two below; notified when an operation ends
