@@ -9,7 +9,8 @@ from tests.end_to_end.harness import Service, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 
-BOUNDS = {"minimum": 8, "maximum": 128, "per_pass": 64, "warmup_epochs": 1.0}
+BOUNDS = {"minimum": 4, "maximum": 64, "per_pass": 256, "warmup_epochs": 1.0}
+"""A pass of 4 examples costs nearly as much as one of 32, so that a larger batch is clearly better."""
 
 
 def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
@@ -17,6 +18,7 @@ def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
         {
             "name": "elastic",
             "task": "optimus_workers.zoo.digits:mlp",
+            "task_args": {"learning_rate": 0.01},
             "architecture": "allreduce",
             "workers": {"min": 1, "max": 2},
             "elastic_batch": BOUNDS,
