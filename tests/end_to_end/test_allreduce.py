@@ -24,7 +24,7 @@ def optimus(service: Service, *arguments: str) -> str:
 
 
 def test_allreduce_job_is_resized_while_it_trains(service: Service) -> None:
-    submitted = optimus(service, "submit", str(EXAMPLE), "--name", "rings", "--max-epochs", "150", "--json")
+    submitted = optimus(service, "submit", str(EXAMPLE), "--name", "rings", "--max-epochs", "90", "--json")
     job_id = str(json.loads(submitted)["id"])
     wait_until(
         "it trains on more than one worker",
