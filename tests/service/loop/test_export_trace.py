@@ -144,7 +144,7 @@ def test_an_elastic_job_is_told_with_its_noise_and_its_step_times(repository: Re
     assert job.spec.elastic_batch == ElasticBatch(32, 512, 64)
     assert job.spec.global_batch_size == 32
     assert isinstance(job.truth, ElasticTruth)
-    assert job.truth.noise == (pytest.approx(NOISE_SCALE), pytest.approx(NOISE_SCALE))
+    assert list(job.truth.noise) == pytest.approx([NOISE_SCALE, NOISE_SCALE])
     assert job.truth.total_steps == world.repository.get_job("elastic").step
     had = {(len(each.workers), each.global_batch) for each in world.repository.memberships("elastic")}
     for workers, batch in had:
