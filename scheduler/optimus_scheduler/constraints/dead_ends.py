@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from optimus_scheduler.constraints.gpu_types import accepted_types, has_left_its_type, one_of_each
+from optimus_scheduler.constraints.gpu_types import ANY_GPU, accepted_types, has_left_its_type, one_of_each
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placed, Placements
 from optimus_scheduler.types import Directive, Job, Node, Snapshot
@@ -21,12 +21,13 @@ def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: P
     `outlooks` are those that were placed, each on one type; `told` has the types that owners accept.
     """
     without = [one for one in outlooks if not isinstance(placements.get(one.job.id), Placed)]
-    stuck = {one.id: one for one in _typed(without)}
+    if not without:
+        return None
+    jobs = {job.id: job for job in told.jobs}
+    stuck = {one.id: one for one in _typed(without) if _has_a_choice(jobs[one.id]) or has_left_its_type(one.job)}
     if not stuck:
         return None
-    typed = _typed(outlooks)
-    free = _free_gpus(told, typed, placements)
-    jobs = {job.id: job for job in told.jobs}
+    free = _free_gpus(told, _typed(outlooks), placements)
     nodes = one_of_each(told.nodes)
     instead = {one.id: _instead(one, jobs[one.id], nodes, free) for one in stuck.values()}
     fewer = {job_id: types for job_id, types in instead.items() if types}
@@ -38,6 +39,11 @@ def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: P
 def _typed(outlooks: Sequence[Outlook]) -> list[Outlook]:
     """Those that are to run on a GPU type."""
     return [one for one in outlooks if one.gpu_type is not None and one.job.directive is not Directive.CANCEL]
+
+
+def _has_a_choice(job: Job) -> bool:
+    """Whether its owner accepts other types than the one that it names."""
+    return len(job.spec.gpu_types) > 1 or job.spec.gpu_type == ANY_GPU
 
 
 def _instead(outlook: Outlook, job: Job, nodes: Sequence[Node], free: dict[str, int]) -> list[str]:
