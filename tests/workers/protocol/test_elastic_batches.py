@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, worker
@@ -19,15 +21,16 @@ from optimus_models.elastic_batch import ElasticBatch, cut
 from optimus_models.noise_scale import gain as gain_of_the_scheduler
 from optimus_workers.coordinator.elastic import ElasticBounds, gain, recounted
 from optimus_workers.coordinator.events import Wanted, WantedArrived
-from optimus_workers.coordinator.journal import Journal, Recounted, replay
+from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
 from optimus_workers.coordinator.machine import Coordinator
+from optimus_workers.coordinator.phases import REGROUP_SECONDS
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.scaling import next_batch
 from optimus_workers.coordinator.watching import parse_wanted
 from optimus_workers.global_batch import GlobalBatch, followed
 from optimus_workers.ranges import worker_slots
 from optimus_workers.sampler import slot_indices_from
-from optimus_workers.wire.messages import Done, Recount
+from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
 from optimus_workers.wire.values import TaskProfile, UpdateRule
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
@@ -220,6 +223,86 @@ def test_steps_are_counted_anew_when_the_noise_changes() -> None:
         again.steps()
     assert again.result is None or again.result.step >= 300
     assert 300 <= again.machine._told_version < 300 + 40 / 13
+
+
+@dataclass
+class Trained(GroupWorld):
+    """Remembers what each step that counts was trained on, as its workers were told."""
+
+    steps_taken: dict[int, tuple[int, int, float, float]] = field(default_factory=dict)
+    """Step → where its batch begins, its size, what was counted before it, what it is worth."""
+
+    def applies(self, names: Collection[str]) -> None:
+        for name in names:
+            step, batch = self.going[name].step, self.joins[name].batch
+            assert batch is not None
+            self.steps_taken[step] = batch.position(step), batch.size, batch.counted_at(step), batch.gain
+        super().applies(names)
+
+    def _work(self, name: str, message: ToTask) -> list[FromTask]:
+        if isinstance(message, Recount):
+            self.joins[name] = replace(self.joins[name], batch=message.batch)
+        return super()._work(name, message)
+
+    def restarted(self) -> Trained:
+        """Another coordinator in the place of this one; the tasks are the same."""
+        past = replay(self.journal)
+        after = Trained(Coordinator(self.machine.plan, past, self.now), now=self.now, steps_taken=self.steps_taken)
+        after.states, after.manifests, after.journal = self.states, self.manifests, self.journal
+        wanted = self.machine.wanted
+        assert wanted is not None
+        after.happens(WantedArrived(wanted))
+        after.arrives(*sorted(self.connected))
+        after.passes(REGROUP_SECONDS)
+        return after
+
+
+NAMES = tuple(f"worker-{rank}" for rank in range(3))
+EVENTS = st.one_of(
+    st.tuples(st.just("step"), st.integers(1, 4)),
+    st.tuples(st.just("noise"), st.floats(1.0, 1e5)),
+    st.tuples(st.just("want"), st.tuples(st.sets(st.sampled_from(NAMES), min_size=1), st.integers(10, 90))),
+    st.tuples(st.just("kill"), st.tuples(st.sampled_from(NAMES), st.booleans())),
+    st.tuples(st.just("restart"), st.none()),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(EVENTS, max_size=20))
+def test_every_history_of_a_coordinator_is_one_stream_of_examples(events: list[tuple[str, Any]]) -> None:
+    world = Trained(Coordinator(JobPlan(is_allreduce=True, checkpoint_seconds=1e9, elastic=BOUNDS), Past(), 1000.0))
+    wants(world, 10, *NAMES[:2])
+    world.arrives(*NAMES[:2])
+    for kind, value in events:
+        match kind:
+            case "step":
+                world.steps(value)
+            case "noise" if world.going:
+                tells_noise(world, value)
+            case "want":
+                names, batch = value
+                wants(world, batch, *names)
+                world.arrives(*(name for name in sorted(names) if name not in world.connected))
+            case "kill":
+                _kill(world, *value)
+            case "restart":
+                world = world.restarted()
+    taken = [world.steps_taken[step] for step in range(world.machine.version)]
+    for before, after in pairwise(taken):
+        assert after[0] == before[0] + before[1], "no example is left out or taken twice"
+        assert after[2] == pytest.approx(before[2] + before[3]), "what was counted stays counted"
+        assert 1.0 <= after[3] <= after[1] / BOUNDS.minimum + 1e-9
+    told = [report.told_step for report in world.reports if report.workers]
+    assert told == sorted(told) or any(report.lost_steps for report in world.reports)
+
+
+def _kill(world: GroupWorld, name: str, has_applied: bool) -> None:
+    """One dies; another one may have completed the step at hand already."""
+    others = sorted(other for other in world.going if other != name)
+    if has_applied and others and name in world.going:
+        world.applies(others[:1])
+    if name in world.connected:
+        world.is_lost(name)
 
 
 # --- whole jobs ------------------------------------------------------------------------------------------------------
