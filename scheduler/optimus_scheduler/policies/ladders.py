@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -143,57 +144,47 @@ def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares
     jobs = Contenders(outlooks)
     least, most = jobs.pairs("least_"), jobs.pairs("most_")
     table = SpeedTable([one.speeds for one in outlooks], most)
-    climbing = np.arange(len(outlooks))
-    shares = np.stack([worker_shares, server_shares], axis=1)
-    rungs = _Rungs(worker_shares, server_shares)
-    rungs.add(climbing, np.zeros_like(least), np.zeros(len(outlooks)))
-    at, speeds = least, table.at(climbing, least[:, 0], least[:, 1])
-    while True:
-        rungs.add(climbing, at, speeds)
-        stays = (at < most[climbing]).any(axis=1)
-        climbing, at, speeds = climbing[stays], at[stays], speeds[stays]
-        if not len(climbing):
-            return rungs.ladders()
-        at, speeds = _best_steps(table, climbing, at, speeds, most, shares)
+    climbers = _Climbers(table, most, np.outer(_STEPS[:, 0], worker_shares) + np.outer(_STEPS[:, 1], server_shares))
+    everybody = np.arange(len(outlooks))
+    at = _Rung(everybody, least[:, 0], least[:, 1], table.at(everybody, least[:, 0], least[:, 1]))
+    nothing = np.zeros_like(everybody)
+    rungs = [_Rung(everybody, nothing, nothing, np.zeros(len(outlooks))), at]
+    while len((at := climbers.next(at)).job):
+        rungs.append(at)
+    job, workers, servers, speeds = (np.concatenate(column) for column in zip(*rungs, strict=True))
+    order = np.argsort(job, kind="stable")
+    job, workers, servers, speeds = job[order], workers[order], servers[order], speeds[order]
+    return _cut(job, workers, servers, speeds, workers * worker_shares[job] + servers * server_shares[job])
 
 
-def _best_steps(
-    table: SpeedTable, climbing: IntArray, at: IntArray, speeds: FloatArray, most: IntArray, shares: FloatArray
-) -> tuple[IntArray, FloatArray]:
-    """The size that each job goes to, (n, 2), and its speed there; `shares` (n, 2) of a worker and a server.
+class _Rung(NamedTuple):
+    """Where some jobs are; arrays of one length."""
 
-    Each has room for one more task at least.
-    """
-    sizes = at + _STEPS[:, None]  # (steps, n, 2)
-    allowed = (sizes <= most[climbing]).all(axis=2)
-    cost = (_STEPS[:, None] * shares[climbing]).sum(axis=2)
-    step, one = allowed.nonzero()
-    gain = np.full(allowed.shape, -np.inf)
-    reached = np.zeros(allowed.shape)
-    reached[step, one] = table.at(climbing[one], sizes[step, one, 0], sizes[step, one, 1])
-    gain[step, one] = (reached[step, one] - speeds[one]) / cost[step, one]
-    best, every = gain.argmax(axis=0), np.arange(len(climbing))  # of equal gains the first step
-    return sizes[best, every], reached[best, every]
+    job: IntArray
+    workers: IntArray
+    servers: IntArray
+    speeds: FloatArray
 
 
-class _Rungs:
-    """Collects the rungs of all jobs, a round of climbing at a time."""
+class _Climbers:
+    """Takes jobs from one rung to the next."""
 
-    def __init__(self, worker_shares: FloatArray, server_shares: FloatArray) -> None:
-        self._shares = worker_shares, server_shares
-        self._jobs: list[IntArray] = []
-        self._sizes: list[IntArray] = []
-        self._speeds: list[FloatArray] = []
+    def __init__(self, table: SpeedTable, most: IntArray, costs: FloatArray) -> None:
+        """`most` (n, 2) workers and servers; `costs` (steps, n) shares of each step."""
+        self._table, self._most, self._costs = table, most.T, costs
 
-    def add(self, jobs: IntArray, sizes: IntArray, speeds: FloatArray) -> None:
-        self._jobs.append(jobs)
-        self._sizes.append(sizes)
-        self._speeds.append(speeds)
-
-    def ladders(self) -> list[Ladder]:
-        jobs = np.concatenate(self._jobs)
-        order = np.argsort(jobs, kind="stable")
-        jobs, speeds = jobs[order], np.concatenate(self._speeds)[order]
-        workers, servers = np.concatenate(self._sizes)[order].T
-        costs = workers * self._shares[0][jobs] + servers * self._shares[1][jobs]
-        return _cut(jobs, workers, servers, speeds, costs)
+    def next(self, rung: _Rung) -> _Rung:
+        """One rung further up, those that are at their maximum left out."""
+        most_workers, most_servers = self._most[:, rung.job]
+        more_workers, more_servers = rung.workers < most_workers, rung.servers < most_servers
+        stays = np.flatnonzero(more_workers | more_servers)
+        job = rung.job[stays]
+        # (steps, n); what is not allowed is looked up at the maximum, and not chosen.
+        allowed = np.stack([more_workers, more_servers, more_workers & more_servers])[:, stays]
+        workers = np.minimum(rung.workers[stays] + _STEPS[:, :1], most_workers[stays])
+        servers = np.minimum(rung.servers[stays] + _STEPS[:, 1:], most_servers[stays])
+        reached = self._table.at(np.tile(job, len(_STEPS)), workers.reshape(-1), servers.reshape(-1))
+        reached = reached.reshape(workers.shape)
+        gain = np.where(allowed, (reached - rung.speeds[stays]) / self._costs[:, job], -np.inf)
+        best = gain.argmax(axis=0), np.arange(len(job))  # of equal gains the first step
+        return _Rung(job, workers[best], servers[best], reached[best])
