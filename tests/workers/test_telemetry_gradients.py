@@ -61,6 +61,25 @@ def test_nothing_is_made_up() -> None:
     assert period_of(profile, is_async=True, rank=0) == period_of(profile, is_async=False, rank=1) == 0
 
 
+def test_the_large_gradients_of_the_beginning_are_forgotten() -> None:
+    """The first 20 are 30 times as long as all others, whose noise scale is 200/9 examples."""
+    generator = torch.Generator().manual_seed(4)
+    gradient = torch.zeros(50)
+    gradient[0] = 3.0
+    statistics = GradientStatistics(1, is_elastic=True)
+    told = []
+    for step in range(1000):
+        examples = (gradient + 2.0 * torch.randn(64, 50, generator=generator)) * (30.0 if step < 20 else 1.0)
+        statistics.begin(step, 8, 8 / 64)
+        statistics.slot_done(lambda e=examples: float((e[:8].mean(0) / 8).square().sum()))  # type: ignore[misc]
+        statistics.step_done(float(examples.mean(0).square().sum()), 64)
+        told.append(statistics.noise_scale or 0.0)
+    assert all(10 < scale < 40 for scale in told[40:])
+    assert sum(told[100:]) / len(told[100:]) == pytest.approx(200 / 9, rel=0.1)
+    assert statistics.figures is not None
+    assert statistics.figures["square"] == pytest.approx(9.0, rel=0.7), "in the unit of the gradients now"
+
+
 def test_hidden_behind_noise_it_is_told_as_large_as_can_be_measured() -> None:
     """Steps of 16 examples whose true gradient is nothing: estimates of |G|² are of both signs."""
     generator = torch.Generator().manual_seed(2)

@@ -42,6 +42,9 @@ class GradientStatistics:
         self._weight = 0.0
         self._square = 0.0
         self._variance = 0.0
+        self._unit = 1.0
+        """What the averages are in; of an elastic batch the newest |g|². Gradients are ten times as large at the
+        beginning: in one unit these measurements would outweigh all others for a thousand steps."""
 
     @property
     def figures(self) -> dict[str, float] | None:
@@ -52,7 +55,7 @@ class GradientStatistics:
         """
         if not self._weight or (self._is_elastic and self._n_measured < ELASTIC_LEAST):
             return None
-        square, variance = self._square / self._weight, self._variance / self._weight
+        square, variance = (self._unit * each / self._weight for each in (self._square, self._variance))
         if self._is_elastic:
             square = max(square, variance / self._examples)
         return {"square": square, "variance": variance}
@@ -88,11 +91,14 @@ class GradientStatistics:
         square = (batch_size * large_square - n_examples * small_square) / (batch_size - n_examples)
         variance = (small_square - large_square) / (1 / n_examples - 1 / batch_size)
         if math.isfinite(square) and math.isfinite(variance):
+            unit = (n_examples * small_square + batch_size * large_square) / (n_examples + batch_size)
+            if self._is_elastic and unit > 0:  # else: no gradient at all
+                self._unit = unit
             self._n_measured += 1
             self._examples = DECAY * self._examples + batch_size
             self._weight = DECAY * self._weight + 1 - DECAY
-            self._square = DECAY * self._square + (1 - DECAY) * square
-            self._variance = DECAY * self._variance + (1 - DECAY) * variance
+            self._square = DECAY * self._square + (1 - DECAY) * square / self._unit
+            self._variance = DECAY * self._variance + (1 - DECAY) * variance / self._unit
 
 
 def period_of_spec(spec: Mapping[str, Any]) -> int:
