@@ -31,6 +31,7 @@ RUN groupadd --gid 10001 optimus \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/optimus
 COPY --from=build /opt/optimus /opt/optimus
 ENV PATH=/opt/optimus/bin:$PATH \
+    OPENBLAS_NUM_THREADS=1 \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \

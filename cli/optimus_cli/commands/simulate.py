@@ -44,6 +44,8 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Replay a trace under several policies: what would each of them have done?"""
+    # Small matrices, and a process for each core: threads for linear algebra would only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from optimus_cli.simulation import run
 
     elastic = ["elastic_batch=true"] if elastic_batch else []
