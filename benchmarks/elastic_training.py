@@ -14,17 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from optimus_workers.allreduce.step_parts import StepParts
 from optimus_workers.coordinator.elastic import ElasticBounds, elastic_batch, recounted
 from optimus_workers.global_batch import GlobalBatch, constant_batch
 from optimus_workers.loading import load_task
-from optimus_workers.sampler import slot_indices_from
 from optimus_workers.task import TrainingTask
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics
+from optimus_workers.worker.compute import sync_slots
 
 MULTIPLES = (1, 2, 4, 8)
 """Of the smallest batch."""
@@ -57,18 +59,18 @@ class Run:
     def take_step(self) -> None:
         """One update, in two parts where the noise is measured."""
         self.optimizer.zero_grad()
-        measures = self.statistics.measures(self.step) and self.batch.size > 1
+        measures = self.statistics.measures(self.step)
         n_slots = 2 if measures else 1
-        for slot in range(n_slots):
-            indices = slot_indices_from(
-                self.seed, self.batch.position(self.step), slot, n_slots, self.batch.size, self.task.n_examples
-            )
-            weight = len(indices) / self.batch.size
-            if slot == 0:
-                self.statistics.begin(self.step, len(indices), weight)
-            torch.autograd.backward(self.task.loss(self.model, self.task.batch(indices.tolist())) * weight)
-            self.statistics.slot_done(self._square)
-        self.statistics.step_done(self._square() if measures else None, self.batch.size)
+        slots = sync_slots(self.task, self.seed, self.step, 0, n_slots, replace(self.batch, slots=n_slots))
+        parts = StepParts(slots)
+        for slot in slots:
+            loss = self.task.loss(self.model, self.task.batch(slot.indices.tolist()))
+            torch.autograd.backward(loss * slot.weight)
+            if measures:
+                parts.slot_done(self._gradient())
+        if measures:
+            self.statistics.parts_done(*parts.sums.tolist())
+            self.statistics.step_done(float(self._gradient().square().sum()), self.batch.size)
         rate = self.task.learning_rate(self.batch.told_step(self.step), self.batch.told_examples(self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = rate * self.batch.learning_rate_factor(self.step)
@@ -78,8 +80,8 @@ class Run:
         anew = None if noise is None else recounted(self.batch, self.step, noise)
         self.batch = anew or self.batch
 
-    def _square(self) -> float:
-        return sum(float(each.grad.square().sum()) for each in self.model.parameters() if each.grad is not None)
+    def _gradient(self) -> torch.Tensor:
+        return torch.cat([each.grad.reshape(-1) for each in self.model.parameters() if each.grad is not None])
 
     def loss(self) -> float:
         """On all training examples."""
@@ -101,7 +103,12 @@ def train(task: TrainingTask, seed: int, size: int, marks: list[float], warmup_e
             updates = run.step
         if len(by_examples) < len(marks) and run.passes >= marks[len(by_examples)]:
             by_examples.append(run.loss())
-    return {"by_count": by_count, "by_examples": by_examples, "updates": updates, "noise_scale": run.statistics.noise_scale}
+    return {
+        "by_count": by_count,
+        "by_examples": by_examples,
+        "updates": updates,
+        "noise_scale": run.statistics.noise_scale,
+    }
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:

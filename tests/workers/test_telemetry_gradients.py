@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tests.workers.protocol.test_server_shard import N_FLOATS, N_PARAMETERS, rule_of
 from tests.workers.protocol.test_server_shard import push as push_to
 
+from optimus_workers.allreduce.step_parts import StepParts
 from optimus_workers.norms import block_squares
 from optimus_workers.ranges import block_floats, server_ranges
 from optimus_workers.server.make import make_shard
@@ -15,6 +17,7 @@ from optimus_workers.server.state import RangeState
 from optimus_workers.telemetry.gradients import DECAY, GradientStatistics, period_of
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.values import TaskProfile
+from optimus_workers.worker.batches import Slot
 from optimus_workers.worker.usage import UsageMeter
 
 
@@ -78,6 +81,29 @@ def test_the_large_gradients_of_the_beginning_are_forgotten() -> None:
     assert sum(told[100:]) / len(told[100:]) == pytest.approx(200 / 9, rel=0.1)
     assert statistics.figures is not None
     assert statistics.figures["square"] == pytest.approx(9.0, rel=0.7), "in the unit of the gradients now"
+
+
+@pytest.mark.parametrize("n_parts", [2, 4])
+def test_one_example_with_nearly_all_of_the_gradient_is_noise_whichever_part_it_is_in(n_parts: int) -> None:
+    """One example in twenty has a gradient, ten long; the others have none. |G|² = 0.25, tr(Σ) = 4.75."""
+    generator = torch.Generator().manual_seed(6)
+    statistics = GradientStatistics(1, is_elastic=True)
+    told = []
+    for step in range(2000):
+        lengths = 10.0 * (torch.rand(8, generator=generator) < 0.05)
+        slots = [Slot(np.arange(8 // n_parts), 1 / n_parts, step * n_parts + part) for part in range(n_parts)]
+        parts, total = StepParts(slots), torch.zeros(3)
+        for number, slot in enumerate(slots):
+            total[0] += slot.weight * lengths.reshape(n_parts, -1)[number].mean()
+            parts.slot_done(total)
+        assert statistics.measures(step)
+        statistics.parts_done(*parts.sums.tolist())
+        statistics.step_done(float(total.square().sum()), 8)
+        told.append(statistics.noise_scale)
+    newest = [scale for scale in told[100:] if scale is not None]
+    assert len(newest) == len(told[100:])
+    assert min(newest) > 3
+    assert 10 < sorted(newest)[len(newest) // 2] < 38, "19 examples, by 20 measurements of 8"
 
 
 def test_hidden_behind_noise_it_is_told_as_large_as_can_be_measured() -> None:

@@ -44,6 +44,7 @@ def profile(n_examples: int = 1000, batch: int = 10) -> TaskProfile:
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 300), st.integers(1, 64), st.integers(0, 3000))
 def test_a_batch_is_cut_and_weighed_as_the_scheduler_assumes(
     workers: int, minimum: int, per_pass: int, up: int
@@ -60,6 +61,7 @@ Part = tuple[int, int, int, int, float | None]
 """Workers, batch wanted, steps, how many of the last are then lost, and a reading of the noise scale half way."""
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 5), st.integers(5, 60), st.integers(0, 8), st.integers(0, 5),

@@ -12,6 +12,7 @@ from torch import Tensor
 from optimus_workers.allreduce.board import Board
 from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients
 from optimus_workers.allreduce.process_group import ProcessGroup
+from optimus_workers.allreduce.step_parts import StepParts
 from optimus_workers.task import TrainingTask
 from optimus_workers.wire.frames import FLOAT_BYTES
 from optimus_workers.wire.messages import Join
@@ -66,16 +67,13 @@ class GroupSession(Session):
         return self._members is None
 
     def begin_step(self, n_slots: int, *, measures: bool) -> None:
-        """`measures`: `local_square` is asked for afterwards."""
+        """`measures`: `finish_step` is given what is to be measured."""
         if self._gradients is not None:
             self._gradients.begin(n_slots, measures=measures)
 
-    def local_square(self) -> float:
-        """|the part of the gradient that is of this member's own slots|²."""
-        return self._gradients.local_square() if self._gradients is not None else 0.0
-
-    def finish_step(self, computed: Computed) -> Exchanged:
-        """After all slots: until gradients and buffers of all members are in `flat.push`. Raises `ConnectionOver`."""
+    def finish_step(self, computed: Computed, parts: StepParts | None = None) -> Exchanged:
+        """After all slots: until gradients and buffers of all members are in `flat.push`, and what all of them measured
+        in `parts`. Raises `ConnectionOver`."""
         if self._members is None or self._gradients is None:
             return Exchanged()
         if computed.n_examples:
@@ -86,6 +84,10 @@ class GroupSession(Session):
         buffers = self._flat.push[self._flat.parameter_floats :]
         if len(buffers):
             self._members.sum(buffers)
+        if parts is not None:
+            parts.share_done(self._gradients.local_square())
+            parts.sums = parts.sums.to(self._flat.values.device)
+            self._members.sum(parts.sums)
         n_bytes = self._bytes_of_a_ring()
         waited = time.perf_counter() - self._gradients.ready_at
         return Exchanged(wait_seconds=waited, sent_bytes=n_bytes, received_bytes=n_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from optimus_workers.allreduce.board import Board
 from optimus_workers.allreduce.gradients import GroupCompression
 from optimus_workers.allreduce.session import GroupSession
+from optimus_workers.allreduce.step_parts import StepParts
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.norms import clip
@@ -39,7 +40,6 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.values import Address, Holding
-from optimus_workers.worker.batches import Slot
 from optimus_workers.worker.compute import Computed, compute_slots
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.session import Exchanged
@@ -67,6 +67,8 @@ class GroupTraining(Training):
         is_elastic = environment.spec.get("elastic_batch") is not None
         # Every member can measure, so whoever becomes the one that tells has figures already.
         self._gradients = GradientStatistics(self.profile.gradient_period, is_elastic=is_elastic)
+        self._parts: StepParts | None = None
+        """Of the step at hand, if it is measured."""
         self._is_waiting = False
         self._held: Holding | None = None
         """What the sections are a state of; None: of nothing whole."""
@@ -153,7 +155,7 @@ class GroupTraining(Training):
             return
         started_at = time.perf_counter()
         computed, exchanged = self._compute_and_share(session, go.step)
-        self._measure(session, go.step)
+        self._measure(session)
         self._update(self._steps.learning_rate(session.join, go.step), held.version)
         self._held = Holding(go.epoch, go.step + 1, held.first, held.end)
         self.newest_version = exchanged.version = go.step + 1
@@ -166,8 +168,8 @@ class GroupTraining(Training):
 
         slots = self._steps.slots(session.join, step)
         self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
-        session.begin_step(len(slots), measures=self._gradients.measures(step))
-        self._begin_measuring(session, step, slots)
+        self._parts = StepParts(slots) if self._gradients.measures(step) else None
+        session.begin_step(len(slots), measures=self._parts is not None)
         self._is_waiting = False
         self._watchdog.begin()
         try:
@@ -181,7 +183,7 @@ class GroupTraining(Training):
                     options=self._compute_options,
                 )
             )
-            return computed, session.finish_step(computed)
+            return computed, session.finish_step(computed, self._parts)
         except UserCodeFailed as error:
             # A member that dies ends the backward passes of all others, within their own code.
             if session.is_broken:
@@ -190,17 +192,11 @@ class GroupTraining(Training):
         finally:
             self._watchdog.end()
 
-    def _begin_measuring(self, session: GroupSession, step: int, slots: Sequence[Slot]) -> None:
-        """The small batch is this worker's share; of a worker alone, its first slot."""
-        small = slots[:1] if session.is_alone else slots
-        self._gradients.begin(step, sum(len(slot.indices) for slot in small), sum(slot.weight for slot in small))
-
-    def _measure(self, session: GroupSession, step: int) -> None:
+    def _measure(self, session: GroupSession) -> None:
         """Once the sum is there, and before it is clipped."""
-        if not self._gradients.measures(step):
+        if self._parts is None:
             return
-        if not session.is_alone:
-            self._gradients.slot_done(session.local_square)
+        self._gradients.parts_done(*self._parts.sums.tolist())
         gradient = self._flat.push[: self._flat.parameter_floats]
         self._gradients.step_done(float(torch.dot(gradient, gradient)), self._steps.batch(session.join).size)
 
@@ -214,8 +210,8 @@ class GroupTraining(Training):
         if not self._is_waiting:
             self._watchdog.sign()
         session = self._session
-        if isinstance(session, GroupSession) and session.is_alone:
-            self._gradients.slot_done(self._square)
+        if self._parts is not None and isinstance(session, GroupSession) and session.is_alone:
+            self._parts.slot_done(self._flat.staging.gradients[: self._flat.parameter_floats])
         self._pacer.pace()
         self._inbox.check()
 

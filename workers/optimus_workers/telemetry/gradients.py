@@ -25,6 +25,8 @@ ELASTIC_LEAST = 5
 """... and so many of its measurements make the first figure: one alone errs by a factor."""
 DECAY = 0.95
 """Of the moving averages, per measurement."""
+UNIT_DECAY = 0.8
+"""Of the unit that the measurements of an elastic batch are in."""
 
 
 class GradientStatistics:
@@ -37,14 +39,14 @@ class GradientStatistics:
         self._n_measured = 0
         self._examples = 0.0
         """That the averages are of, faded like them."""
-        self._small: tuple[int, float] | None = None
+        self._small: tuple[float, float] | None = None
         self._share: tuple[int, float] | None = None
         self._weight = 0.0
         self._square = 0.0
         self._variance = 0.0
-        self._unit = 1.0
-        """What the averages are in; of an elastic batch the newest |g|². Gradients are ten times as large at the
-        beginning: in one unit these measurements would outweigh all others for a thousand steps."""
+        self._unit: float | None = None
+        """With an elastic batch, what a measurement is divided by: |g|² of the few before it. Gradients are ten times
+        as large at the beginning: undivided, these measurements would outweigh all others for a thousand steps."""
 
     @property
     def figures(self) -> dict[str, float] | None:
@@ -55,7 +57,8 @@ class GradientStatistics:
         """
         if not self._weight or (self._is_elastic and self._n_measured < ELASTIC_LEAST):
             return None
-        square, variance = (self._unit * each / self._weight for each in (self._square, self._variance))
+        unit = self._unit or 1.0
+        square, variance = unit * self._square / self._weight, unit * self._variance / self._weight
         if self._is_elastic:
             square = max(square, variance / self._examples)
         return {"square": square, "variance": variance}
@@ -82,6 +85,10 @@ class GradientStatistics:
             n_examples, weight = self._share
             self._small = n_examples, square_of() / weight**2
 
+    def parts_done(self, squares: float, inverses: float, n_parts: float) -> None:
+        """Instead of slots, all parts of a measured step: sums of their |mean gradient|², of 1 / examples, of 1."""
+        self._small = (n_parts / inverses, squares / n_parts) if n_parts else None
+
     def step_done(self, large_square: float | None, batch_size: int) -> None:
         """|gradient of the whole batch|², if this worker was told it."""
         small, self._small = self._small, None
@@ -91,14 +98,20 @@ class GradientStatistics:
         square = (batch_size * large_square - n_examples * small_square) / (batch_size - n_examples)
         variance = (small_square - large_square) / (1 / n_examples - 1 / batch_size)
         if math.isfinite(square) and math.isfinite(variance):
-            unit = (n_examples * small_square + batch_size * large_square) / (n_examples + batch_size)
-            if self._is_elastic and unit > 0:  # else: no gradient at all
-                self._unit = unit
+            size = (n_examples * small_square + batch_size * large_square) / (n_examples + batch_size)
+            unit = self._unit or size
+            if not self._is_elastic:
+                unit = 1.0
+            elif size > 0:
+                # Of this measurement it would be the larger where noise is large, and hide it.
+                self._unit = unit + (1 - UNIT_DECAY) * (size - unit)
+            else:
+                return  # no gradient at all
             self._n_measured += 1
             self._examples = DECAY * self._examples + batch_size
             self._weight = DECAY * self._weight + 1 - DECAY
-            self._square = DECAY * self._square + (1 - DECAY) * square / self._unit
-            self._variance = DECAY * self._variance + (1 - DECAY) * variance / self._unit
+            self._square = DECAY * self._square + (1 - DECAY) * square / unit
+            self._variance = DECAY * self._variance + (1 - DECAY) * variance / unit
 
 
 def period_of_spec(spec: Mapping[str, Any]) -> int:
