@@ -10,8 +10,11 @@ import pytest
 from hypothesis import settings
 from tests.service.clusters.kubernetes.control_plane import Binaries, ControlPlane, ControlPlaneMissing
 
-settings.register_profile("repeatable", derandomize=True)
+# No example has to be ready in some time: machines are busy.
+settings.register_profile("varied", deadline=None)
+settings.register_profile("repeatable", deadline=None, derandomize=True)
 """For CI, where a change is judged by its own failures; elsewhere each run tries other examples."""
+settings.load_profile("varied")
 
 
 @pytest.fixture(scope="session")
