@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,13 @@ _TRIED = 2
 def rack_of(node: Node) -> tuple[str, str]:
     """Zone and rack of a node, as far as its labels tell."""
     labels = node.labels
-    return (_label(labels, ZONE_LABELS), _label(labels, RACK_LABELS)) if labels else _NOWHERE
+    if not labels:
+        return _NOWHERE
+    zone = labels.get(ZONE_LABELS[0]) or labels.get(ZONE_LABELS[1], "")
+    return zone, labels.get(RACK_LABELS[0]) or labels.get(RACK_LABELS[1], "")
 
 
 _NOWHERE = ("", "")
-
-
-def _label(labels: Mapping[str, str], names: tuple[str, str]) -> str:
-    return labels.get(names[0]) or labels.get(names[1], "")
 
 
 class Rack:
