@@ -2,6 +2,7 @@
 
 run         control messages and the life of the process
 connection  one data connection
+sending     what it sends
 shard       the range at its versions; sums pushes, applies updates
 update      the optimizer
 fetching    getting a range from other servers or from a checkpoint

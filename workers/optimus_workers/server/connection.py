@@ -1,21 +1,20 @@
 """One data connection of a server: handshake, then frames, received straight into the memory that they are for.
 
-Two threads: this one receives (and sums and updates what it completed), the other sends. Both block, so that a chunk
-costs one call, and a slow receiver holds up nobody but itself.
+This thread receives, and sums, updates and sends what it completed. It blocks while it receives, so that a chunk costs
+one call; what does not leave at once is sent by another thread (see `sending`).
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-import threading
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from optimus_workers.server.sending import Sending
 from optimus_workers.wire import secret
 from optimus_workers.wire.compression import decode
 from optimus_workers.wire.data import (
@@ -38,8 +37,6 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 """How long a stranger may keep a connection."""
-FRAMES_PER_CALL = 8
-"""Frames handed to the kernel in one call, if so many are waiting."""
 
 
 class Service(Protocol):
@@ -74,7 +71,7 @@ class DataConnection:
         self._socket = connection
         self._token = token
         self._service = service
-        self._outgoing: SimpleQueue[tuple[Header, memoryview | bytes] | None] = SimpleQueue()
+        self._sending = Sending(connection)
         self._compressed = memoryview(b"")
         self.epoch = 0
         self.source = 0
@@ -87,8 +84,8 @@ class DataConnection:
         return self._socket.family == socket.AF_UNIX
 
     def send(self, header: Header, payload: memoryview | bytes = b"") -> None:
-        """Queue a frame; its payload must stay as it is until it has been sent."""
-        self._outgoing.put((header, payload))
+        """Send a frame, from any thread; its payload must stay as it is until it has been sent."""
+        self._sending.send(header, payload)
 
     def abort(self) -> None:
         with suppress(OSError):
@@ -99,8 +96,7 @@ class DataConnection:
         try:
             self._socket.settimeout(HANDSHAKE_SECONDS)
             self._shake_hands()
-            sender = threading.Thread(target=self._send, name="data-sender", daemon=True)
-            sender.start()
+            self._sending.start()
             while True:
                 self._receive()
         except WireError as error:
@@ -108,7 +104,7 @@ class DataConnection:
         except OSError as error:
             log.info("a data connection broke (epoch %d, source %d): %s", self.epoch, self.source, error)
         finally:
-            self._outgoing.put(None)
+            self._sending.stop()
             self._service.closed(self)
             self.abort()
             self._socket.close()
@@ -185,26 +181,3 @@ class DataConnection:
     def _check_origin(self, header: Header) -> None:
         if header.epoch != self.epoch or (header.source != self.source and header.type is not FrameType.FETCH):
             raise WireError(f"a {header.type.name} of epoch {header.epoch}, source {header.source}")
-
-    # --- the sending thread ------------------------------------------------------------------------------------------
-
-    def _send(self) -> None:
-        try:
-            while frames := self._next_frames():
-                send_buffers(self._socket, [part for header, data in frames for part in (header.encode(), data)])
-        except OSError:
-            self.abort()  # the receiving thread notices, and says so
-
-    def _next_frames(self) -> list[tuple[Header, memoryview | bytes]]:
-        """Wait for frames to send; none: the connection is over."""
-        frames: list[tuple[Header, memoryview | bytes]] = []
-        frame = self._outgoing.get()
-        with suppress(Empty):
-            while frame is not None:
-                frames.append(frame)
-                if len(frames) == FRAMES_PER_CALL:
-                    break
-                frame = self._outgoing.get_nowait()
-        if frame is None and frames:
-            self._outgoing.put(None)
-        return frames

@@ -24,7 +24,8 @@ from optimus_workers.wire.frames import Codec, Header
 from optimus_workers.wire.messages import Assume
 
 BLOCK_FLOATS = 262_144
-"""Summed, copied and updated at a time: what these three read and write of 256 KiB stays in a core's cache."""
+"""Summed, copied and updated at a time, as much as a chunk: smaller blocks, which would stay in a core's own cache,
+cost more in calls than they save (docs/training.md)."""
 RUN_CHUNKS = 4
 """Chunks that a thread takes at a time when whole pushes are there: fewer messages."""
 MIN_WINDOW = 4
@@ -97,7 +98,7 @@ class SyncShard(Shard):
                 self._staged[key] = self._unused.pop() if self._unused else torch.empty(self._chunk_floats)
             first, end = self.chunks[index]
             staged = self._staged[key]
-            return staged if len(staged) == end - first else staged[: end - first]
+            return staged if staged.numel() == end - first else staged[: end - first]
 
     def _check_due(self, header: Header, index: int) -> None:
         if header.step != self.version or header.source not in self._missing[index]:
@@ -212,20 +213,25 @@ class SyncShard(Shard):
 
     def _summed_pushes(self, index: int, block: Range) -> Tensor:
         """Of a part of one chunk."""
-        start = self.chunks[index][0]
+        chunk = self.chunks[index]
         pushes = [self._pushed(rank, index) for rank in range(self.n_workers)]
-        return self._sum([push[block[0] - start : block[1] - start] for push in pushes])
+        if block != chunk:
+            pushes = [push[block[0] - chunk[0] : block[1] - chunk[0]] for push in pushes]
+        return self._sum(pushes)
 
     def _pushed(self, rank: int, index: int) -> Tensor:
         first, end = self.chunks[index]
         shared = self._shared.get(rank)
-        return self._staged[rank, index][: end - first] if shared is None else shared[first:end]
+        if shared is not None:
+            return shared[first:end]
+        staged = self._staged[rank, index]
+        return staged if staged.numel() == end - first else staged[: end - first]
 
     def _sum(self, blocks: list[Tensor]) -> Tensor:
         """In the order of ranks, so that the result is always the same."""
         if len(blocks) == 1:
             return blocks[0]
-        summed = self._scratch_floats(len(blocks[0]))
+        summed = self._scratch_floats(blocks[0].numel())
         torch.add(blocks[0], blocks[1], out=summed)
         for block in blocks[2:]:
             summed.add_(block)
@@ -236,4 +242,4 @@ class SyncShard(Shard):
         if not hasattr(self._scratch, "floats"):
             self._scratch.floats = torch.empty(BLOCK_FLOATS)
         floats: Tensor = self._scratch.floats
-        return floats[:n_floats]
+        return floats if n_floats == BLOCK_FLOATS else floats[:n_floats]

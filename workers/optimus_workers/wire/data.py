@@ -117,7 +117,7 @@ def receive_into(connection: socket.socket, view: memoryview) -> None:
         view = view[n_bytes:]
 
 
-def send_buffers(connection: socket.socket, buffers: list[memoryview | bytes]) -> None:
+def send_buffers(connection: socket.socket, buffers: Sequence[memoryview | bytes]) -> None:
     """Send all of them, in as few calls as there are without copying them together. Raises `OSError`."""
     pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
     while pending:

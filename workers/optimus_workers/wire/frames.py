@@ -125,9 +125,14 @@ class Header:
         return 0 if self.codec is Codec.SHARED else self.length
 
     def encode(self) -> bytes:
-        codec = self.codec if self.type in _TENSOR_CODECS else Codec.NONE
+        return self.encode_at(self.offset, self.length, self.codec)
+
+    def encode_at(self, offset: int, length: int, codec: Codec) -> bytes:
+        """What `encode` would give with these in place of its own; making such a header takes much longer."""
+        if self.type not in _TENSOR_CODECS:
+            codec = Codec.NONE
         return HEADER.pack(
-            MAGIC, self.type, codec, self.section, 0, self.epoch, self.source, self.step, self.offset, self.length,
+            MAGIC, self.type, codec, self.section, 0, self.epoch, self.source, self.step, offset, length,
             self.version, self.learning_rate, self.crc, 0,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 import torch
@@ -186,11 +186,11 @@ class Link:
         if frame.wait is not None:
             frame.wait()
         if frame.vector is None:
-            self._send_buffers(frame.header, frame.payload)
+            self._send_buffers([frame.header.encode(), frame.payload])
         elif self._shares_push and frame.header.type is FrameType.PUSH:
             for first, end in contiguous(frame.chunks):
                 length = FLOAT_BYTES * (end - first)
-                self._send_buffers(replace(frame.header, offset=first, length=length, codec=Codec.SHARED))
+                self._send_buffers([frame.header.encode_at(first, length, Codec.SHARED)])
         else:
             for chunk in frame.chunks:
                 self._send_chunk(frame.header, chunk, frame.vector)
@@ -203,7 +203,7 @@ class Link:
             payload = as_bytes(encoded)
         else:
             payload = self._bytes_of(vector)[FLOAT_BYTES * first : FLOAT_BYTES * end]
-        self._send_buffers(replace(header, offset=first, length=len(payload), codec=codec), payload)
+        self._send_buffers([header.encode_at(first, len(payload), codec), payload])
 
     def _bytes_of(self, vector: Tensor) -> memoryview:
         """The whole vector: the same one at almost every step."""
@@ -211,9 +211,9 @@ class Link:
             self._sent_vector, self._sent_bytes = vector, as_bytes(vector)
         return self._sent_bytes
 
-    def _send_buffers(self, header: Header, payload: memoryview | bytes = b"") -> None:
-        send_buffers(self.connection, [header.encode(), payload])
-        self.n_sent += HEADER_BYTES + len(payload)
+    def _send_buffers(self, buffers: Sequence[memoryview | bytes]) -> None:
+        send_buffers(self.connection, buffers)
+        self.n_sent += sum(map(len, buffers))
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
