@@ -34,8 +34,8 @@ TEXTS: Mapping[str, ReasonText] = {
         "A larger global batch or a model that communicates less would let it use more tasks.",
     ),
     Reason.AT_MAXIMUM: ReasonText(
-        "it has all the workers and servers that its owner allows",
-        "A larger `max` of workers or servers in its specification.",
+        "it has all the tasks that its owner allows",
+        "A larger `max` in its specification.",
     ),
     Reason.NOT_WORTH_RESCALING: ReasonText(
         "another size would be better, but changing costs more than it saves",
@@ -59,7 +59,7 @@ TEXTS: Mapping[str, ReasonText] = {
     ),
     Reason.DEADLINE_CANNOT_BE_MET: ReasonText(
         "no size that it may have is predicted to meet its deadline; it competes like a job without one",
-        "A later deadline, a larger `max` of workers or servers, or faster GPUs.",
+        "A later deadline, a larger `max`, or faster GPUs.",
     ),
     Reason.WITHIN_BUDGET: ReasonText(
         "a larger size would be faster, but would cost more than is left of its budget",
