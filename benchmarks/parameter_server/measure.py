@@ -90,6 +90,7 @@ def row(size: Size, options: Options) -> dict[str, Any]:
         },
         "times_ddp": _ratios(measured, "ddp"),
         "times_all_reduce": _ratios(measured, "all_reduce"),
+        "times_ddp_median": _median_ratios(measured, "ddp"),
         "server_memory_in_shares": round(memory / share, 2),
     }  # fmt: skip
 
@@ -97,6 +98,20 @@ def row(size: Size, options: Options) -> dict[str, Any]:
 def _ratios(measured: Mapping[str, Measured], base: str) -> dict[str, float]:
     return {
         name: round(one.milliseconds / measured[base].milliseconds, 3)
+        for name, one in measured.items()
+        if name not in BASELINES
+    }
+
+
+def _median_ratios(measured: Mapping[str, Measured], base: str) -> dict[str, float]:
+    """Of the bursts of each round, which lie side by side, the ratio; the median of all rounds."""
+
+    def medians(one: Measured) -> list[float]:
+        return [statistics.median(burst.step_seconds) for burst in one.bursts]
+
+    bases = medians(measured[base])
+    return {
+        name: round(statistics.median(each / by for each, by in zip(medians(one), bases, strict=True)), 3)
         for name, one in measured.items()
         if name not in BASELINES
     }

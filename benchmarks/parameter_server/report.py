@@ -36,6 +36,7 @@ def summary(rows: Sequence[Row], paced: Sequence[Row]) -> Row:
         names = chosen[0]["times_ddp"]
         found["times_ddp"] = {name: _mean(row["times_ddp"][name] for row in chosen) for name in names}
         found["times_all_reduce"] = {name: _mean(row["times_all_reduce"][name] for row in chosen) for name in names}
+        found["times_ddp_median"] = {name: _mean(row["times_ddp_median"][name] for row in chosen) for name in names}
         found["cpu_times_ddp"] = {name: _mean(_cpu_ratio(row, name) for row in chosen) for name in names}
         found["server_memory_in_shares"] = max(row["server_memory_in_shares"] for row in chosen)
     limited = [row for row in paced if row["workers"] > 1]

@@ -20,16 +20,20 @@ from optimus_workers.ranges import Range, block_floats
 from optimus_workers.server.shard import STAGED_SHARES, Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.frames import Codec, Header
+from optimus_workers.wire.frames import FLOAT_BYTES, Codec, Header
+from optimus_workers.wire.memory import HUGE_PAGE_BYTES, private_floats
 from optimus_workers.wire.messages import Assume
 
 BLOCK_FLOATS = 262_144
 """Summed, copied and updated at a time, as much as a chunk: smaller blocks, which would stay in a core's own cache,
 cost more in calls than they save (docs/training.md)."""
+SLAB_CHUNKS = 4
+"""Chunks whose memory is got together, so that it may be huge pages."""
 RUN_CHUNKS = 4
 """Chunks that a thread takes at a time when whole pushes are there: fewer messages."""
 MIN_WINDOW = 4
 """Chunks of one worker that may wait for those of others, at least."""
+assert BLOCK_FLOATS * FLOAT_BYTES <= HUGE_PAGE_BYTES, "a sum has room in one huge page"
 
 
 class SyncShard(Shard):
@@ -95,10 +99,16 @@ class SyncShard(Shard):
             self._check_running()
             key = header.source, index
             if key not in self._staged:
-                self._staged[key] = self._unused.pop() if self._unused else torch.empty(self._chunk_floats)
+                self._staged[key] = self._unused_chunk()
             first, end = self.chunks[index]
             staged = self._staged[key]
             return staged if staged.numel() == end - first else staged[: end - first]
+
+    def _unused_chunk(self) -> Tensor:
+        """Memory for a pushed chunk."""
+        if not self._unused:
+            self._unused.extend(torch.split(private_floats(SLAB_CHUNKS * self._chunk_floats), self._chunk_floats))
+        return self._unused.pop()
 
     def _check_due(self, header: Header, index: int) -> None:
         if header.step != self.version or header.source not in self._missing[index]:
@@ -240,6 +250,6 @@ class SyncShard(Shard):
     def _scratch_floats(self, n_floats: int) -> Tensor:
         """Memory of this thread."""
         if not hasattr(self._scratch, "floats"):
-            self._scratch.floats = torch.empty(BLOCK_FLOATS)
+            self._scratch.floats = private_floats(HUGE_PAGE_BYTES // FLOAT_BYTES)
         floats: Tensor = self._scratch.floats
-        return floats if n_floats == BLOCK_FLOATS else floats[:n_floats]
+        return floats[:n_floats]
