@@ -46,6 +46,11 @@ def listen(board: Board, stream: IO[str]) -> None:
         board.received(Published(int(epoch), key, value))
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        threading.Event().wait(0.001)
+
+
 def member(rank: int, out: IO[str], into: IO[str]) -> ProcessGroup:
     board = Board(sender(out))
     threading.Thread(target=listen, args=(board, into), daemon=True).start()
@@ -57,8 +62,7 @@ def member(rank: int, out: IO[str], into: IO[str]) -> ProcessGroup:
 def stopped() -> None:
     group, state = member(1, sys.stdout, sys.stdin), torch.zeros(N_FLOATS)
     threading.Thread(target=group.broadcast, args=(state, 0), daemon=True).start()
-    while not state[0]:
-        pass
+    wait_until(lambda: bool(state[0]))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -89,8 +93,7 @@ def goes_on() -> None:
 
         def abort_once_it_waits() -> None:
             assert is_stopped(other)
-            while not has_unsent_bytes(group):
-                pass
+            wait_until(lambda: has_unsent_bytes(group))
             group.abort()
 
         threading.Thread(target=abort_once_it_waits).start()
