@@ -17,6 +17,8 @@ from optimus_scheduler.types import Resources
 
 _STEPS = np.array([(1, 0), (0, 1), (1, 1)])
 """One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
+_TOGETHER = 1000
+"""Jobs that climb at once: more of them leave the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +142,14 @@ def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray
 
 
 def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
-    """All jobs climb at once, each always by the step that gains most speed per share, up to its maximum."""
+    """Each job climbs by the step that gains most speed per share, up to its maximum; many jobs at once."""
+    groups = [slice(first, first + _TOGETHER) for first in range(0, len(outlooks), _TOGETHER)]
+    return [
+        each for group in groups for each in _climb_at_once(outlooks[group], worker_shares[group], server_shares[group])
+    ]
+
+
+def _climb_at_once(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     jobs = Contenders(outlooks)
     least, most = jobs.pairs("least_"), jobs.pairs("most_")
     table = SpeedTable([one.speeds for one in outlooks], most)
