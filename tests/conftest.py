@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -42,11 +43,20 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
     return started.kubeconfig
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """With `pytest -n 2 --dist loadgroup`, a file stays in one process, and so do all that use real nodes."""
-    for item in items:
-        uses_nodes = "real_cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("real nodes" if uses_nodes else item.location[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `pytest -n 2` a file stays in one process, and so do all that start real nodes, whose names are fixed."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "real nodes" if Path(path).name in _WITH_REAL_NODES else path
+
+    return Files(config, log)
+
+
+_WITH_REAL_NODES = ("test_real_chart.py", "test_real_pods.py")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
