@@ -25,6 +25,7 @@ def allocate(
     """
     grants: dict[str, Grant] = {}
     contenders: list[Outlook] = []
+    finishing: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, held), Resources()
     feasible = _Feasibility(snapshot, policy, memory.placer)
     for outlook in outlooks:
@@ -32,13 +33,13 @@ def allocate(
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
         elif outlook.forecast.converged and outlook.is_held:
             grants[outlook.id] = Grant(outlook.present, Reason.CONVERGED)
+            finishing.append(outlook)
             leaving = leaving + outlook.demand(outlook.present)
         elif not outlook.is_held and not feasible(outlook):
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
     contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving, memory.kept)
-    finishing = [outlook for outlook in outlooks if outlook.id in grants and not grants[outlook.id].allocation.is_empty]
     now, quotas = snapshot.now, snapshot.quotas
     return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
 

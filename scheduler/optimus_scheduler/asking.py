@@ -65,7 +65,8 @@ class Requests:
         for outlook in granted:
             job, allocation = outlook.job, grants[outlook.job.id].allocation
             known, stays = before.get(job.id), held[job.id]
-            if known is None or known.job is not job or known.held is not stays or known.allocation != allocation:
+            is_same = known is not None and known.job is job and known.held is stays
+            if known is None or not is_same or not (known.allocation is allocation or known.allocation == allocation):
                 known = _Asked(job, allocation, stays, request_for(outlook, allocation, stays, policy))
             self._known[job.id] = known
             requests.append(known.request)

@@ -43,14 +43,17 @@ class Placer:
         present = {request.job_id for request in requests}
         for job_id in [job_id for job_id in seating.jobs if job_id not in present]:
             seating.dismiss(job_id)
-        changed = [request for request in requests if not (seating.knows(request) or seating.keeps(request))]
+        asking = [request for request in requests if not seating.knows(request)]
+        changed = [request for request in asking if not seating.keeps(request)]
         for request in changed:
             if request.job_id in seating.jobs:
                 seating.dismiss(request.job_id)
         if not seating.admit(changed):  # somebody has to give way, and everybody takes part in that
             seating = self._seating = Seating(nodes, spread)
             seating.admit_in_part(requests)
-        return _settle(seating, requests, smallest_first=smallest_first)
+            asking = list(requests)
+        _settle(seating, asking, smallest_first=smallest_first)
+        return {request.job_id: _outcome(seating, seating.jobs[request.job_id]) for request in requests}
 
     def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
         """Whether the minimum could be placed if nobody else had any task."""
@@ -98,8 +101,8 @@ def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int
     return resources.cpu, resources.memory_bytes, tuple(sorted(resources.gpus.items()))
 
 
-def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> Placements:
-    """Find the seats that are missing, and say where everybody sits."""
+def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> None:
+    """Find the seats that these are missing; others may have to give up theirs for it."""
     jobs = seating.jobs
     incomplete = [request for request in requests if not jobs[request.job_id].are_complete]
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
@@ -108,10 +111,6 @@ def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bo
         givers = _givers(seating)
         for request in unplaced:
             _make_room(seating, jobs[request.job_id], givers)
-    return {
-        job_id: jobs[job_id].outcome or _outcome(seating, jobs[job_id])
-        for job_id in [request.job_id for request in requests]
-    }
 
 
 def _growth(request: Request) -> tuple[bool, bool, int]:
@@ -170,9 +169,9 @@ def _return(seating: Seating, seats: Seats, given: Mapping[Post, int]) -> None:
 
 
 def _outcome(seating: Seating, seats: Seats) -> Placed | Unplaced:
-    if not seats.taken:
-        return _NO_ROOM
-    return seating.outcome(seats)
+    if seats.outcome is not None:
+        return seats.outcome
+    return seating.outcome(seats) if seats.taken else _NO_ROOM
 
 
 def _smaller(request: Request) -> Iterator[Allocation]:

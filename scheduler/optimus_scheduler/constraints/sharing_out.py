@@ -44,7 +44,12 @@ def share_out(
     grants = _shared_out(
         contest, Sharing(policy, settings, contest.leaving, contest.kept), now, quotas, tuple(finishing)
     )
-    moved = {one.id: one for one in contest.contenders if has_left_its_type(one.job)}
+    # Of many jobs nothing is asked that can be told at a glance.
+    moved = {
+        one.id: one
+        for one in contest.contenders
+        if one.job.allocation.gpu_type is not None and has_left_its_type(one.job)
+    }
     if not moved:
         return grants
     return {
@@ -56,7 +61,7 @@ def _shared_out(
     contest: Contest, sharing: Sharing, now: float, quotas: Sequence[Quota], finishing: tuple[Outlook, ...]
 ) -> Mapping[str, Grant]:
     settings = sharing.settings
-    limited = [one for one in contest.contenders if may_have_terms(one)]
+    limited = [one for one in contest.contenders if may_have_terms(one.job.spec)]
     found = {one.id: terms_of(one, contest.capacity, now, settings) for one in limited}
     terms = {job_id: each for job_id, each in found.items() if each is not None}
     if not terms and not quotas:

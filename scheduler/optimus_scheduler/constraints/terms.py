@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, Reason, Resources, TaskDemand
+from optimus_scheduler.types import Allocation, JobSpec, Reason, Resources, TaskDemand
 from optimus_scheduler.wording import duration, size_words
 
 _EVERY_SIZE_TO = 16
@@ -38,9 +38,8 @@ class Terms:
     note: str | None = None
 
 
-def may_have_terms(outlook: Outlook) -> bool:
+def may_have_terms(spec: JobSpec) -> bool:
     """Whether its owner gave it a deadline or a budget."""
-    spec = outlook.job.spec
     return spec.deadline_at is not None or spec.convergence.max_cost is not None
 
 

@@ -38,6 +38,8 @@ class Kinds(NamedTuple):
     """Amounts of resources: many jobs ask for the same."""
 
     different: tuple[Resources, ...]
+    first: tuple[int, ...]
+    """The first job that asks for each."""
     number: IntArray
     """(n,) which of them each job asks for."""
 
@@ -53,9 +55,12 @@ class Contenders(tuple[Outlook, ...]):
         return outlooks if isinstance(outlooks, Contenders) else cls(outlooks)
 
     @classmethod
-    def knowing(cls, outlooks: Sequence[Outlook], job_rows: JobRows) -> Contenders:
-        """With what is remembered of the jobs."""
-        contenders = cls(outlooks)
+    def by_arrival(cls, outlooks: Sequence[Outlook], job_rows: JobRows) -> Contenders:
+        """Sorted by arrival, then by id, with what is remembered of the jobs."""
+        by_id = sorted(outlooks, key=attrgetter("job.id"))
+        order = np.argsort([one.job.submitted_at for one in by_id], kind="stable")
+        contenders = cls([by_id[place] for place in order.tolist()])
+        contenders.id_rank = order
         contenders._job_rows = job_rows
         return contenders
 
@@ -104,17 +109,21 @@ class Contenders(tuple[Outlook, ...]):
     def worker_kinds(self) -> Kinds:
         """What a worker of each asks for."""
         first, number = self._kinds(0)
-        return Kinds(tuple([self[j].job.spec.worker.resources for j in first]), number)
+        return Kinds(tuple([self[j].job.spec.worker.resources for j in first]), first, number)
 
     @cached_property
     def server_kinds(self) -> Kinds:
         first, number = self._kinds(1)
-        return Kinds(tuple([self[j].job.spec.server.resources for j in first]), number)
+        return Kinds(tuple([self[j].job.spec.server.resources for j in first]), first, number)
 
-    def _kinds(self, column: int) -> tuple[list[int], IntArray]:
+    def _kinds(self, column: int) -> tuple[tuple[int, ...], IntArray]:
         """The first job with each, and which of them each job has."""
-        _, first, number = np.unique(self._rows.kinds[:, column], return_index=True, return_inverse=True)
-        return first.tolist(), number
+        identities: list[int] = self._rows.kinds[:, column].tolist()
+        first: dict[int, int] = {}
+        for job, identity in enumerate(identities):
+            first.setdefault(identity, job)
+        numbers = {identity: number for number, identity in enumerate(first)}
+        return tuple(first.values()), np.array([numbers[identity] for identity in identities], dtype=np.int64)
 
     @cached_property
     def is_unknown(self) -> BoolArray:

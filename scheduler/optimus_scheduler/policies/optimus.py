@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import numpy as np
 
@@ -38,9 +37,7 @@ class OptimusPolicy:
         """A grant for every contender; together they fit in the capacity."""
         if not contest.contenders:
             return {}
-        by_id = sorted(contest.contenders, key=attrgetter("job.id"))
-        ordered = sorted(by_id, key=attrgetter("job.submitted_at"))
-        outlooks = Contenders.knowing(ordered, contest.kept.one(JobRows))
+        outlooks = Contenders.by_arrival(contest.contenders, contest.kept.one(JobRows))
         ladders = Ladders(outlooks, contest.capacity)
         table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings, contest.kept.one(Stack))
         amounts = _Amounts.of(outlooks, contest)

@@ -64,8 +64,7 @@ class _Explanation:
     def _gpu_types(self) -> list[str | None]:
         """(n,) on which type each job's workers are from now on."""
         kinds = self._jobs.worker_kinds
-        first = np.unique(kinds.number, return_index=True)[1].tolist()
-        types = [self._jobs[j].gpu_type for j in first]
+        types = [self._jobs[j].gpu_type for j in kinds.first]
         return [types[number] for number in kinds.number.tolist()]
 
     def _to_change(self) -> IntArray:
