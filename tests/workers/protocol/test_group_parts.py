@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from optimus_workers.allreduce import gloo_sockets
 from optimus_workers.allreduce.board import Board, BoardStore
+from optimus_workers.allreduce.escape import Escape
 from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients
 from optimus_workers.allreduce.process_group import ProcessGroup
 from optimus_workers.wire.errors import ConnectionOver, WireError
@@ -148,6 +149,23 @@ def test_a_group_that_was_aborted_is_broken_and_says_so(alone: ProcessGroup) -> 
     alone.close()
     with pytest.raises(ConnectionOver):
         ProcessGroup(Board(lambda _: None), 2, 0, 1, "203.0.113.1", torch.device("cpu")).open()
+
+
+@pytest.mark.parametrize("begun_after_the_end", [False, True])
+def test_an_operation_that_never_ends_holds_up_nobody_once_the_group_is_over(begun_after_the_end: bool) -> None:
+    escape, endless = Escape(), torch.futures.Future[Tensor]()
+    if begun_after_the_end:
+        escape.open(0.01)
+        escape.close()
+        assert not escape.is_stuck
+    guarded = escape.guard(endless)
+    if not begun_after_the_end:
+        escape.open(0.01)
+    with pytest.raises(RuntimeError, match="the process group is over"):
+        guarded.wait()
+    escape.close()
+    assert escape.is_stuck
+    endless.set_result(torch.ones(1))  # late, and nobody's concern
 
 
 @pytest.mark.timeout(300)

@@ -28,9 +28,10 @@ class Escape:
     def __init__(self, devices: Sequence[torch.device | str | int] = ()) -> None:
         """`devices`: GPUs whose streams the operations write on."""
         self._devices = list(devices)
-        self._changed = threading.Condition()  # guards the two below; notified when an operation ends
+        self._changed = threading.Condition()  # guards all below; notified when an operation ends
         self._waiting: dict[int, Future] = {}
-        self._opening: threading.Thread | None = None
+        self._patience: float | None = None
+        self._watches: list[threading.Thread] = []
         self.is_stuck = False
         """Whether an operation goes on whose end nobody waits for any more: its group must not be taken apart."""
 
@@ -39,24 +40,32 @@ class Escape:
         outcome: Future = torch.futures.Future(devices=self._devices)
         with self._changed:
             self._waiting[id(outcome)] = outcome
+            if self._patience is not None:  # begun after the end: its connections may not have noticed yet
+                self._watch(self._patience)
         operation.add_done_callback(lambda done: self._end(outcome, _result(done)))
         return outcome.then(_unpacked)
 
     def open(self, after_seconds: float) -> None:
-        """Operations have this long to end by themselves. Returns at once; once for each group."""
-        self._opening = threading.Thread(target=self._open, args=(after_seconds,), name="group-escape", daemon=True)
-        self._opening.start()
+        """From now on operations have this long to end by themselves. Returns at once; once for each group."""
+        with self._changed:
+            self._patience = after_seconds
+            self._watch(after_seconds)
 
     def close(self) -> None:
-        """Wait until nobody waits any more, which `open` sees to."""
-        if self._opening is not None:
-            self._opening.join()
+        """Wait until nobody waits any more, which `open` sees to. Nothing may be begun meanwhile."""
+        for watch in self._watches:
+            watch.join()
 
-    def _open(self, after_seconds: float) -> None:
+    def _watch(self, seconds: float) -> None:
+        watch = threading.Thread(target=self._give_up, args=(seconds,), name="group-escape", daemon=True)
+        self._watches.append(watch)
+        watch.start()
+
+    def _give_up(self, after_seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, after_seconds)
             left = list(self._waiting.values())
-            self.is_stuck = bool(left)
+            self.is_stuck |= bool(left)
         if left:
             log.warning("%d operations of a group that is over do not end: they are left to themselves", len(left))
         for outcome in left:
