@@ -63,7 +63,7 @@ class Service:
                 self.changed.wait_for(lambda: self._closed or after < 1, POLL_SECONDS)
                 return self._wanted
             if call == "telemetry":
-                self.samples.extend(json.loads(body)["samples"])
+                self.samples.extend(json.loads(body).get("samples", ()))
             elif call == "result":
                 self.result = json.loads(body)
             self.changed.notify_all()

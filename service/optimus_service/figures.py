@@ -10,14 +10,14 @@ from statistics import median
 from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import JobState, Node, Reason, Resources
+from optimus_scheduler.types import JobState, Node, Reason, Resources, Role
 from optimus_service.loop.specification import spec_of
 from optimus_service.metric_figures import ClusterFigures, JobFigures
 from optimus_service.metrics import MAX_JOBS, NoFigures
 from optimus_service.store.errors import DatabaseNotAvailable
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
 from optimus_service.store.repository import Repository
-from optimus_service.usage import job_usage, newest_noise_scale
+from optimus_service.usage import job_usage, newest_noise_scale, usage_of_role
 from optimus_service.views import finite, interval, measured_speed, outlook
 
 _SPEED_SAMPLES = 50
@@ -55,6 +55,9 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
     jobs = repository.active_jobs()
     decisions = repository.latest_decisions([job.id for job in jobs])
     memberships = repository.memberships_of_active_jobs()
+    tasks: dict[str, list[TaskRecord]] = {}
+    for task in repository.tasks():
+        tasks.setdefault(task.key.job_id, []).append(task)
     capacity = None if nodes is None else _capacity(nodes)
     lags = [lag for job in jobs if (lag := reconcile_lag(job, now)) is not None]
     return ClusterFigures(
@@ -64,6 +67,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
                 job_figures(
                     job, decisions.get(job.id), memberships.get(job.id, ()), _newest(repository, job), capacity, now
                 ),
+                usage_of_others=usage_of_others(tasks.get(job.id, ()), now),
                 cost_per_hour=cost_per_hour(job, prices),
             )
             for job in jobs[:MAX_JOBS]
@@ -80,6 +84,12 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
 
 def _newest(repository: Repository, job: JobRecord) -> Sequence[SampleRecord]:
     return repository.newest_samples(job.id, _SPEED_SAMPLES) if job.state is JobState.RUNNING else ()
+
+
+def usage_of_others(tasks: Sequence[TaskRecord], now: float) -> dict[str, Mapping[str, float]]:
+    """What a job's servers take together, and its coordinator, by role; only those that told it lately."""
+    found = {role.value: usage_of_role(tasks, role, now) for role in (Role.SERVER, Role.COORDINATOR)}
+    return {role: usage for role, usage in found.items() if usage is not None}
 
 
 def waiting_by_reason(jobs: Iterable[JobRecord], decisions: Mapping[str, DecisionRecord]) -> dict[str, int]:

@@ -48,6 +48,8 @@ class JobFigures:
     """Seconds per step by part: data, compute, push, wait, pull."""
     straggler: float | None = None
     usage: JobUsage | None = None
+    usage_of_others: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """`cpu_cores` and `memory_bytes` of all servers together, and of the coordinator, by role."""
     noise_scale: float | None = None
     submitted_at: float = 0.0
     cost_per_hour: float | None = None
@@ -116,6 +118,18 @@ def _used(value_of: Callable[[JobUsage], float | None]) -> _PointsOf:
     return _one(lambda job: None if job.usage is None else value_of(job.usage))
 
 
+def _used_by_role(name: str) -> _PointsOf:
+    """`cpu_cores` or `memory_bytes`."""
+
+    def points_of(job: JobFigures) -> Iterable[Point]:
+        if job.usage is not None:
+            yield ("worker",), getattr(job.usage, name)
+        for role, usage in job.usage_of_others.items():
+            yield (role,), usage[name]
+
+    return points_of
+
+
 def _bounds(interval_of: Callable[[JobFigures], IntervalBody | None]) -> _PointsOf:
     def points_of(job: JobFigures) -> Iterable[Point]:
         interval = interval_of(job)
@@ -157,8 +171,8 @@ _JOB_POINTS: tuple[tuple[Family, _PointsOf], ...] = (
     (catalogue.JOB_CONFIDENCE, _one(lambda job: job.confidence)),
     (catalogue.JOB_GAIN, _one(lambda job: job.gain)),
     (catalogue.JOB_NEXT_GAIN, _one(lambda job: job.next_gain)),
-    (catalogue.JOB_CPU, _used(lambda usage: usage.cpu_cores)),
-    (catalogue.JOB_MEMORY, _used(lambda usage: usage.memory_bytes)),
+    (catalogue.JOB_CPU, _used_by_role("cpu_cores")),
+    (catalogue.JOB_MEMORY, _used_by_role("memory_bytes")),
     (catalogue.JOB_GPU, _used(lambda usage: usage.gpu_utilization)),
     (catalogue.JOB_GPU_MEMORY, _used(lambda usage: usage.gpu_memory_bytes)),
     (catalogue.JOB_NOISE, _one(lambda job: job.noise_scale)),

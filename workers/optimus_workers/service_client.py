@@ -65,6 +65,10 @@ class ServiceClient:
         """Send samples (`SampleBody`, 1 to 1000 of them); the answer is a `TelemetryAnswerBody`."""
         return _json_object(self._call("POST", "telemetry", json={"samples": samples}))
 
+    def post_usage(self, tasks: list[dict[str, Any]]) -> None:
+        """Tell what tasks other than workers take of their machines (`TaskUsageReportBody`, one each)."""
+        self._call("POST", "telemetry", json={"tasks": tasks})
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

@@ -75,7 +75,19 @@ TELEMETRY: Examples = {
                 },
             ]
         },
-    }
+    },
+    "usage": {
+        "summary": "What a server and the coordinator take of their machines",
+        "value": {
+            "tasks": [
+                {"task": _SERVER.format(0), "usage": {"cpu_cores": 0.4, "memory_bytes": 312_000_000}},
+                {
+                    "task": "digits-cnn-x7k2p-coordinator-0-0",
+                    "usage": {"cpu_cores": 0.01, "memory_bytes": 41_000_000},
+                },
+            ]
+        },
+    },
 }
 
 MEMBERSHIPS: Examples = {

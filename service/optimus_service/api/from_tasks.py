@@ -100,7 +100,13 @@ def put_network(
 def add_telemetry(
     job_id: str, telemetry: Annotated[TelemetryBody, Body(openapi_examples=examples.TELEMETRY)], services: ServicesDep
 ) -> TelemetryAnswerBody:
-    """Report steps and losses. Samples that are not counted are named with the reason; that is no error."""
+    """Report steps and losses, and what tasks use. Samples that are not counted are named with the reason; that is no
+    error. Tasks that are not known are ignored."""
+    if telemetry.tasks:
+        usages = {each.task: each.usage.model_dump(exclude_none=True) for each in telemetry.tasks}
+        services.repository.put_usage(job_id, usages, services.clock())
+    if not telemetry.samples:
+        return TelemetryAnswerBody(accepted=0, ignored=[])
     samples = [Sample(**sample.model_dump(exclude_none=True)) for sample in telemetry.samples]
     added = services.repository.add_samples(job_id, samples, services.clock())
     services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))

@@ -1,4 +1,4 @@
-"""What is known of one job beyond its present state: events, decisions, predictions, memberships, logs."""
+"""What is known of one job beyond its present state: events, decisions, predictions, memberships, tasks, logs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.jobs import CursorQuery, LimitQuery
-from optimus_service.api.present import allocation_point_body, decision_body, event_body
+from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
+from optimus_service.api.present import allocation_point_body, decision_body, event_body, task_body
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.schemas import (
     MAX_TASKS,
@@ -19,11 +19,13 @@ from optimus_service.api.schemas import (
     LogBody,
     LogListBody,
     PredictionsBody,
+    TaskListBody,
 )
 from optimus_service.api.services import HistoriesDep, ServicesDep
 from optimus_service.choices import Limits
 from optimus_service.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.store.records import TaskRecord
+from optimus_service.usage import told_by_tasks, told_by_workers
 
 MAX_TAIL_BYTES = 262_144
 MAX_LOGS = 50
@@ -86,6 +88,16 @@ def list_allocations(job_id: str, services: ServicesDep) -> AllocationListBody:
     job = services.repository.get_job(job_id)
     points = [allocation_point_body(each, job) for each in services.repository.memberships(job_id)]
     return AllocationListBody(allocations=points)
+
+
+@router.get("/v1/jobs/{job_id}/tasks", responses=documented(404))
+def list_tasks(job_id: str, services: ServicesDep) -> TaskListBody:
+    """The job's tasks that have not ended, and what each takes of its machine."""
+    job = services.repository.get_job(job_id)
+    found = services.repository.tasks(job_id=job_id)
+    told = told_by_workers(newest_of(services, job), services.repository.memberships(job_id))
+    told |= told_by_tasks(found, services.clock())
+    return TaskListBody(tasks=[task_body(task, told.get(task.key.name)) for task in found])
 
 
 @router.get("/v1/jobs/{job_id}/logs", responses=documented(404))

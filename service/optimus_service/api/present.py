@@ -21,6 +21,8 @@ from optimus_service.api.schemas import (
     JobUsageBody,
     PredictionPointBody,
     RoundBody,
+    TaskBody,
+    TaskUsageBody,
     WantedBody,
     WantedTaskBody,
 )
@@ -32,9 +34,10 @@ from optimus_service.store.records import (
     MembershipRecord,
     RoundRecord,
     Sample,
+    TaskRecord,
     WantedRecord,
 )
-from optimus_service.usage import job_usage, newest_noise_scale
+from optimus_service.usage import ToldUsage, job_usage, newest_noise_scale
 from optimus_service.views import explain, finite, finite_document, interval, outlook
 
 
@@ -98,6 +101,19 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> Alloc
         cause=membership.cause,
         pause_seconds=finite(membership.pause_seconds),
         lost_steps=membership.lost_steps,
+    )
+
+
+def task_body(task: TaskRecord, told: ToldUsage | None) -> TaskBody:
+    """One task, with what it takes of its machine."""
+    return TaskBody(
+        name=task.key.name,
+        role=task.key.role.value,
+        rank=task.key.rank,
+        node=task.node,
+        gpu_type=task.gpu_type,
+        started_at=moment(task.created_at),
+        usage=None if told is None else TaskUsageBody(at=moment(told.at), **told.usage),
     )
 
 

@@ -257,6 +257,10 @@ class TaskRecord:
     """None while it lives, or when nobody knows."""
     gpu_type: str | None = None
     """What its GPUs are; None for a task without one."""
+    usage: Mapping[str, float] | None = None
+    """What it takes of its machine, as it said last; of servers and coordinators (workers: `Sample.usage`)."""
+    usage_at: float | None = None
+    """When it said so."""
 
 
 @dataclass(frozen=True, slots=True)

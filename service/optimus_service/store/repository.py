@@ -434,6 +434,15 @@ class Repository:
         with self._write() as session:
             tasks.mark_exited(session, key, exit_code, now)
 
+    def put_usage(self, job_id: str, usages: Mapping[str, Mapping[str, float]], now: float) -> None:
+        """What these tasks of the job take of their machines now, by name. Names of no task alive are ignored.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            tasks.put_usage(session, job_id, usages, now)
+
     # --- events, rounds, decisions -----------------------------------------------------------------------------------
 
     def add_event(self, job_id: str | None, event_type: str, message: str, data: Document, now: float) -> None:

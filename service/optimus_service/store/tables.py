@@ -187,6 +187,8 @@ class TaskRow(Base):
     node: Mapped[str]
     gpu_type: Mapped[str | None]
     created_at: Mapped[float]
+    usage: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    usage_at: Mapped[float | None]
     unwanted_since: Mapped[float | None]
     exited_at: Mapped[float | None]
     exit_code: Mapped[int | None]

@@ -71,6 +71,15 @@ def mark_exited(session: Session, key: TaskKey, exit_code: int | None, now: floa
     _update(session, [key], {"exited_at": now, "exit_code": exit_code}, only_where_null=True)
 
 
+def put_usage(session: Session, job_id: str, usages: Mapping[str, Mapping[str, float]], now: float) -> None:
+    """See `Repository.put_usage`."""
+    if session.get(JobRow, job_id) is None:
+        raise JobNotFound(job_id)
+    for task in select_tasks(session, active_only=True, job_id=job_id):  # sorted, as in `_update`
+        if task.key.name in usages:
+            _update(session, [task.key], {"usage": dict(usages[task.key.name]), "usage_at": now})
+
+
 def _update(
     session: Session, keys: Iterable[TaskKey], values: Mapping[str, Any], *, only_where_null: bool = False
 ) -> None:
@@ -99,4 +108,6 @@ def _record(row: TaskRow) -> TaskRecord:
         exited_at=row.exited_at,
         exit_code=row.exit_code,
         gpu_type=row.gpu_type,
+        usage=row.usage,
+        usage_at=row.usage_at,
     )

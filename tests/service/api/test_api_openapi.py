@@ -113,7 +113,8 @@ def test_the_examples_of_a_job_are_accepted_by_the_service(api: Api) -> None:
     for example in examples.MEMBERSHIPS.values():
         assert api.as_task("POST", job_id, "membership", json=example["value"]).status_code == 204
     for example in examples.TELEMETRY.values():
-        assert api.as_task("POST", job_id, "telemetry", json=example["value"]).json()["accepted"] == 2
+        answer = api.as_task("POST", job_id, "telemetry", json=example["value"])
+        assert answer.json()["accepted"] == len(example["value"].get("samples", ()))
 
 
 class _Page(HTMLParser):

@@ -17,7 +17,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_decision
 
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, JobState, Node, Resources
+from optimus_scheduler.types import Allocation, JobState, Node, Resources, Role
 from optimus_service.api.schemas import IntervalBody
 from optimus_service.figures import (
     figures_reader,
@@ -31,7 +31,7 @@ from optimus_service.metric_catalogue import MAX_JOBS, as_markdown, families
 from optimus_service.metric_figures import ClusterFigures, JobFigures
 from optimus_service.metrics import Metrics, NoFigures
 from optimus_service.store.records import SampleRecord
-from optimus_service.usage import JobUsage
+from optimus_service.usage import LATELY_SECONDS, JobUsage
 
 Labels = tuple[tuple[str, str], ...]
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -72,6 +72,7 @@ def a_job(**changes: Any) -> JobFigures:
         "step_parts": {"compute": 0.1},
         "straggler": 1.2,
         "usage": JobUsage(workers=1, cpu_cores=0.9, memory_bytes=1e9, gpu_utilization=0.5, gpu_memory_bytes=2e9),
+        "usage_of_others": {"server": {"cpu_cores": 0.4, "memory_bytes": 3e8}},
         "noise_scale": 22.0,
         "cost_per_hour": 3.0,
         "remaining_cost": IntervalBody(mean=5, low=4, high=6),
@@ -143,6 +144,29 @@ def test_unknown_bounds_of_an_interval_have_no_series() -> None:
     found = values(metrics.text().decode())
     bounds = {dict(labels)["bound"] for name, labels in found if name == "optimus_job_predicted_remaining_steps"}
     assert bounds == {"low", "mean"}
+
+
+def test_usage_is_told_by_role_as_far_as_anybody_told_it(world: World) -> None:
+    world.submit("job-1")
+    world.round()
+    world.train(5)
+    tasks = [task.key.name for task in world.repository.tasks() if task.key.role is not Role.WORKER]
+    usages = {name: {"cpu_cores": 0.25, "memory_bytes": 100.0} for name in tasks}
+    world.repository.put_usage("job-1", usages, world.clock())
+    metrics = Metrics()
+    metrics.show_state(figures_reader(world.repository, world.clock, lambda: True, lambda: None, PRICES))
+
+    def told(name: str) -> dict[str, float]:
+        found = values(metrics.text().decode())
+        return {dict(labels)["role"]: value for (series, labels), value in found.items() if series == name}
+
+    n_servers = len(tasks) - 1
+    assert told("optimus_job_used_cpu_cores") == {"server": 0.25 * n_servers, "coordinator": 0.25}
+    assert told("optimus_job_used_memory_bytes") == {"server": 100.0 * n_servers, "coordinator": 100.0}
+    world.clock.now += LATELY_SECONDS + 1
+    assert told("optimus_job_used_cpu_cores") == {}
+    metrics.show_state(lambda: some_figures(a_job()))
+    assert told("optimus_job_used_cpu_cores") == {"worker": 0.9, "server": 0.4}
 
 
 def test_a_live_service_shows_who_has_what(world: World) -> None:

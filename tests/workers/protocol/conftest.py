@@ -42,6 +42,8 @@ class FakeService:
         self.wanted: dict[str, Any] = {"generation": 0, "directive": "run", "tasks": []}
         self.memberships: list[dict[str, Any]] = []
         self.samples: list[dict[str, Any]] = []
+        self.usage: list[dict[str, Any]] = []
+        """Of servers and coordinators, in order of arrival."""
         self.profile: dict[str, Any] | None = None
         self.result: dict[str, Any] | None = None
         self._server = QuietServer(("127.0.0.1", 0), self._handler())
@@ -94,7 +96,8 @@ class FakeService:
             if call == ("POST", "membership"):
                 self.memberships.append(body)
             elif call == ("POST", "telemetry"):
-                self.samples.extend(body["samples"])
+                self.samples.extend(body.get("samples", ()))
+                self.usage.extend(body.get("tasks", ()))
             elif call == ("PUT", "profile"):
                 self.profile = body
             elif call == ("POST", "result"):

@@ -38,6 +38,7 @@ from optimus_workers.coordinator.journal import Journal, Reported, Superseded, r
 from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.reporting import Reporter
+from optimus_workers.coordinator.usage import UsageReporter
 from optimus_workers.coordinator.watching import watch_wanted
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.exits import TERMINATED
@@ -45,7 +46,7 @@ from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, ToTask, Welcome
+from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, Pong, ToTask, Welcome
 from optimus_workers.wire.values import TaskRole
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 """How late a deadline of the machine may be noticed."""
 PING_SECONDS = 5.0
+USAGE_SECONDS = 1.0
+"""After pings: when the service is told what servers have answered of their usage."""
 LEASE_SECONDS = 30.0
 """A task that says nothing for this long, pings notwithstanding, counts as lost (hung, or cut off)."""
 HANDSHAKE_SECONDS = 10.0
@@ -98,6 +101,7 @@ class _Shell:
         self._clock = _steady_clock()
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._reporter = Reporter(client, self._from_thread(self._reported))
+        self._usage = UsageReporter(client, environment.task_name)
         self._client = client
         past = replay(self._journal.take_over())
         self._machine = Coordinator(JobPlan.from_spec(environment.spec), past, self._clock())
@@ -156,6 +160,7 @@ class _Shell:
 
     async def _tick(self) -> None:
         next_ping = next_look = self._loop.time()
+        next_telling = next_ping + USAGE_SECONDS
         while True:
             self._happened(Ticked())
             if self._loop.time() >= next_look:
@@ -166,6 +171,10 @@ class _Shell:
                 next_ping = self._loop.time() + PING_SECONDS
                 for name in list(self._writers):
                     self._send(name, Ping())
+                next_telling = min(next_telling, self._loop.time() + USAGE_SECONDS)
+            if self._loop.time() >= next_telling:
+                next_telling = float("inf")
+                self._usage.tell()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -211,12 +220,16 @@ class _Shell:
         while True:
             async with asyncio.timeout(LEASE_SECONDS):
                 line = await _line(reader)
-            self._happened(MessageArrived(name, decode_line(line, Kinds.from_task)))
+            message = decode_line(line, Kinds.from_task)
+            if isinstance(message, Pong):
+                self._usage.heard(name, message)
+            self._happened(MessageArrived(name, message))
 
     def _forget(self, name: str) -> None:
         writer = self._writers.pop(name, None)
         if writer is not None:
             writer.close()
+            self._usage.forget(name)
             self._happened(TaskLost(name))
 
     def _reported(self, epoch: int) -> None:

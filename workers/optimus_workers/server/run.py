@@ -21,6 +21,7 @@ from optimus_workers.server.fetching import collect, find_state
 from optimus_workers.server.listener import DataListener
 from optimus_workers.server.make import make_shard
 from optimus_workers.server.service import ShardService
+from optimus_workers.telemetry.usage import ProcessMeter
 from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import (
@@ -32,6 +33,7 @@ from optimus_workers.wire.messages import (
     Halted,
     Hello,
     Leave,
+    Pong,
     Release,
     Save,
     Saved,
@@ -56,6 +58,7 @@ class _Server:
         self._checkpoints = environment.checkpoints
         self._service = ShardService(CpuPacer(environment.cpu_limit))
         self._loop = asyncio.get_running_loop()
+        self._meter = ProcessMeter()
         self._inbox: asyncio.Queue[Delivered] = asyncio.Queue()
         self._listener: DataListener | None = None
         self._control: Control | None = None
@@ -123,7 +126,12 @@ class _Server:
             self._hello,
             self._deliver,
             self._stop_dialling,
+            self._pong,
         )
+
+    def _pong(self) -> Pong:
+        used = self._meter.read()
+        return Pong(float(used["cpu_cores"]), int(used["memory_bytes"]))
 
     def _deliver(self, message: Delivered) -> None:
         with suppress(RuntimeError):  # the loop may be closed already

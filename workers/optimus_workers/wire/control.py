@@ -49,12 +49,20 @@ class CoordinatorGone(ConnectionOver):
 
 
 class Control:
-    """An open control connection. Messages are handed to `deliver` on the reading thread, pings excepted."""
+    """An open control connection. Messages are handed to `deliver` on the reading thread, pings excepted, which
+    `pong` answers there."""
 
-    def __init__(self, connection: socket.socket, stream: BinaryIO, deliver: Callable[[Delivered], None]) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        stream: BinaryIO,
+        deliver: Callable[[Delivered], None],
+        pong: Callable[[], Pong] = Pong,
+    ) -> None:
         self._connection = connection
         self._stream = stream
         self._deliver = deliver
+        self._pong = pong
         # A SimpleQueue, whose put may interrupt itself: signal handlers send messages too.
         self._outgoing: SimpleQueue[FromTask | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="control-writer", daemon=True)
@@ -87,7 +95,7 @@ class Control:
             while line := self._stream.readline(MAX_LINE_BYTES + 1):
                 message = decode_line(line, Kinds.to_task)
                 if isinstance(message, Ping):
-                    self.send(Pong())
+                    self.send(self._pong())
                 else:
                     self._deliver(message)
         except (OSError, ValueError, WireError) as error:
@@ -102,16 +110,18 @@ def dial(
     make_hello: Callable[[str], Hello],
     deliver: Callable[[Delivered], None],
     stop: threading.Event,
+    pong: Callable[[], Pong] = Pong,
 ) -> Control:
     """Connect to the coordinator, trying again for a minute.
 
     `make_hello(host)` gives the hello without its proof; `host` is this machine's address as the coordinator sees it.
-    Raises `CoordinatorGone` after a minute or once `stop` is set.
+    `pong()` is what a ping is answered with, asked on the connection's reading thread. Raises `CoordinatorGone` after
+    a minute or once `stop` is set.
     """
     give_up_at = time.monotonic() + DIAL_SECONDS
     while True:
         try:
-            return _dial_once(address, token, make_hello, deliver)
+            return _dial_once(address, token, make_hello, deliver, pong)
         except (OSError, WireError) as error:
             if time.monotonic() > give_up_at or stop.is_set():
                 raise CoordinatorGone(f"no coordinator at {address[0]}:{address[1]}: {error}") from error
@@ -119,7 +129,11 @@ def dial(
 
 
 def _dial_once(
-    address: Address, token: str, make_hello: Callable[[str], Hello], deliver: Callable[[Delivered], None]
+    address: Address,
+    token: str,
+    make_hello: Callable[[str], Hello],
+    deliver: Callable[[Delivered], None],
+    pong: Callable[[], Pong],
 ) -> Control:
     connection = socket.create_connection(address, timeout=CONNECT_SECONDS)
     try:
@@ -131,7 +145,7 @@ def _dial_once(
         hello = make_hello(connection.getsockname()[0])
         _prove(connection, stream, token, hello)
         connection.settimeout(SILENCE_SECONDS)
-        return Control(connection, stream, deliver)
+        return Control(connection, stream, deliver, pong)
     except BaseException:
         connection.close()
         raise

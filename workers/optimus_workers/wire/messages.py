@@ -157,7 +157,10 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """I am there."""
+    """I am there. Servers tell what they took of their machine since the last ping; workers tell the service."""
+
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,18 @@
-"""What a task takes of its machine: processor, memory, GPU. Cheap: two system calls, and once a second NVML's word."""
+"""What a worker takes of its machine: processor, memory, GPU. Cheap, and once a second NVML's word."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from optimus_workers.telemetry.usage import ProcessMeter, Usage
+
 GPU_SECONDS = 1.0
 """How old a GPU's utilisation may be: asking for it takes milliseconds, and it is a mean over up to a second anyway."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATM = Path("/proc/self/statm")
-
-Usage = dict[str, float | int]
 
 
 class UsageMeter:
@@ -30,21 +26,18 @@ class UsageMeter:
     ) -> None:
         """`device`: what the task computes on."""
         self._device = device if device is not None and device.type == "cuda" else None
-        self._cpu_clock, self._clock = cpu_clock, clock
-        self._cpu, self._at = cpu_clock(), clock()
+        self._process = ProcessMeter(cpu_clock, clock)
+        self._clock = clock
         self._gpu_at = float("-inf")
         self._gpu: float | None = None
 
     def read(self) -> Usage:
         """`cpu_cores` (mean), `memory_bytes` (resident); on a GPU `gpu_utilization` (0 to 1, if NVML is there) and
         `gpu_memory_bytes` (of this process)."""
-        cpu, now = self._cpu_clock(), self._clock()
-        seconds = max(now - self._at, 1e-9)
-        usage: Usage = {"cpu_cores": max(0.0, cpu - self._cpu) / seconds, "memory_bytes": _resident_bytes()}
-        self._cpu, self._at = cpu, now
+        usage = self._process.read()
         if self._device is not None:
             usage["gpu_memory_bytes"] = int(torch.cuda.memory_reserved(self._device))
-            if (busy := self._gpu_utilization(now)) is not None:
+            if (busy := self._gpu_utilization(self._clock())) is not None:
                 usage["gpu_utilization"] = busy
         return usage
 
@@ -59,7 +52,3 @@ def _ask_nvml(utilization: Callable[[], Any]) -> float | None:
     with suppress(ImportError, RuntimeError, OSError):
         return float(utilization()) / 100
     return None
-
-
-def _resident_bytes() -> int:
-    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES

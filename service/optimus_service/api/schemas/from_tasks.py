@@ -22,7 +22,7 @@ from optimus_service.api.schemas.basics import (
 
 
 class UsageBody(Body):
-    """What one task takes of its machine, since its last sample."""
+    """What one task takes of its machine, since it told it last."""
 
     cpu_cores: float = Field(ge=0, le=1e6, allow_inf_nan=False, description="mean")
     memory_bytes: Count = Field(description="resident")
@@ -87,8 +87,26 @@ class SampleBody(Body):
         return self
 
 
+class TaskUsageReportBody(Body):
+    """What a server or the coordinator takes of its machine; workers tell it in their samples."""
+
+    task: TaskName
+    usage: UsageBody
+
+
 class TelemetryBody(Body):
-    samples: list[SampleBody] = Field(min_length=1, max_length=MAX_SAMPLES_PER_POST)
+    """What workers measured (`samples`), or what other tasks use (`tasks`); at least one of either."""
+
+    samples: list[SampleBody] | None = Field(default=None, min_length=1, max_length=MAX_SAMPLES_PER_POST)
+    tasks: list[TaskUsageReportBody] | None = Field(
+        default=None, min_length=1, max_length=MAX_TASKS + 1, description="the newest word of each counts"
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.samples is None and self.tasks is None:
+            raise ValueError("samples or tasks are required")
+        return self
 
 
 class IgnoredSampleBody(Body):

@@ -59,13 +59,39 @@ class JobResultBody(Body):
 
 
 class JobUsageBody(Body):
-    """What a job's workers take of their machines, all together."""
+    """What a job's workers take of their machines, all together; `/v1/jobs/{id}/tasks` has each task."""
 
     workers: int = Field(description="that told it")
     cpu_cores: float
     memory_bytes: float
     gpu_utilization: float | None = Field(description="mean over workers, 0 to 1")
     gpu_memory_bytes: float | None
+
+
+class TaskUsageBody(Body):
+    """What one task took of its machine when it told it last."""
+
+    at: datetime = Field(description="when the service heard it")
+    cpu_cores: float = Field(description="mean since the time before")
+    memory_bytes: float = Field(description="resident")
+    gpu_utilization: float | None = Field(default=None, description="0 to 1; of a shared GPU the whole")
+    gpu_memory_bytes: float | None = None
+
+
+class TaskBody(Body):
+    """One task of a job that has not ended."""
+
+    name: str
+    role: Literal["worker", "server", "coordinator"]
+    rank: int = Field(description="the one in its name; a worker's in the membership may be another")
+    node: str
+    gpu_type: str | None
+    started_at: datetime
+    usage: TaskUsageBody | None = Field(description="none: it has told nothing lately")
+
+
+class TaskListBody(Body):
+    tasks: list[TaskBody]
 
 
 class JobBody(Body):
