@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from optimus_cli import output
 from optimus_cli.errors import BadInput, CliError, MissingPart
-from optimus_simulator.comparison import Estimate, PolicyResult, compare
+from optimus_cli.render_comparison import Comparison
+from optimus_simulator.comparison import PolicyResult, compare
 from optimus_simulator.comparison import as_json as document
 from optimus_simulator.errors import BadTrace, SimulatorError
-from optimus_simulator.figures import FIGURES, Figure
 from optimus_simulator.outcome import Outcome
 from optimus_simulator.scenario import Scenario
 from optimus_simulator.sweep import run_all
@@ -39,7 +38,7 @@ def run(scenarios: Sequence[Scenario], processes: int, html: Path | None, *, as_
     if as_json:
         output.print_json(document(results))
     else:
-        output.show(table(results))
+        output.show(Comparison(results))
 
 
 def _watched(scenarios: Sequence[Scenario], processes: int) -> list[Outcome]:
@@ -51,23 +50,6 @@ def _watched(scenarios: Sequence[Scenario], processes: int) -> list[Outcome]:
             bar.update(task, advance=1, description=f"{scenarios[index].policy}, seed {scenarios[index].seed}")
 
         return run_all(scenarios, processes, done)
-
-
-def table(results: Sequence[PolicyResult]) -> Table:
-    """Policies as rows; with several seeds each figure has its 95 % confidence interval."""
-    outcome = results[0].outcomes[0]
-    shown = Table(title=f"{outcome.trace}: {len(outcome.jobs)} jobs, {len(results[0].outcomes)} seed(s)")
-    shown.add_column("policy", style="bold", no_wrap=True)
-    for figure in FIGURES:
-        shown.add_column(figure.title, justify="right")
-    for result in results:
-        shown.add_row(result.policy, *(_cell(result.figures[figure.name], figure) for figure in FIGURES))
-    return shown
-
-
-def _cell(estimate: Estimate, figure: Figure) -> str:
-    spread = f" ± {figure.write(estimate.half_width)}" if estimate.half_width else ""
-    return figure.write(estimate.mean) + spread
 
 
 def _write_report(results: Sequence[PolicyResult], scenarios: Sequence[Scenario], path: Path) -> None:
