@@ -60,8 +60,8 @@ def test_nothing_is_made_up() -> None:
     step(40, 1.0)
     assert statistics.figures == pytest.approx({"square": (16 - 4 * 16) / 12, "variance": 15 / (1 / 4 - 1 / 16)})
     profile = TaskProfile(16, 16, 16, 10, 4, 2, rule_of("sgd"), gradient_period=10)
-    assert period_of(profile, is_async=False, rank=0) == 10
-    assert period_of(profile, is_async=True, rank=0) == period_of(profile, is_async=False, rank=1) == 0
+    assert period_of(profile, rank=0) == 10
+    assert period_of(profile, rank=1) == 0
 
 
 def test_the_large_gradients_of_the_beginning_are_forgotten() -> None:

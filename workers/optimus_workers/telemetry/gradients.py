@@ -6,7 +6,10 @@ With mean gradients g of b and of B examples, E|g|² = |G|² + tr(Σ)/b and like
 
 are unbiased; each is averaged over steps before their quotient, the noise scale in examples, is taken (McCandlish et
 al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Here B is the global batch, and b one micro-batch,
-or among several workers of an all-reduce job one worker's share.
+or among several workers of an all-reduce job one worker's share. In mode async there is no global batch, but each push
+is of one mini-batch whose parts are computed with the same parameters, however old these are: B is that mini-batch, and
+b the first of two parts of it. Pushes of different parameters are never compared: how far these have moved would be
+taken for noise.
 """
 
 from __future__ import annotations
@@ -121,6 +124,6 @@ def period_of_spec(spec: Mapping[str, Any]) -> int:
     return PERIOD if spec.get("gradient_statistics") else 0
 
 
-def period_of(profile: TaskProfile, *, is_async: bool, rank: int) -> int:
-    """Worker 0 measures, for it is told the whole batch's; async there is no whole batch."""
-    return 0 if is_async or rank else profile.gradient_period
+def period_of(profile: TaskProfile, rank: int) -> int:
+    """In steps; worker 0 measures: sync it is told the whole batch's gradient, async it has its own."""
+    return 0 if rank else profile.gradient_period

@@ -56,11 +56,14 @@ def sync_slots(
     return slots
 
 
-def async_slots(task: TrainingTask, seed: int, step: int) -> list[Slot]:
-    """The whole mini-batch of a step in one piece."""
-    size = task.global_batch_size
-    indices = slot_indices_from(seed, step * size, 0, 1, size, task.n_examples, task.epoch_order)
-    return [Slot(indices, 1.0, slot_seed(seed, step, 0))]
+def async_slots(task: TrainingTask, seed: int, step: int, n_slots: int = 1) -> list[Slot]:
+    """The whole mini-batch of a step, in so many pieces; those without an example are left out."""
+    size, slots = task.global_batch_size, []
+    for slot in range(n_slots):
+        indices = slot_indices_from(seed, step * size, slot, n_slots, size, task.n_examples, task.epoch_order)
+        if len(indices):
+            slots.append(Slot(indices, len(indices) / size, slot_seed(seed, step, slot)))
+    return slots
 
 
 def compute_slots(

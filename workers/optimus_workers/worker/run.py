@@ -20,6 +20,7 @@ from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLo
 from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave, Recount
 from optimus_workers.wire.values import TaskProfile, TaskRole
 from optimus_workers.worker.inbox import Inbox
+from optimus_workers.worker.server_training import ServerTraining
 from optimus_workers.worker.training import Answer, Training
 from optimus_workers.worker.user_code import UserCodeFailed
 
@@ -37,7 +38,7 @@ def run_worker(environment: TaskEnvironment) -> int:
 
 def _kind_of_training(environment: TaskEnvironment) -> type[Training]:
     if environment.spec.get("architecture") != "allreduce":
-        return Training
+        return ServerTraining
     # Here, because torch.distributed takes a while to load.
     from optimus_workers.allreduce.training import GroupTraining
 

@@ -28,11 +28,11 @@ class Steps:
         """What each step of this membership trains on."""
         return join.batch or constant_batch(self._task.global_batch_size, self._task.micro_batches)
 
-    def slots(self, join: Join, step: int) -> list[Slot]:
+    def slots(self, join: Join, step: int, *, in_parts: bool = False) -> list[Slot]:
         """What this worker computes in a step. Where the noise of an elastic batch's gradient is measured, it is two
-        pieces at least: one does not tell it."""
+        pieces at least: one does not tell it. `in_parts` (async): likewise."""
         if join.is_async:
-            return async_slots(self._task, self._seed, step)
+            return async_slots(self._task, self._seed, step, 2 if in_parts else 1)
         batch = join.batch
         if batch is not None and batch.is_elastic and batch.slots == 1 and step % ELASTIC_PERIOD == 0:
             return sync_slots(self._task, self._seed, step, 0, 2, replace(batch, slots=2))

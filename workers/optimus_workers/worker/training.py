@@ -1,11 +1,13 @@
-"""The training that a worker does: join a membership, take a step, evaluate. `run` decides when."""
+"""What training is for any worker: load the task, halt, tell, evaluate. `run` decides when.
+
+How a member joins and takes a step is in `worker.server_training` and `allreduce.training`.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -15,12 +17,10 @@ from torch import Tensor
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.loading import load_job_task
-from optimus_workers.norms import clip
 from optimus_workers.pacing import CpuPacer
-from optimus_workers.ranges import block_floats
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry import Telemetry
-from optimus_workers.telemetry.gradients import GradientStatistics, period_of, period_of_spec
+from optimus_workers.telemetry.gradients import GradientStatistics, period_of_spec
 from optimus_workers.telemetry.samples import Aggregator
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import WireError
@@ -40,20 +40,17 @@ from optimus_workers.wire.messages import (
     SaveFailed,
     SnapshotTaken,
 )
-from optimus_workers.wire.sockets import Transport
 from optimus_workers.wire.values import Address
 from optimus_workers.worker.batches import Batches
-from optimus_workers.worker.compressor import make_compressor
-from optimus_workers.worker.compute import Computed, compute_slots, evaluate
+from optimus_workers.worker.compute import Computed, evaluate
 from optimus_workers.worker.describing import tell_network
 from optimus_workers.worker.device import ComputeOptions
 from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
 from optimus_workers.worker.export import export_model
-from optimus_workers.worker.hooks import GradientHooks
 from optimus_workers.worker.inbox import Inbox, Interrupted
 from optimus_workers.worker.profile import make_flat, task_profile
-from optimus_workers.worker.session import DataOptions, Exchanged, Session
-from optimus_workers.worker.staging import Staging, stage
+from optimus_workers.worker.session import Exchanged, Session
+from optimus_workers.worker.staging import Staging
 from optimus_workers.worker.steps import Steps
 from optimus_workers.worker.usage import UsageMeter
 from optimus_workers.worker.user_code import users
@@ -69,8 +66,8 @@ TELEMETRY_SECONDS = 5.0
 Answer = Joined | Done | DataLost | Evaluated | Halted | Publish | SnapshotTaken | Saved | SaveFailed
 
 
-class Training:
-    """The loaded task, its model, and the session with the servers of the present membership."""
+class Training(ABC):
+    """The loaded task, its model, and the session of the present membership."""
 
     def __init__(self, environment: TaskEnvironment, inbox: Inbox, send: Callable[[Answer], None]) -> None:
         """Load the user's task; raises `UserCodeFailed`. `send`: takes what the coordinator is to be told."""
@@ -88,7 +85,6 @@ class Training:
         self._evaluations = Evaluations(environment.spec)
         self._pacer = CpuPacer(environment.cpu_limit)
         self._watchdog = Watchdog(environment.spec.get("hang_seconds"))
-        self._options = DataOptions(Transport(environment.transport), environment.network_bytes_per_second)
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._task = users(lambda: load_job_task(environment.spec))
         users(lambda: self._evaluations.check(self._task))
@@ -104,13 +100,20 @@ class Training:
             tell_network(self._task, self._flat, client)
         self._compute_options.prepare_model(self._flat.model)
         self._batches = Batches(self._task, device, prefetcher)
-        self._hooks = GradientHooks(self._flat.trained)
         self.profile = task_profile(self._task, self._flat, groups, period_of_spec(environment.spec))
         self._gradients = GradientStatistics(0)
-        self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
 
+    @abstractmethod
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
-        return stage(device, values, push)
+        """What lies between the vector and the model."""
+
+    @abstractmethod
+    def join(self, join: Join) -> None:
+        """Become a member: connect, get the parameters (or bring them)."""
+
+    @abstractmethod
+    def step(self, go: Go) -> None:
+        """Take a step, and tell the coordinator."""
 
     def abort(self) -> None:
         """End a transfer that is going on. Safe from other threads."""
@@ -124,6 +127,7 @@ class Training:
         if session is not None:
             session.close()
 
+    @abstractmethod
     def answer_halt(self, halt: Halt) -> None:
         """Say what is held here, if the parameters are not on servers."""
 
@@ -157,31 +161,6 @@ class Training:
             if session is not None and not self._inbox.is_interrupted:
                 self._send(DataLost(session.join.epoch, f"{type(error).__name__}: {error}", session.lost))
 
-    def join(self, join: Join) -> None:
-        """Become a member: connect to the servers, get the parameters (or bring them)."""
-        self.halt()
-        self._inbox.check()
-        limit, period = self.profile.update.max_gradient_norm, self.profile.gradient_period
-        self._gradients = GradientStatistics(period_of(self.profile, is_async=join.is_async, rank=join.rank))
-        flat = self._flat
-        flat.staging.end()
-        ranges = flat.parameter_ranges if self._compute_options.overlap else ()
-        session = Session(
-            join, flat.parameter_floats, self._options, self._compressor, limit, ranges, flat.staging, period
-        )
-        self._session = session
-        self._inbox.check()
-        session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
-        if join.brings_parameters:
-            self._restore_initial()
-        session.fetch(self._flat.values)
-        session.version = join.version
-        if self._compressor is not None:
-            self._compressor.joined(join.version)
-        self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._steps.data_epoch(join, join.version))
-        self._send(Joined(join.epoch))
-
     def recount(self, message: Recount) -> None:
         """Count the steps from now on as this batch says."""
         session = self._session
@@ -192,86 +171,6 @@ class Training:
         """The parameters that training begins with, however far this process has trained before."""
         initial, _ = users(lambda: make_flat(self._task, self._task.build_model(self._seed)))
         self._flat.values.copy_(initial.values)
-
-    def step(self, go: Go) -> None:
-        """Compute, push, pull, tell."""
-        session = self._session
-        if session is None or session.join.epoch != go.epoch:
-            return
-        started_at = time.perf_counter()
-        used_version = session.version
-        learning_rate = self._steps.learning_rate(session.join, go.step)
-        session.begin_push(go.step, learning_rate, self._flat.push)
-        computed = self._compute(session, go.step)
-        session.finish_push()
-        self._fetch_ahead(session, go.step + 1)
-        fetched_at = time.perf_counter()
-        exchanged = session.wait()
-        self._gradients.step_done(session.gradient_square, self._steps.batch(session.join).size)
-        computed.data_seconds += max(0.0, fetched_at - exchanged.ended_at)
-        self.newest_version = max(self.newest_version, exchanged.version)
-        if self._compressor is not None:
-            self._compressor.completed(exchanged.version)
-        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
-        staleness = exchanged.version - 1 - used_version if session.join.is_async else None
-        seconds = time.perf_counter() - started_at
-        self._record(session.join, go.step, computed, exchanged, seconds, staleness)
-
-    def _compute(self, session: Session, step: int) -> Computed:
-        """Leave the gradients in `flat.push`; those of the last slot are pushed while they are made."""
-        slots = self._steps.slots(session.join, step)
-        self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
-        if slots:
-            self._gradients.begin(step, len(slots[0].indices), slots[0].weight)
-        clips_own = session.join.is_async and self._max_gradient_norm is not None
-        tells = self._compute_options.overlap and not clips_own
-        self._watchdog.begin()
-        try:
-            computed = users(
-                lambda: compute_slots(
-                    self._task,
-                    self._flat,
-                    slots,
-                    self._after_slot,
-                    batches=self._batches,
-                    options=self._compute_options,
-                    last_pass=self._hooks.telling(session.gradient_ready) if tells else nullcontext(),
-                )
-            )
-            if clips_own:  # async: each worker clips what it pushes; sync: the servers clip the sum
-                flat = self._flat
-                gradients = flat.staging.gradients[: flat.parameter_floats]
-                clip(gradients, self._max_gradient_norm or 0.0, block_floats(flat.total_floats))
-            return computed
-        finally:
-            self._flat.staging.end()
-            self._watchdog.end()
-
-    @property
-    def _max_gradient_norm(self) -> float | None:
-        return self.profile.update.max_gradient_norm
-
-    def _after_slot(self) -> None:
-        self._watchdog.sign()
-        self._gradients.slot_done(self._square)
-        self._pacer.pace()
-        self._inbox.check()
-
-    def _square(self) -> float:
-        """|what is in the gradients|²."""
-        gradients = self._flat.staging.gradients[: self._flat.parameter_floats]
-        return float(torch.dot(gradients, gradients))
-
-    def _fetch_ahead(self, session: Session, step: int) -> None:
-        """Fetch batches of the next step while this one's parameters arrive. Async, nobody knows which step is next."""
-        if session.join.is_async or not self._compute_options.overlap:
-            return
-        slots = self._steps.slots(session.join, step)
-        self._watchdog.begin()
-        try:
-            users(lambda: self._batches.fetch_ahead(slots, lambda: session.needs_attention))
-        finally:
-            self._watchdog.end()
 
     def _record(
         self, join: Join, step: int, computed: Computed, exchanged: Exchanged, seconds: float, staleness: float | None

@@ -219,7 +219,7 @@ class JobSpecBody(Body):
         default=None, gt=0, le=1, allow_inf_nan=False, description="fraction of values that topk sends; default: 0.01"
     )
     gradient_statistics: bool = Field(
-        default=False, description="measure the noise scale of the gradients at every 20th step (sync)"
+        default=False, description="measure the noise scale of the gradients at every 20th step (async: of worker 0)"
     )
     scaling: Literal["strong", "weak"] = Field(
         default="strong",
