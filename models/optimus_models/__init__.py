@@ -41,6 +41,7 @@ from optimus_models.loss_curve import LossCurve
 from optimus_models.metric_curve import MetricCurve
 from optimus_models.noise_scale import NoiseScale
 from optimus_models.rescale import RescaleCost
+from optimus_models.ring_speed import RingSamples, RingSpeed
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_model import SpeedModel
 
@@ -73,6 +74,8 @@ __all__ = [
     "Prices",
     "Prior",
     "RescaleCost",
+    "RingSamples",
+    "RingSpeed",
     "Rule",
     "ScalingCurve",
     "Scheme",

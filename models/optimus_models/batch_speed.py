@@ -30,6 +30,7 @@ _NOISE = 0.05
 """Relative error of one measurement."""
 _STRANGER_NOISE = 0.1
 """... and of another job's as evidence for this one's."""
+_LEAST_WEIGHT = 1e-3
 _LEAST_SHARE = 1e-3
 """An exchange below this part of its step is no measurement of one."""
 _FARTHEST = 100.0
@@ -67,17 +68,29 @@ class _Process:
     at: FloatArray
     source: FloatArray
     weights: FloatArray
+    covariance: FloatArray
+    """(n, n) of what was measured."""
 
     @classmethod
     def fit(
         cls, kernel: _Kernel, at: FloatArray, values: FloatArray, noise: FloatArray, source: FloatArray
     ) -> _Process:
         covariance = kernel(at, source, at, source) + np.diag(noise**2)
-        return cls(kernel, at, source, np.asarray(np.linalg.solve(covariance, values), dtype=np.float64))
+        weights = np.asarray(np.linalg.solve(covariance, values), dtype=np.float64)
+        return cls(kernel, at, source, weights, covariance)
 
     def __call__(self, at: FloatArray) -> FloatArray:
         """(m,) of the job itself, number 0."""
-        return np.asarray(self.kernel(at, np.zeros(len(at)), self.at, self.source) @ self.weights)
+        return self._cross(at) @ self.weights
+
+    def deviation(self, at: FloatArray) -> FloatArray:
+        """(m,) its standard deviation there, for the job itself."""
+        cross, own = self._cross(at), np.zeros(len(at))
+        known = np.einsum("mn,nm->m", cross, np.linalg.solve(self.covariance, cross.T))
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.kernel(at, own, at, own)) - known, 0.0)))
+
+    def _cross(self, at: FloatArray) -> FloatArray:
+        return self.kernel(at, np.zeros(len(at)), self.at, self.source)
 
 
 class BatchSamples(NamedTuple):
@@ -91,6 +104,8 @@ class BatchSamples(NamedTuple):
     """Of a step."""
     exchange_seconds: ArrayLike
     """That part of it in which gradients travelled and nothing was computed."""
+    weights: ArrayLike = 1.0
+    """From 0 to 1: they fade measurements."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,8 +127,8 @@ class BatchSpeed:
         finite and above 0 is ignored.
         """
         columns = [_columns(samples, number) for number, samples in enumerate((own, *others))]
-        w, m, passes, seconds, exchange, source = (np.concatenate(each) for each in zip(*columns, strict=True))
-        noise = np.where(source == 0, _NOISE, _STRANGER_NOISE)
+        w, m, passes, seconds, exchange, weights, source = (np.concatenate(each) for each in zip(*columns, strict=True))
+        noise = np.where(source == 0, _NOISE, _STRANGER_NOISE) / np.sqrt(weights)
         prior = np.log(m + _FIXED * per_pass)
         computing = _Process.fit(_PASS, np.log(m), _bounded((seconds - exchange) / passes) - prior, noise, source)
         rings = (w > 1) & (exchange > _LEAST_SHARE * seconds)
@@ -140,6 +155,21 @@ class BatchSpeed:
         n_passes = np.maximum(np.asarray(passes, dtype=np.float64).reshape(-1), 1.0)
         return n_passes * self.pass_seconds(local) + self.exchange_seconds(workers)
 
+    def error(self, own: BatchSamples) -> float:
+        """Root mean square of the logarithms of measured over predicted step times, the noise of one at least."""
+        w, m, passes, seconds, *_ = _columns(own, 0)
+        if not len(w):
+            return _NOISE
+        misfit = _bounded(seconds) - _bounded(self.step_seconds(w, m, passes))
+        return max(float(np.sqrt(np.mean(misfit**2))), _NOISE)
+
+    def deviation(self, workers: ArrayLike, local: ArrayLike) -> FloatArray:
+        """(n,) standard deviation of the logarithm of a step of one pass, without that of its measurement."""
+        w, m = (np.maximum(np.asarray(each, dtype=np.float64).reshape(-1), 1.0) for each in (workers, local))
+        computing, exchange = self.pass_seconds(m), self.exchange_seconds(w)
+        passes, rings = self._pass.deviation(np.log(m)), self._ring.deviation(np.log(w))
+        return np.asarray(np.hypot(computing * passes, exchange * rings) / (computing + exchange))
+
 
 def _full_pass(process: _Process, per_pass: float) -> FloatArray:
     """Logarithm of the seconds of a full pass."""
@@ -148,10 +178,19 @@ def _full_pass(process: _Process, per_pass: float) -> FloatArray:
 
 def _columns(samples: BatchSamples, number: int) -> tuple[FloatArray, ...]:
     """The usable measurements, and the number of their job."""
-    w, m, passes, seconds, exchange = (np.asarray(column, dtype=np.float64).reshape(-1) for column in samples)
+    w, m, passes, seconds, exchange = (np.asarray(column, dtype=np.float64).reshape(-1) for column in samples[:5])
+    weights = np.clip(np.broadcast_to(np.asarray(samples.weights, dtype=np.float64), w.shape), _LEAST_WEIGHT, 1.0)
     sizes = np.isfinite(w) & (w >= 1) & np.isfinite(m) & (m >= 1) & np.isfinite(passes) & (passes >= 1)
     good = sizes & np.isfinite(seconds) & (exchange >= 0) & (seconds > exchange)
-    return w[good], m[good], passes[good], seconds[good], exchange[good], np.full(int(good.sum()), float(number))
+    return (
+        w[good],
+        m[good],
+        passes[good],
+        seconds[good],
+        exchange[good],
+        weights[good],
+        np.full(int(good.sum()), float(number)),
+    )
 
 
 def _bounded(seconds: FloatArray) -> FloatArray:

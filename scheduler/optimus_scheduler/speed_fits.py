@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models.goodput import StepTimes
+from optimus_models.ring_speed import RingSamples, RingSpeed
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_drift import present_speeds
 from optimus_models.speed_model import SpeedModel
@@ -112,8 +113,40 @@ def fit_speeds(data: SpeedData, known: Mapping[SpeedData, StepTimes] | None = No
     return _fit_scaling(data) if data.architecture is Architecture.ALLREDUCE else _fit_servers(data)
 
 
+def _fit_ring(data: SpeedData, batch: int) -> Speeds:
+    """Of an all-reduce job that tells how long its exchange takes, or is like others that did."""
+    points = _own_points(data)
+    own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
+    ended = [
+        _ring_samples(each.speed_samples, each.global_batch_size) for each in data.similar if each.global_batch_size
+    ]
+    model = RingSpeed.fit(own, ended)
+    if not model.n_points and not ended:
+        return Speeds(model, None)
+    trust = 1.0 if model.n_points else _trust(data)
+    return Speeds(replace(model, confidence=model.confidence * trust), _source(data, model.n_points))
+
+
+def _ring_samples(samples: Sequence[SpeedSample], batch: int, speeds: FloatArray | None = None) -> RingSamples:
+    """`speeds`: what those of the samples would be now. Without the exchange a sample is not usable."""
+    told = np.array([one.steps_per_second for one in samples], dtype=np.float64)
+    seconds = 1.0 / np.where(told > 0, told, np.nan)
+    exchange = np.array([np.nan if one.exchange_seconds is None else one.exchange_seconds for one in samples])
+    slower = 1.0 if speeds is None else told / speeds
+    return RingSamples([one.workers for one in samples], seconds * slower, exchange * slower, float(batch))
+
+
+def _tells_exchange(data: SpeedData) -> bool:
+    """Of the job's own speeds all, or before there are any those of a job like it."""
+    if data.samples:
+        return all(one.exchange_seconds is not None for one in data.samples)
+    return any(one.exchange_seconds is not None for ended in data.similar for one in ended.speed_samples)
+
+
 def _fit_scaling(data: SpeedData) -> Speeds:
     """Without servers: a curve over workers, whose shape ended jobs of the same task help to tell."""
+    if data.batch and _tells_exchange(data):
+        return _fit_ring(data, data.batch)
     own = _own_points(data)
     ended = [
         (

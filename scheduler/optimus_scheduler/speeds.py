@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models.goodput import Goodput
+from optimus_models.ring_speed import RingSpeed
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.types import Allocation
 
-Model = SpeedModel | ScalingCurve | Goodput
+Model = SpeedModel | ScalingCurve | RingSpeed | Goodput
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""

@@ -384,9 +384,9 @@ class SpeedSample:
     at: float = 0.0
     gpu_type: str | None = None
     batch: int | None = None
-    """Of a job with an elastic batch: the global batch that it had ..."""
+    """Of a job with an elastic batch: the global batch that it had."""
     exchange_seconds: float | None = None
-    """... and the part of each step in which gradients travelled and nothing was computed."""
+    """Of an all-reduce job: the part of each step in which gradients travelled and nothing was computed."""
 
 
 @dataclass(frozen=True, slots=True)

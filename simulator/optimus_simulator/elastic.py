@@ -132,7 +132,7 @@ class ElasticTraining:
     def noise_scale(self) -> float | None:
         return self.truth.noise_at(self.step)
 
-    def exchange_part(self, shape: Shape) -> float:
+    def exchange_part(self, shape: Shape) -> float | None:
         whole, exchange = self.truth.step_parts(shape, self._target)
         return exchange / whole
 

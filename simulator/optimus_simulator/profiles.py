@@ -310,7 +310,7 @@ class ProfiledTraining:
             return None
         return self.truth.application.noise_scale(self._target, min(self.epoch, len(self._ends) - 1))
 
-    def exchange_part(self, shape: Shape) -> float:
+    def exchange_part(self, shape: Shape) -> float | None:
         placement = _gpus(shape)
         batch = self.truth.application.cut(self._target, sum(placement))
         seconds, synchronisation = self.truth.application.step_parts(placement, batch)

@@ -213,9 +213,8 @@ class Replay:
         self._expect_end(job)
 
     def _tell_of_change(self, job: RunningJob) -> None:
-        elastic = job.training.batch is not None and bool(job.shape)
-        exchange = job.training.exchange_part(job.shape) if elastic else 0.0
-        job.telemetry.changed(job.allocation, job.training.batch, exchange)
+        exchange = job.training.exchange_part(job.shape) if job.shape else None
+        job.telemetry.changed(job.allocation, job.training.batch, exchange, len(job.shape))
 
     def _expect_end(self, job: RunningJob) -> None:
         end = job.ends_at(self._engine.now) if self._options.rounds_on_events else math.inf

@@ -27,8 +27,9 @@ class _Visit:
     size: tuple[int, int]
     gpu_type: str | None
     batch: int | None = None
-    exchange_part: float = 0.0
-    """Of each step, with an elastic batch."""
+    exchange_part: float | None = None
+    """Of each step of an all-reduce job."""
+    nodes: int = 0
     steps: float = 0.0
     seconds: float = 0.0
     told_steps: float = 0.0
@@ -50,12 +51,14 @@ class Telemetry:
     noise_scales: tuple[float, ...] = ()
     _visit: _Visit | None = field(default=None, repr=False)
 
-    def changed(self, allocation: Allocation, batch: int | None = None, exchange_part: float = 0.0) -> None:
+    def changed(
+        self, allocation: Allocation, batch: int | None = None, exchange_part: float | None = None, nodes: int = 0
+    ) -> None:
         """The job gets other tasks, another size or other places, or another elastic batch."""
         size = (allocation.workers, allocation.servers)
         if self._visit is not None:
             self._close(self._visit)
-        self._visit = _Visit(size, allocation.gpu_type, batch, exchange_part) if size[0] else None
+        self._visit = _Visit(size, allocation.gpu_type, batch, exchange_part, nodes) if size[0] else None
 
     def stopped(self, seconds: float) -> None:
         self.stops = (*self.stops, seconds)
@@ -90,10 +93,10 @@ class Telemetry:
         visit.told_steps = visit.steps
 
     def _measured(self, visit: _Visit) -> tuple[float, float | None]:
-        """Steps per second with noise; of an elastic batch also the exchange in each step, with noise of its own."""
+        """Steps per second with noise; of an all-reduce job also the exchange in each step, with noise of its own."""
         speed = visit.steps / visit.seconds
         errors = [self.options.speed_noise * float(self.random.standard_normal())]
-        if visit.batch is None:
+        if visit.exchange_part is None:
             return speed * float(np.exp(errors[0])), None
         errors.append(self.options.speed_noise * float(self.random.standard_normal()))
         computing = (1.0 - visit.exchange_part) / speed * float(np.exp(errors[0]))

@@ -51,8 +51,10 @@ class Training(Protocol):
     def noise_scale(self) -> float | None:
         """tr(Σ)/|G|² now, in examples; None for a job with a fixed batch, which reports none."""
 
-    def exchange_part(self, shape: Shape) -> float:
-        """The part of each step with its present batch in which gradients travel, of a job with an elastic batch."""
+    def exchange_part(self, shape: Shape) -> float | None:
+        """The part of each step with its present batch in which gradients travel; None for a job with servers, and for
+        one of which it is not known.
+        """
 
     def goodput(self, workers: int, batch: int) -> float:
         """Scale-invariant steps per second that an oracle expects of that many workers, placed as well as can be, of a
@@ -211,9 +213,12 @@ class ParametricTraining:
     def noise_scale(self) -> float | None:
         return None
 
-    def exchange_part(self, shape: Shape) -> float:
-        del shape
-        return 0.0
+    def exchange_part(self, shape: Shape) -> float | None:
+        law, (workers, _) = self.truth.law, size_of(shape)
+        if not isinstance(law, AllReduceLaw):
+            return None
+        computing = law.compute_seconds / workers * self.truth.steps_per_second(shape)
+        return max(1.0 - computing, 0.0)
 
     def goodput(self, workers: int, batch: int) -> float:
         del batch  # it is fixed

@@ -41,6 +41,7 @@ class _Window:
     n_steps: int = 0
     seconds: float = 0.0
     exchange_seconds: float = 0.0
+    """Those in which a rank waited for the gradients of the others."""
 
     @property
     def steps_per_second(self) -> float:
@@ -79,7 +80,8 @@ class _Windows:
             return None
         speed = sum(window.steps_per_second for window in filled)
         n_steps = sum(window.n_steps for window in filled)
-        exchange = None if self.batch is None else sum(window.exchange_seconds for window in filled) / n_steps
+        # With servers, waiting is no measure of what travels: pushing and pulling take time of their own.
+        exchange = None if self.servers else sum(window.exchange_seconds for window in filled) / n_steps
         return SpeedSample(
             self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
         )

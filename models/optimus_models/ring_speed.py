@@ -1,0 +1,107 @@
+"""Speed of an all-reduce job with a fixed batch by its workers, from what a step consists of: computing, then exchange.
+
+    f(w) = 1 / (g(M/w) + x(w)),   x(1) = 0
+
+with M examples in a global batch. How long computing and the exchange take is measured at every size, and each is told
+of other sizes by a law of its own (see `batch_speed`): that is worth more than the speed of the whole, which falls
+short of w times that of one worker for two reasons that grow differently. Jobs of the same kind with another global
+batch say as much: they, too, computed so many examples at once, and exchanged as many gradients.
+
+References: Qiao et al., "Pollux", OSDI 2021, section 3.2, for the split of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from optimus_models.batch_speed import BatchSamples, BatchSpeed
+from optimus_models.history import FloatArray
+
+_USUAL_WORKERS = 4.0
+"""Priors of a pass and of an exchange are stated for the batch of one worker among so many."""
+_ROOM = 16
+"""Speeds are worked out for multiples of so many workers."""
+_MOST_SIGMA = 3.0
+"""Of a logarithm: beyond a factor of twenty nothing more is said."""
+
+
+class RingSamples(NamedTuple):
+    """Measured steps of one job; arrays of one length."""
+
+    workers: ArrayLike
+    seconds: ArrayLike
+    """Of a step."""
+    exchange_seconds: ArrayLike
+    """That part of it in which gradients travelled and nothing was computed."""
+    batch: float
+    """The global batch, in examples."""
+    weights: ArrayLike = 1.0
+    """From 0 to 1: they fade measurements."""
+
+    def divided(self) -> BatchSamples:
+        """By what each worker computed at once: all of its part."""
+        w = np.maximum(np.asarray(self.workers, dtype=np.float64).reshape(-1), 1.0)
+        return BatchSamples(w, self.batch / w, np.ones(len(w)), self.seconds, self.exchange_seconds, self.weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RingSpeed:
+    """The speed of one job."""
+
+    n_points: int
+    """Distinct sizes that the job itself has measured."""
+    confidence: float
+    """0 (no measurement) to 1."""
+    error: float
+    """Relative error of the job's own measurements round the model."""
+    batch: float
+    """The global batch, in examples."""
+    _steps: BatchSpeed = field(repr=False)
+    _known: dict[int, FloatArray] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def fit(cls, own: RingSamples, others: Sequence[RingSamples] = ()) -> RingSpeed:
+        """From the job's `own` measurements and those of `others` of the same kind, with any batch. Never raises on
+        data: what is not finite and above 0 is ignored.
+        """
+        measured = own.divided()
+        steps = BatchSpeed.fit(measured, own.batch / _USUAL_WORKERS, [other.divided() for other in others])
+        return cls(steps.n_points, steps.confidence, steps.error(measured), own.batch, steps)
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """Seconds that one worker computes for a step, and those of the exchange of 2 and of 8."""
+        two, eight = self._steps.exchange_seconds([2, 8]).tolist()
+        one = float(self._steps.pass_seconds([self.batch])[0])
+        return MappingProxyType({"compute": one, "exchange_2": two, "exchange_8": eight})
+
+    def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
+        """(n,) steps per second with so many workers, above 0; `servers` says nothing."""
+        del servers
+        w = _counts(workers)
+        most = -(-int(w.max(initial=1)) // _ROOM) * _ROOM
+        if most not in self._known:
+            counts = np.arange(1, most + 1)
+            self._known[most] = 1.0 / self._steps.step_seconds(counts, self.batch / counts, np.ones(most))
+        return self._known[most][w - 1]
+
+    def predict_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds (low, high) that hold a measured speed with probability `coverage`."""
+        w = _counts(workers)
+        sigma = np.hypot(self._steps.deviation(w, self.batch / w), self.error)
+        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _MOST_SIGMA))
+        mean = self.predict(w, servers)
+        return mean / factor, mean * factor
+
+
+def _counts(workers: ArrayLike) -> NDArray[np.int64]:
+    return np.maximum(np.asarray(workers, dtype=np.int64).reshape(-1), 1)
