@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test end-to-end unit check fix docs clean
+.PHONY: help install demo test end-to-end unit object-store check fix docs clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -28,6 +28,15 @@ unit: $(STAMP) ## Run the fast tests only
 
 end-to-end: $(STAMP) ## Run only the tests that start the real service and real training processes
 	$(BIN)/python -m pytest -m end_to_end
+
+# In an environment of its own: s3fs and the service's kubernetes need different versions of python-dateutil.
+object-store: $(STAMP) ## Test checkpoints against a process that speaks S3, in .venv-s3
+	$(BIN)/python -m venv .venv-s3
+	.venv-s3/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venv-s3/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-s3/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[worker,s3]' --group s3-tests
+	PYTEST_ADDOPTS= OPTIMUS_TEST_REQUIRE_S3=1 .venv-s3/bin/python -m pytest tests/workers/protocol/test_checkpoints.py \
+		tests/workers/protocol/test_object_store.py
 
 check: $(STAMP) ## Lint, format check, types, import rules; changes nothing
 	$(BIN)/ruff check .

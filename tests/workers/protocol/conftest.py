@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.workers.protocol.object_store import ObjectStore, ObjectStoreMissing, is_required
 
 HERE = Path(__file__).parent
 TOKEN = "test-token"
@@ -281,6 +282,22 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     for job in jobs:
         job.stop()
         job.service.close()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """A store that speaks S3, in the environment of this process and of the tasks that it starts."""
+    try:
+        store = ObjectStore()
+    except ObjectStoreMissing as missing:
+        if is_required():
+            pytest.fail(f"OPTIMUS_TEST_REQUIRE_S3=1, but it {missing}")
+        pytest.skip(str(missing))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield store
+    store.close()
 
 
 def free_port() -> int:

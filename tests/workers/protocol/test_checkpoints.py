@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
+from tests.workers.protocol.object_store import ObjectStore
 
 from optimus_workers.checkpoint.manifest import Manifest, newest_manifest, write_manifest
 from optimus_workers.checkpoint.shards import read_shard, write_shard
@@ -30,10 +31,13 @@ def sections(version: int) -> list[torch.Tensor]:
     return [torch.arange(N_FLOATS) + 1000.0 * version, -torch.arange(N_FLOATS).float()]
 
 
-@pytest.fixture(params=["directory", "url"])
+@pytest.fixture(params=["directory", "url", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "directory":
         return LocalStorage(tmp_path)
+    if request.param == "s3":
+        store: ObjectStore = request.getfixturevalue("object_store")
+        return store.storage(tmp_path / "scratch")
     return UrlStorage(f"memory://{tmp_path.name}-{uuid4().hex}/job", tmp_path / "scratch")
 
 
@@ -99,6 +103,18 @@ def test_a_manifest_that_does_not_cover_the_vector_is_none(storage: Storage) -> 
     assert not gap.is_whole
     with pytest.raises(AssertionError):
         write_manifest(storage, gap)
+
+
+def test_a_part_of_a_file_may_be_empty_or_beyond_its_end(storage: Storage) -> None:
+    overwrite(storage, "file", b"0123456789")
+    overwrite(storage, "nothing", b"")
+    assert storage.read("file", 2, 4) == b"23"
+    assert storage.read("file", 8, 20) == b"89"
+    assert storage.read("file", 4, 4) == storage.read("file", 10, 20) == storage.read("file", 15, 20) == b""
+    assert storage.read("nothing") == storage.read("nothing", 0, 8) == b""
+    assert (storage.size("file"), storage.size("nothing")) == (10, 0)
+    manifest = save(storage, 7, 1)
+    assert [len(part) for part in read_shard(storage, manifest.files[0].name, 0, 16, 16, 2)] == [0, 0]
 
 
 def test_files_that_cannot_be_written_or_read_are_system_errors(storage: Storage, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ systems), sizes and checksums in the manifest, which is written last, tell. Need
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
+"""File systems of fsspec without folders, whose paths begin with a bucket that somebody has to have made."""
 
 
 class StorageAway(OSError):
@@ -100,15 +103,37 @@ class UrlStorage:
             try:
                 return [posixpath.basename(str(path)) for path in self._files.ls(self._root, detail=False)]
             except FileNotFoundError:
+                self._check_bucket()
                 return []
 
         return _reached(listed)
 
+    def _check_bucket(self) -> None:
+        """A bucket that is not there is not an empty one: a mistyped name, or it was taken away."""
+        bucket = self._root.partition("/")[0]
+        if self._has_buckets and not self._files.exists(bucket):
+            raise StorageAway(f"{self._url}: there is no bucket {bucket}")
+
     def size(self, name: str) -> int:
-        return _reached(lambda: int(self._files.size(self._path(name))))
+        def told() -> int:
+            self._files.invalidate_cache()
+            return int(self._files.size(self._path(name)))
+
+        return _reached(told)
 
     def read(self, name: str, first: int = 0, end: int | None = None) -> bytes:
-        return _reached(lambda: bytes(self._files.cat_file(self._path(name), start=first, end=end)))
+        if end is not None and end <= first:
+            return b""  # HTTP has no empty range: asked for one, stores send everything
+
+        def got() -> bytes:
+            try:
+                return bytes(self._files.cat_file(self._path(name), start=first, end=end))
+            except OSError as error:
+                if error.errno == errno.EINVAL and first >= self.size(name):
+                    return b""  # nor one beyond the end, which they refuse
+                raise
+
+        return _reached(got)
 
     def write(self, name: str, write_to: Callable[[Path], None]) -> None:
         with _temporary(self._scratch, name) as temporary:
@@ -116,7 +141,8 @@ class UrlStorage:
             _reached(lambda: self._upload(temporary, self._path(name)))
 
     def _upload(self, temporary: Path, path: str) -> None:
-        self._files.makedirs(self._root, exist_ok=True)  # object stores have nothing to do for it
+        if not self._has_buckets:  # there it could only make a bucket, of whatever name
+            self._files.makedirs(self._root, exist_ok=True)
         self._files.put_file(str(temporary), path)
 
     def remove(self, name: str) -> None:
@@ -133,6 +159,11 @@ class UrlStorage:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{posixpath.basename(name)}"
+
+    @property
+    def _has_buckets(self) -> bool:
+        protocol = self._files.protocol
+        return not OBJECT_STORES.isdisjoint([protocol] if isinstance(protocol, str) else protocol)
 
     @property
     def _root(self) -> str:
