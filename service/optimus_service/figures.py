@@ -137,6 +137,7 @@ def job_figures(
         reason=None if decision is None else decision.reason,
         workers=job.running.workers,
         servers=job.running.servers,
+        global_batch=global_batch(job, memberships),
         wanted_workers=job.wanted.workers,
         wanted_servers=job.wanted.servers,
         share=None if capacity is None else finite(held_by(job).dominant_share(capacity)),
@@ -163,6 +164,17 @@ def job_figures(
         stopped_seconds=sum(each.pause_seconds or 0.0 for each in memberships),
         lost_steps=sum(each.lost_steps for each in memberships),
     )
+
+
+def global_batch(job: JobRecord, memberships: Iterable[MembershipRecord]) -> int | None:
+    """Examples of one step of the job's newest membership; None without one, or before the job has told its own."""
+    newest = max(memberships, key=lambda membership: membership.epoch, default=None)
+    if newest is None or not newest.workers:
+        return None
+    if newest.global_batch is not None:
+        return newest.global_batch
+    told: int | None = job.spec.get("global_batch_size") or (job.profile or {}).get("global_batch_size")
+    return told * len(newest.workers) if told is not None and job.spec.get("scaling") == "weak" else told
 
 
 def fitted_loss(curve: Mapping[str, float | None], step: float) -> float | None:

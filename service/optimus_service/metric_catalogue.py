@@ -69,6 +69,9 @@ JOB_STATE = _job_gauge("state", "1 for the state that the job is in", "state")
 JOB_REASON = _job_gauge("reason", "1 for the reason code of its latest decision (docs/explain.md)", "reason")
 JOB_WORKERS = _job_gauge("workers", "Workers of the job's current membership")
 JOB_SERVERS = _job_gauge("servers", "Parameter servers of the job's current membership")
+JOB_BATCH = _job_gauge(
+    "global_batch_examples", "Examples of one step of its current membership (async: of one worker's mini-batch)"
+)
 JOB_WANTED_WORKERS = _job_gauge("wanted_workers", "Workers that the scheduler wants it to have")
 JOB_WANTED_SERVERS = _job_gauge("wanted_servers", "Parameter servers that the scheduler wants it to have")
 JOB_SHARE = _job_gauge("share_ratio", "Dominant share of the cluster that its current membership takes")
@@ -190,6 +193,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             JOB_REASON,
             JOB_WORKERS,
             JOB_SERVERS,
+            JOB_BATCH,
             JOB_WANTED_WORKERS,
             JOB_WANTED_SERVERS,
             JOB_SHARE,

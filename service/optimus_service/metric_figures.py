@@ -28,6 +28,8 @@ class JobFigures:
     reason: str | None = None
     workers: int = 0
     servers: int = 0
+    global_batch: int | None = None
+    """Examples."""
     wanted_workers: int = 0
     wanted_servers: int = 0
     share: float | None = None
@@ -155,6 +157,7 @@ _JOB_POINTS: tuple[tuple[Family, _PointsOf], ...] = (
     (catalogue.JOB_REASON, _named(lambda job: job.reason)),
     (catalogue.JOB_WORKERS, _one(lambda job: job.workers)),
     (catalogue.JOB_SERVERS, _one(lambda job: job.servers)),
+    (catalogue.JOB_BATCH, _one(lambda job: job.global_batch)),
     (catalogue.JOB_WANTED_WORKERS, _one(lambda job: job.wanted_workers)),
     (catalogue.JOB_WANTED_SERVERS, _one(lambda job: job.wanted_servers)),
     (catalogue.JOB_SHARE, _one(lambda job: job.share)),

@@ -44,6 +44,8 @@ export interface Predictions {
 export interface AllocationPoint {
   at: string; at_seconds: number; step: number; workers: number; servers: number; cause: string;
   pause_seconds: number | null; lost_steps: number;
+  /** Of a job with an elastic batch. */
+  global_batch?: number | null;
 }
 export interface JobEvent { id: number; at: string; type: string; message: string }
 export interface ClusterHistory {

@@ -74,7 +74,7 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
         <div class="tile">
           <span class="name">Has</span>
           <span class="value">{job.finished_at ? UNKNOWN : `${job.running.workers} w + ${job.running.servers} s`}</span>
-          <span class="quiet">{job.finished_at ? "it has ended" : size(job.running.workers, job.running.servers)}{job.running.gpu_type ? ` on ${job.running.gpu_type}` : ""}</span>
+          <span class="quiet">{job.finished_at ? "it has ended" : `${size(job.running.workers, job.running.servers)}${inBatches(allocations.at(-1))}`}{job.running.gpu_type ? ` on ${job.running.gpu_type}` : ""}</span>
         </div>
         {predictions.cost && (
           <div class="tile">
@@ -216,9 +216,15 @@ function drawEnd(plot: uPlot, low: number | null, mean: number, high: number | n
   plot.ctx.restore();
 }
 
+/** Of a job whose global batch is the scheduler's choice. */
+function inBatches(had: AllocationPoint | undefined): string {
+  return had?.global_batch == null ? "" : `, ${count(had.global_batch)} examples a step`;
+}
+
 const CAUSES: Record<string, string> = {
   start: "start", rescale: "change of size", worker_lost: "a worker was lost", server_lost: "a server was lost",
   coordinator_restart: "its coordinator came back", resume: "goes on", pause: "paused",
+  batch: "another size of the global batch",
 };
 
 function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]; job: Job; now: number }) {
@@ -251,7 +257,7 @@ function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]
               {[...allocations].reverse().map((each) => (
                 <tr>
                   <td>{ago(each.at, now)}</td>
-                  <td>{size(each.workers, each.servers)}</td>
+                  <td>{size(each.workers, each.servers)}{inBatches(each)}</td>
                   <td>{CAUSES[each.cause] ?? each.cause}{each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}</td>
                   <td class="figure">{each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}</td>
                   <td class="figure wide">{count(each.step)}</td>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from optimus_service.api.schemas import IntervalBody
 from optimus_service.figures import (
     figures_reader,
     fitted_loss,
+    global_batch,
     prediction_error,
     reconcile_lag,
     step_parts,
@@ -30,7 +32,7 @@ from optimus_service.figures import (
 from optimus_service.metric_catalogue import MAX_JOBS, as_markdown, families
 from optimus_service.metric_figures import ClusterFigures, JobFigures
 from optimus_service.metrics import Metrics, NoFigures
-from optimus_service.store.records import SampleRecord
+from optimus_service.store.records import MembershipRecord, SampleRecord
 from optimus_service.usage import LATELY_SECONDS, JobUsage
 
 Labels = tuple[tuple[str, str], ...]
@@ -59,6 +61,7 @@ def a_job(**changes: Any) -> JobFigures:
         "share": 0.5,
         "epoch": 1.5,
         "loss": 2.0,
+        "global_batch": 64,
         "fitted_loss": 2.1,
         "progress": 0.4,
         "steps_per_second": 3.0,
@@ -144,6 +147,29 @@ def test_unknown_bounds_of_an_interval_have_no_series() -> None:
     found = values(metrics.text().decode())
     bounds = {dict(labels)["bound"] for name, labels in found if name == "optimus_job_predicted_remaining_steps"}
     assert bounds == {"low", "mean"}
+
+
+@on_sqlite
+def test_the_global_batch_is_that_of_the_newest_membership(world: World) -> None:
+    world.submit("job-1", global_batch_size=24)
+    world.submit("job-2", scaling="weak")
+    elastic = {"minimum": 16, "maximum": 64, "per_pass": 64}
+    world.submit("job-3", architecture="allreduce", servers={"min": 0, "max": 0}, elastic_batch=elastic)
+    first, second, third = (world.repository.get_job(f"job-{number}") for number in (1, 2, 3))
+
+    def membership(epoch: int, n_workers: int, batch: int | None = None) -> MembershipRecord:
+        workers = tuple(f"w-{rank}" for rank in range(n_workers))
+        return MembershipRecord(
+            job_id="job", epoch=epoch, generation=1, at=0.0, step=0, workers=workers, servers=(), cause="start",
+            global_batch=batch,
+        )  # fmt: skip
+
+    assert global_batch(first, [membership(1, 2)]) == 24
+    assert global_batch(first, []) is None
+    assert global_batch(first, [membership(2, 0), membership(1, 2)]) is None, "paused"
+    assert global_batch(second, [membership(1, 3)]) is None, "its task's own, not told yet"
+    assert global_batch(replace(second, profile={"global_batch_size": 32}), [membership(1, 3)]) == 96
+    assert global_batch(third, [membership(1, 2, 16), membership(2, 2, 48)]) == 48
 
 
 def test_usage_is_told_by_role_as_far_as_anybody_told_it(world: World) -> None:

@@ -14,7 +14,9 @@ import pytest
 from tests.service.seeing.browser import browser
 from tests.service.seeing.live import LiveService, live_service
 
+from optimus_scheduler.lifecycle import MembershipFormed, Outcome, ResultReported
 from optimus_service.api.schemas import JobSpecBody
+from optimus_service.store.records import MembershipRecord
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -104,6 +106,40 @@ def test_a_job_with_its_loss_its_sizes_and_its_reasons(chromium: Browser, live: 
         assert page.get_by_text("The job was submitted.").count() == 1
         page.get_by_role("link", name="Cluster").click()
         rows(page).first.wait_for()
+
+
+def test_a_change_of_the_batch_is_said_in_words(chromium: Browser, live: LiveService) -> None:
+    repository, now = live.world.repository, live.world.clock()
+    elastic = {"minimum": 32, "maximum": 256, "per_pass": 64}
+    spec = {"name": "elastic", "task": "m:f", "architecture": "allreduce", "elastic_batch": elastic}
+    document = JobSpecBody.model_validate(spec).model_dump(mode="json")
+    # It never runs here, so that no round interferes: three memberships, and its end.
+    repository.create_job("elastic-1", document, "n", None, "h", now - 100)
+    for epoch, (cause, batch) in enumerate((("start", 32), ("batch", 256)), start=1):
+        membership = MembershipRecord(
+            job_id="elastic-1", epoch=epoch, generation=1, at=now - 90 + 10 * epoch, step=epoch * 100,
+            workers=("elastic-1-worker-0-0",), servers=(), cause=cause, global_batch=batch,
+        )  # fmt: skip
+        repository.report_membership("elastic-1", membership)
+        repository.advance_job("elastic-1", MembershipFormed(epoch), now)
+    result: dict[str, Any] = {
+        "step": 300,
+        "final_loss": 0.1,
+        "metrics": {},
+        "error": None,
+        "checkpoint": None,
+        "model": None,
+    }
+    repository.advance_job("elastic-1", ResultReported(outcome=Outcome.SUCCEEDED, **result), now)
+    with opened(chromium, f"{live.url}/#/jobs/elastic-1") as page:
+        page.get_by_text("As a table").click()
+        rows = page.get_by_role("region", name="What it had").locator("tbody tr")
+        rows.first.wait_for()
+        words = [row.locator("td").all_text_contents()[1:3] for row in rows.all()]
+    assert words == [
+        ["1 worker, 0 servers, 256 examples a step", "another size of the global batch"],
+        ["1 worker, 0 servers, 32 examples a step", "start"],
+    ]
 
 
 def test_a_job_that_is_not_there_is_said(chromium: Browser, live: LiveService) -> None:
