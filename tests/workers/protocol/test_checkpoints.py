@@ -10,7 +10,7 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from tests.workers.protocol.object_store import ObjectStore
 
-from optimus_workers.checkpoint.manifest import Manifest, newest_manifest, write_manifest
+from optimus_workers.checkpoint.manifest import Manifest, manifest_name, newest_manifest, write_manifest
 from optimus_workers.checkpoint.shards import read_shard, write_shard
 from optimus_workers.checkpoint.storage import (
     LocalStorage,
@@ -41,12 +41,12 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return UrlStorage(f"memory://{tmp_path.name}-{uuid4().hex}/job", tmp_path / "scratch")
 
 
-def save(storage: Storage, version: int, n_servers: int) -> Manifest:
+def save(storage: Storage, version: int, n_servers: int, epoch: int = 1) -> Manifest:
     files = [
-        write_shard(storage, 1, version, first, [section[first:end] for section in sections(version)])
+        write_shard(storage, epoch, version, first, [section[first:end] for section in sections(version)])
         for first, end in server_ranges(N_FLOATS, n_servers)
     ]
-    manifest = Manifest(version, 1, PROFILE, tuple(files))
+    manifest = Manifest(version, epoch, PROFILE, tuple(files))
     write_manifest(storage, manifest)
     return manifest
 
@@ -91,6 +91,26 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(storage: Storage, damag
     assert len(complaints) == 1
     save(storage, 3, 1)
     assert newest_manifest(storage)[0] is not None
+
+
+@pytest.mark.parametrize("damage", ["file", "manifest"])
+def test_what_training_went_back_behind_is_not_the_newest_any_more(storage: Storage, damage: str) -> None:
+    before, damaged = save(storage, 10, 2), save(storage, 30, 2)
+    name = damaged.files[0].name if damage == "file" else manifest_name(30)
+    whole = storage.read(name)
+    overwrite(storage, name, whole[:-9])
+    assert newest_manifest(storage)[0] == before
+    after = save(storage, 20, 3, epoch=2)
+    assert newest_manifest(storage) == (after, []), "the damaged one is not looked at"
+    overwrite(storage, name, whole)
+    names = {each for each in storage.names() if each.startswith("manifest-")}
+    assert names - {name} == {manifest_name(10), manifest_name(20)}, "two that are good"
+
+
+def test_who_is_late_removes_nothing_newer(storage: Storage) -> None:
+    newest = save(storage, 40, 2, epoch=3)
+    save(storage, 35, 2, epoch=2)
+    assert newest_manifest(storage) == (newest, [])
 
 
 def test_nothing_is_found_where_nothing_is(storage: Storage) -> None:

@@ -52,7 +52,6 @@ def test_a_job_goes_on_from_the_checkpoint_before_the_damaged_one_on_another_siz
     assert resumed["step"] == before.version
     assert resumed["lost_steps"] == newest.version - before.version
     assert "damaged checkpoint" in job.logs()
-    job.wait_for_step(newest.version + 10)  # from then on its checkpoints are the newest
     result = job.finish()
     assert result["checkpoint"].startswith(f"{url}/job/manifest-")
 

@@ -64,7 +64,7 @@ def write_manifest(storage: Storage, manifest: Manifest) -> str:
     name = manifest_name(manifest.version)
     storage.write(name, lambda path: _write(path, encode_line(manifest)))
     try:
-        _prune(storage)
+        _prune(storage, manifest)
     except OSError as error:
         log.warning("old checkpoints could not be removed: %s", error)  # the new one is there nevertheless
     return storage.location(name)
@@ -106,9 +106,14 @@ def _verify(storage: Storage, manifest: Manifest) -> None:
             raise WireError(f"{file.name} is damaged")
 
 
-def _prune(storage: Storage) -> None:
-    """Remove old manifests first, then the files that no manifest of those kept names."""
+def _prune(storage: Storage, written: Manifest) -> None:
+    """Remove abandoned and old manifests first, then the files that no manifest of those kept names."""
     manifests = _manifests(storage)
+    for name in [name for name in manifests if name > manifest_name(written.version)]:
+        if all(later.epoch < written.epoch for later in _readable(storage, [name])):
+            # Training went back behind it, for it was damaged: it would be taken for the newest, and counted as one.
+            storage.remove(name)
+            manifests.remove(name)
     for name in manifests[KEPT_CHECKPOINTS:]:
         storage.remove(name)
     kept = list(_readable(storage, manifests[:KEPT_CHECKPOINTS]))
