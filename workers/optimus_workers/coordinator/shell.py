@@ -6,16 +6,12 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from optimus_workers.checkpoint.manifest import Manifest, manifest_name, newest_manifest, write_manifest
-from optimus_workers.checkpoint.storage import StorageAway, StorageUnusable
 from optimus_workers.coordinator.events import (
-    CheckpointRead,
     Event,
-    ManifestWritten,
     MessageArrived,
     TaskArrived,
     TaskLost,
@@ -38,6 +34,7 @@ from optimus_workers.coordinator.journal import Journal, Reported, Superseded, r
 from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.reporting import Reporter
+from optimus_workers.coordinator.stored import put_manifest, read_checkpoint
 from optimus_workers.coordinator.usage import UsageReporter
 from optimus_workers.coordinator.watching import watch_wanted
 from optimus_workers.environment import TaskEnvironment
@@ -69,9 +66,6 @@ BIND_SECONDS = 30.0
 """The coordinator before this one may take a moment to be gone."""
 MAX_UNSENT_BYTES = 8 * MAX_LINE_BYTES
 """A task that does not read what it is told counts as lost."""
-STORAGE_SECONDS = 300.0
-"""How long a job waits for an object store that has its checkpoints before it fails."""
-STORAGE_RETRY_SECONDS = 5.0
 REPORT_SECONDS = 3600.0
 """How long a coordinator that is done stays to tell the service about it."""
 
@@ -265,9 +259,9 @@ class _Shell:
                 log.info("result: %s", instruction.ended)
                 self._reporter.result(instruction.ended)
             case ReadCheckpoint():
-                self._start(self._read_checkpoint(instruction.epoch))
+                self._start(self._answer(read_checkpoint(self._checkpoints, instruction.epoch)))
             case WriteManifest():
-                self._start(self._write_manifest(instruction.manifest))
+                self._start(self._answer(put_manifest(self._checkpoints, instruction.manifest)))
             case Note():
                 log.info(instruction.text)
             case Stop():
@@ -304,38 +298,8 @@ class _Shell:
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
 
-    async def _read_checkpoint(self, epoch: int) -> None:
-        try:
-            manifest, complaints = await self._newest_manifest()
-        except OSError as error:
-            self._happened(CheckpointRead(epoch, None, error=str(error)))
-            return
-        for complaint in complaints:
-            log.error("damaged checkpoint: %s", complaint)
-        path = self._checkpoints.location(manifest_name(manifest.version)) if manifest else ""
-        self._happened(CheckpointRead(epoch, manifest, path))
-
-    async def _newest_manifest(self) -> tuple[Manifest | None, list[str]]:
-        """Raises `OSError` when the storage stays away: to begin anew instead would lose what was trained."""
-        give_up_at = self._loop.time() + STORAGE_SECONDS
-        while True:
-            try:
-                return await asyncio.to_thread(newest_manifest, self._checkpoints)
-            except StorageUnusable:
-                raise
-            except StorageAway as error:
-                if self._loop.time() > give_up_at:
-                    raise
-                log.warning("the checkpoints cannot be read now: %s", error)
-            await asyncio.sleep(STORAGE_RETRY_SECONDS)
-
-    async def _write_manifest(self, manifest: Manifest) -> None:
-        try:
-            path = await asyncio.to_thread(write_manifest, self._checkpoints, manifest)
-        except OSError as error:
-            self._happened(ManifestWritten(manifest.version, "", str(error)))
-        else:
-            self._happened(ManifestWritten(manifest.version, path))
+    async def _answer(self, job: Coroutine[Any, Any, Event]) -> None:
+        self._happened(await job)
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
