@@ -30,14 +30,14 @@ class _Chain(NamedTuple):
     before: _Chain | None
 
 
-def cheapest_of_all(spaces: Sequence[Space], extra: Extra) -> Added | None:
+def cheapest_of_all(spaces: Sequence[Space], extra: Extra, most_work: int = _MOST_WORK) -> Added | None:
     """The cheapest spread and among those the one with the fewest nodes; None if there is none, or too many ways."""
     w, p = extra.workers + sum(s.workers for s in spaces), extra.servers + sum(s.servers for s in spaces)
     states = (extra.workers + 1) * (extra.servers + 1)
-    if states * len(spaces) > _MOST_WORK:
+    if states * len(spaces) > most_work:
         return None
     sites = [list(_options(space, w, p, extra)) for space in spaces]
-    if states * sum(map(len, sites)) > _MOST_WORK:
+    if states * sum(map(len, sites)) > most_work:
         return None
     cheapest = _best_chain(sites, extra, lambda value, option: max(value, option.cost))
     if cheapest is None:

@@ -39,8 +39,8 @@ class Settings:
     """A job whose speed is still being learned grows at most by this factor: extrapolating further is guessing."""
     patience_seconds: float = 300.0
     """A job that waited longer, and a part of the time that it needs, is not passed by others any more."""
-    patience_part: float = 0.5
-    """That part: who takes hours can wait for minutes."""
+    patience_part: float = 2.0
+    """That part: who takes hours can wait for hours. With less, a crowded cluster serves in the order of arrival."""
     least_run_seconds: float = 300.0
     """A job that got tasks is not paused sooner: of a shorter run, too much would go into starting."""
     speed_exponent: float = 0.65
@@ -60,8 +60,10 @@ class Settings:
     """No saving further away than this counts: by then other jobs will have come and gone."""
     least_horizon_seconds: float = 240.0
     """... and no size is expected to last for less."""
-    rescale_margin: float = 4.0
-    """A change has to save so many times what it costs: predictions err, and every change is felt."""
+    rescale_margin: float = 3.0
+    """A change has to save so many times what it costs: every change is felt, ..."""
+    doubt_margin: float = 3.0
+    """... and so many times more where nothing is known of the job's speeds, in part where little is: they err."""
     least_speedup: float = 0.05
     """... and has to make the job faster by this fraction, the error of a good speed model."""
     near_end_seconds: float = 10.0

@@ -31,7 +31,9 @@ from optimus_scheduler.types import Architecture, EndedJob, Job, Mode, SpeedSamp
 FloatArray = NDArray[np.float64]
 
 MAX_SIMILAR = 4
-"""Ended jobs whose speeds are used, the newest."""
+"""Ended jobs with servers whose speeds are used, the newest."""
+MAX_SIMILAR_RINGS = 8
+"""... and all-reduce jobs."""
 _OTHERS_WEIGHT = 0.3
 """A size measured by another job counts as so much of a measured one, and less with each size measured by itself."""
 _LEVEL_DOUBT, _USUAL_LEVEL = 0.5, 0.3
@@ -64,6 +66,7 @@ class SpeedData(NamedTuple):
     def of(cls, job: Job, settings: Settings) -> SpeedData:
         spec = job.spec
         kind = (spec.mode, spec.architecture)
+        most = MAX_SIMILAR_RINGS if spec.architecture is Architecture.ALLREDUCE else MAX_SIMILAR
         elastic = ElasticData.of(job, settings)
         similar = tuple(
             ended
@@ -81,7 +84,7 @@ class SpeedData(NamedTuple):
             settings.sample_half_life_seconds,
             settings.full_weight_steps,
             # Those with the same batch first, as they scale alike; of these the newest.
-            tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.counted_batch))[-MAX_SIMILAR:],
+            tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.counted_batch))[-most:],
             () if similar or job.speed_samples else job.calculated_speeds,
             elastic,
         )

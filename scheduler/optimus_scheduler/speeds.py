@@ -50,6 +50,11 @@ class Speeds:
         """What the last one of them was derived for, and it itself."""
         self._known: dict[tuple[int, int], float] = {}
 
+    @property
+    def confidence(self) -> float:
+        """How sure they are, from 0 (nothing is known) to 1."""
+        return self.model.confidence
+
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""
         if allocation.workers < 1:

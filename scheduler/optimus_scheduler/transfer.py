@@ -29,6 +29,8 @@ from optimus_scheduler.thresholds import Added, Extra, Space, spread_over
 
 _FEW = 12
 """Nodes of each kind that are looked at first for a job that does not fit a pattern."""
+_QUICK = 1_500
+"""Combinations that are looked at for a job that does not seem to fit: many wait, and ask in every round."""
 
 Present = Mapping[int, tuple[int, int]]
 """Node → (workers, servers) of the job that stay there."""
@@ -176,6 +178,7 @@ def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | No
     tasks = extra.workers + extra.servers
     servers = extra.servers + sum([counts[1] for counts in present.values()])
     least = 0 if present else _least_cost(rooms, extra)
+    spaces: list[Space] = []
     for count in dict.fromkeys((min(tasks, _FEW), tasks)):
         nodes = rooms.groups.most_suitable(extra.needs, extra.need, count)
         spaces = [
@@ -185,7 +188,9 @@ def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | No
         if added is not None:
             is_best = round(_cost_with(spaces, added) * servers) <= least
             return added if is_best else _cheaper(spaces, added, cheapest_of_all(spaces, extra))
-    return None
+    # Nodes that must be filled to the last core take luck, or looking at every way.
+    total = [sum(max(amount, 0) for amount in column) for column in zip(*(space.room for space in spaces), strict=True)]
+    return cheapest_of_all(spaces, extra, _QUICK) if spaces and covers(tuple(total), extra.need) else None
 
 
 def _least_cost(rooms: Rooms, extra: Extra) -> int:

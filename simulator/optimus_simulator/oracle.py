@@ -31,6 +31,10 @@ class TrueSpeeds(Speeds):
         super().__init__(_KNOWN)
         self._truth, self._error, self._seed, self._factor = truth, error, seed, factor
 
+    @property
+    def confidence(self) -> float:
+        return 1.0 - self._error
+
     def at(self, allocation: Allocation) -> float:
         if allocation.workers < 1:
             return 0.0

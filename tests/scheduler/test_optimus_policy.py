@@ -73,10 +73,10 @@ def test_the_queue_prefers_short_jobs() -> None:
 
 
 def test_waiting_outweighs_length_in_the_end() -> None:
-    """1000 steps take 17 minutes: after half of that and five minutes more it is the long one's turn."""
+    """1000 steps take 17 minutes: after twice that and five minutes more it is the long one's turn."""
     short = paused("short", seconds=5, spec=a_spec(rule=ConvergenceRule(max_steps=100)))
     rule = ConvergenceRule(max_steps=1000)
-    waits, waited = (paused("waits", seconds=s, spec=a_spec(rule=rule)) for s in (700, 900))
+    waits, waited = (paused("waits", seconds=s, spec=a_spec(rule=rule)) for s in (2200, 2500))
     assert allocate([short, waits], 2)["waits"].reason is Reason.WAITING_FOR_RESOURCES
     assert size(allocate([short, waited], 2)["waits"]) == (1, 1)
 
@@ -86,7 +86,7 @@ def test_small_jobs_pass_a_large_one_only_for_a_while() -> None:
     running, small = known("running", spec=a_spec(maximum=(1, 1))), a_job("small", submitted_at=NOW)
     fresh = allocate([running, small, a_job("large", spec=large, submitted_at=NOW - 60)], 8)
     assert size(fresh["small"]) == (1, 1)
-    old = allocate([running, small, a_job("large", spec=large, submitted_at=NOW - 601)], 8)
+    old = allocate([running, small, a_job("large", spec=large, submitted_at=NOW - 1501)], 8)
     assert old["small"].reason is Reason.WAITING_FOR_RESOURCES
 
 

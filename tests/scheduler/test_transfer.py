@@ -149,6 +149,15 @@ def test_small_spreads_are_optimal(free: list[int], workers: int, servers: int, 
     assert best is None or counts is None or transfer_cost(counts) == pytest.approx(best)
 
 
+def test_a_cluster_that_must_be_filled_to_the_last_core() -> None:
+    """Only (1, 1) beside (2, 2) fits: three workers of a core and a GPU, three servers of two cores."""
+    needs = Resources(1, 0, {"a100": 1}), Resources(2)
+    cluster = tuple(
+        Node(f"node-{i}", Resources(cpu, 0, {"a100": gpus})) for i, (cpu, gpus) in enumerate([(3, 1), (6, 3)])
+    )
+    assert spread_with(spread_least_transfer, cluster, (3, 3), needs=needs) is not None
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     nodes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=3),

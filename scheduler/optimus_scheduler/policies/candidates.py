@@ -127,7 +127,8 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
     jobs, most = Contenders.of(outlooks), settings.horizon_seconds
     lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
     seconds = np.where(jobs.held, np.minimum(np.minimum(seconds_left, most), lasts), most)
-    stops = jobs.column("stop_seconds") * settings.rescale_margin
+    margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
+    stops = jobs.column("stop_seconds") * margin
     return np.asarray(np.clip(stops / np.maximum(seconds, 1e-3), settings.least_speedup, 1.0))
 
 

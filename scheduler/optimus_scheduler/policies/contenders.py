@@ -22,6 +22,7 @@ BoolArray = NDArray[np.bool_]
 
 _OUTLOOK = {
     "confidence": "forecast.confidence",
+    "sure_of_speed": "speeds.confidence",
     "learning": "learning",
     "measured": "measured",
     "claimed": "claimed",
