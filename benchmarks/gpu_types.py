@@ -1,11 +1,12 @@
 """What choosing GPU types is worth: jobs measured on three types, replayed with different ways to choose.
 
-    python -m benchmarks.gpu_types [--jobs 60] [--seeds 3] [--load 1.0] [--json]
+    python -m benchmarks.gpu_types [--jobs 60] [--seeds 3] [--load 1.0] [--policies optimus,srtf]
 
 Speeds are the measured ones of `$OPTIMUS_DATA/gavel_throughputs.json` (Narayanan et al., "Gavel", OSDI 2020): each job
 is one of its networks and batch sizes, alone on one GPU of each type. Larger jobs scale with an exchange of a tenth of
 a step, arrivals are Poisson, lengths log-uniform from 5 minutes to 2 hours on one V100: these are made up. The
-cluster has as many GPUs of each type, four a node. Prints one JSON object.
+cluster has as many GPUs of each type, four a node. With `--policies` these are compared instead, all with the types
+that the scheduler chooses; those that do not choose sizes give each job two GPUs. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def _job(number: int, kinds: Sequence[Measured], at: float, random: np.random.Ge
         convergence=ConvergenceRule(max_steps=int(steps)),
         architecture=Architecture.ALLREDUCE,
         global_batch_size=kind.batch,
+        requested_workers=2,
         gpu_types=TYPES,
         family=kind.name,
     )
@@ -118,18 +120,20 @@ def _pinned(trace: Trace, type_of: Callable[[int, TraceJob], str]) -> Trace:
     return replace(trace, jobs=jobs)
 
 
-def run(trace: Trace, way: str, seed: int) -> dict[str, float]:
+def run(trace: Trace, way: str, seed: int, policy: str = "optimus") -> dict[str, float]:
     """Figures of one replay."""
     settings = Settings(price_per_gpu_hour=PRICES, gpu_type_by="price" if way == "price" else "speed")
-    replay = Replay(chosen(trace, way), policy_named("optimus"), Options(), seed=seed, settings=settings)
+    replay = Replay(chosen(trace, way), policy_named(policy), Options(), seed=seed, settings=settings)
     outcome = replay.run()
     times = [job.finished_at - job.submitted_at for job in outcome.jobs]
     return {
         "jct_seconds": fmean(times),
+        "p50_seconds": float(np.percentile(times, 50)),
         "p90_seconds": float(np.percentile(times, 90)),
         "makespan_seconds": max(job.finished_at for job in outcome.jobs),
         "cost": replay.spent,
         "restarts_per_job": fmean(job.restarts for job in outcome.jobs),
+        "fairness_worst": max(job.fairness for job in outcome.jobs),
     }
 
 
@@ -139,14 +143,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--load", type=float, default=1.0, help="jobs arrive so many times as fast")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("OPTIMUS_DATA", ".")))
+    parser.add_argument("--policies", help="compare these, separated by commas")
     options = parser.parse_args()
     kinds = measured(options.data / "gavel_throughputs.json")
     began = time.process_time()
     figures = {}
-    for way in WAYS:
-        runs = [run(workload(kinds, options.jobs, options.load, seed), way, seed) for seed in range(options.seeds)]
-        figures[way] = {name: round(fmean(one[name] for one in runs), 2) for name in runs[0]}
-    told = {"jobs": options.jobs, "seeds": options.seeds, "load": options.load, "kinds": len(kinds), "ways": figures}
+    policies = options.policies.split(",") if options.policies else []
+    for name, way, policy in [(each, "speed", each) for each in policies] or [(way, way, "optimus") for way in WAYS]:
+        traces = [(workload(kinds, options.jobs, options.load, seed), seed) for seed in range(options.seeds)]
+        runs = [run(trace, way, seed, policy) for trace, seed in traces]
+        figures[name] = {figure: round(fmean(one[figure] for one in runs), 2) for figure in runs[0]}
+    told = {"jobs": options.jobs, "seeds": options.seeds, "load": options.load, "kinds": len(kinds)}
+    told["policies" if policies else "ways"] = figures
     print(json.dumps({**told, "cpu_seconds": round(time.process_time() - began, 1)}))
 
 
