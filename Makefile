@@ -29,12 +29,14 @@ unit: $(STAMP) ## Run the fast tests only
 end-to-end: $(STAMP) ## Run only the tests that start the real service and real training processes
 	$(BIN)/python -m pytest -m end_to_end
 
-# In an environment of its own: s3fs and the service's kubernetes need different versions of python-dateutil.
+# In an environment of its own, in front of the usual one: s3fs and the service's kubernetes need different versions of
+# python-dateutil. pip says so; nothing there uses kubernetes.
 object-store: $(STAMP) ## Test checkpoints against a process that speaks S3, in .venv-s3
-	$(BIN)/python -m venv .venv-s3
+	$(BIN)/python -m venv --clear .venv-s3
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')')" \
+		> "$$(.venv-s3/bin/python -c 'import site; print(site.getsitepackages()[0])')/usual.pth"
 	.venv-s3/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	.venv-s3/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-s3/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[worker,s3]' --group s3-tests
+	.venv-s3/bin/python -m pip install --quiet --constraint constraints.txt 's3fs>=2024.2' --group s3-tests
 	PYTEST_ADDOPTS= OPTIMUS_TEST_REQUIRE_S3=1 .venv-s3/bin/python -m pytest tests/workers/protocol/test_checkpoints.py \
 		tests/workers/protocol/test_object_store.py
 
