@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from optimus_simulator.comparison import Estimate, PolicyResult
-from optimus_simulator.figures import FIGURES, Figure
+from optimus_simulator.figures import Figure, figures_among
 
 
 class Comparison:
@@ -45,10 +45,11 @@ def _fits(table: Table, console: Console, options: ConsoleOptions) -> bool:
 def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("policy", style="bold", no_wrap=True)
-    for figure in FIGURES:
+    shown = figures_among(results[0].figures)
+    for figure in shown:
         table.add_column(figure.title, justify="right", no_wrap=True)
     for result in results:
-        table.add_row(result.policy, *(_cell(result.figures[figure.name], figure) for figure in FIGURES))
+        table.add_row(result.policy, *(_cell(result.figures[figure.name], figure) for figure in shown))
     return table
 
 
@@ -57,7 +58,7 @@ def _by_figure(title: str, results: Sequence[PolicyResult]) -> Table:
     table.add_column("", style="bold", no_wrap=True)
     for result in results:
         table.add_column(result.policy, justify="right", overflow="fold")
-    for figure in FIGURES:
+    for figure in figures_among(results[0].figures):
         table.add_row(figure.title, *(_cell(result.figures[figure.name], figure) for result in results))
     return table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 
@@ -37,4 +37,10 @@ FIGURES = (
     Figure("useful_utilisation", "training", _percent),
     Figure("fairness_p90", "ρ p90", _two_digits),
     Figure("fairness_worst", "ρ worst", _two_digits),
+    Figure("deadlines_met", "deadlines met", _percent),
 )
+
+
+def figures_among(names: Collection[str]) -> tuple[Figure, ...]:
+    """Those that there are values for: not every trace has deadlines."""
+    return tuple(figure for figure in FIGURES if figure.name in names)

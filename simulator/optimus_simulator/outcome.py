@@ -26,6 +26,7 @@ class JobRecord:
     """Finish-time fairness ρ: its completion time by what it would have been on its fair part of the cluster."""
     predictions: tuple[tuple[float, float], ...] = ()
     """Predictions of its end on the way: (part of its steps done, predicted steps in all by the true ones)."""
+    deadline_at: float | None = None
 
     @property
     def jct_seconds(self) -> float:
@@ -55,12 +56,15 @@ class Outcome:
     rounds: int
 
     def figures(self) -> dict[str, float]:
-        """The figures by which policies are compared, by name."""
+        """The figures by which policies are compared, by name. `deadlines_met` only if jobs have deadlines: the part of
+        those that ended in time.
+        """
         jct = np.array([job.jct_seconds for job in self.jobs])
         fairness = np.array([job.fairness for job in self.jobs])
         first = min(job.submitted_at for job in self.jobs)
         makespan = max(job.finished_at for job in self.jobs) - first
-        return {
+        in_time = [job.finished_at <= job.deadline_at for job in self.jobs if job.deadline_at is not None]
+        figures = {
             "mean_jct_seconds": float(jct.mean()),
             "p50_jct_seconds": float(np.percentile(jct, 50)),
             "p99_jct_seconds": float(np.percentile(jct, 99)),
@@ -73,6 +77,7 @@ class Outcome:
             "mean_wait_seconds": float(np.mean([job.started_at - job.submitted_at for job in self.jobs])),
             "longest_wait_seconds": max(job.started_at - job.submitted_at for job in self.jobs),
         }
+        return {**figures, "deadlines_met": sum(in_time) / len(in_time)} if in_time else figures
 
 
 def mean_active(submitted: Sequence[float], finished: Sequence[float]) -> FloatArray:

@@ -255,4 +255,5 @@ def _record(job: RunningJob, fairness: float) -> JobRecord:
         job.trained_share_seconds,
         fairness,
         job.judged_predictions(),
+        job.entry.spec.deadline_at,
     )

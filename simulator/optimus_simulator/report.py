@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from optimus_simulator.comparison import Estimate, PolicyResult
-from optimus_simulator.figures import FIGURES
+from optimus_simulator.figures import figures_among
 from optimus_simulator.outcome import Moment, Outcome
 
 FloatArray = NDArray[np.float64]
@@ -67,10 +67,11 @@ pre {{ background: #f5f5f5; padding: 1rem; overflow-x: auto; }}
 
 
 def _table(results: Sequence[PolicyResult]) -> str:
-    header = "".join(f"<th>{title}</th>" for _, title, _ in FIGURES)
+    shown = figures_among(results[0].figures)
+    header = "".join(f"<th>{title}</th>" for _, title, _ in shown)
     rows = []
     for result in results:
-        cells = "".join(_cell(result.figures[name], write) for name, _, write in FIGURES)
+        cells = "".join(_cell(result.figures[name], write) for name, _, write in shown)
         rows.append(f"<tr><td>{html.escape(result.policy)}</td>{cells}</tr>")
     seeds = len(results[0].outcomes)
     note = f"<p><small>{seeds} seeds; ± is a 95 % confidence interval.</small></p>" if seeds > 1 else ""

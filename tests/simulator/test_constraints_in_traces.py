@@ -98,6 +98,16 @@ def test_a_deadline_is_met_that_would_be_missed_without(tmp_path: Path) -> None:
     assert times[450.0] <= 450.0 < times[None]
 
 
+def test_deadlines_met_are_told_of_jobs_that_have_one(tmp_path: Path) -> None:
+    free = a_job("free", gpu_types=["v100"])
+    assert "deadlines_met" not in replayed(a_trace(tmp_path, [free])).figures()
+    wishes = {"easy": 500.0, "impossible": 10.0}
+    pressed = [a_job(name, gpu_types=["v100"], deadline_seconds=seconds) for name, seconds in wishes.items()]
+    for policy in ("optimus", "fifo"):
+        outcome = replayed(a_trace(tmp_path, [free, *pressed]), policy)
+        assert outcome.figures()["deadlines_met"] == 0.5, policy
+
+
 def test_the_owner_of_a_quota_does_not_wait_for_borrowers(tmp_path: Path) -> None:
     crowd = [a_job(f"b{i}", project="b", truth={**a_job("")["truth"], "total_steps": 6000}) for i in range(10)]
     waited = {}
