@@ -108,6 +108,26 @@ class BatchSamples(NamedTuple):
     """From 0 to 1: they fade measurements."""
 
 
+class UsableSamples(NamedTuple):
+    """Those of `BatchSamples` that are finite and possible; arrays (n,)."""
+
+    workers: FloatArray
+    local: FloatArray
+    passes: FloatArray
+    seconds: FloatArray
+    exchange: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def of(cls, samples: BatchSamples) -> UsableSamples:
+        """Never raises on data."""
+        w, m, passes, seconds, exchange = (np.asarray(column, dtype=np.float64).reshape(-1) for column in samples[:5])
+        weights = np.clip(np.broadcast_to(np.asarray(samples.weights, dtype=np.float64), w.shape), _LEAST_WEIGHT, 1.0)
+        sizes = np.isfinite(w) & (w >= 1) & np.isfinite(m) & (m >= 1) & np.isfinite(passes) & (passes >= 1)
+        good = sizes & np.isfinite(seconds) & (exchange >= 0) & (seconds > exchange)
+        return cls(w[good], m[good], passes[good], seconds[good], exchange[good], weights[good])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSpeed:
     """The step time of one job."""
@@ -118,6 +138,8 @@ class BatchSpeed:
     """0 (no measurement) to 1."""
     per_pass: float
     """Examples of a full pass."""
+    _full: float = field(repr=False)
+    """Logarithm of its seconds."""
     _pass: _Process = field(repr=False)
     _ring: _Process = field(repr=False)
 
@@ -126,8 +148,14 @@ class BatchSpeed:
         """From the job's `own` measurements and those of `others` of the same kind. Never raises on data: what is not
         finite and above 0 is ignored.
         """
-        columns = [_columns(samples, number) for number, samples in enumerate((own, *others))]
-        w, m, passes, seconds, exchange, weights, source = (np.concatenate(each) for each in zip(*columns, strict=True))
+        return cls.fit_usable(UsableSamples.of(own), per_pass, [UsableSamples.of(other) for other in others])
+
+    @classmethod
+    def fit_usable(cls, own: UsableSamples, per_pass: float, others: Sequence[UsableSamples] = ()) -> BatchSpeed:
+        """The same from what has been looked at: others are asked about again and again."""
+        columns = (own, *others)
+        w, m, passes, seconds, exchange, weights = (np.concatenate(each) for each in zip(*columns, strict=True))
+        source = np.repeat(np.arange(len(columns), dtype=np.float64), [len(each.workers) for each in columns])
         noise = np.where(source == 0, _NOISE, _STRANGER_NOISE) / np.sqrt(weights)
         prior = np.log(m + _FIXED * per_pass)
         computing = _Process.fit(_PASS, np.log(m), _bounded((seconds - exchange) / passes) - prior, noise, source)
@@ -137,7 +165,7 @@ class BatchSpeed:
         ring = _Process.fit(_RING, np.log(w[rings]), values, 2.0 * noise[rings], source[rings])
         n_points, n_shape = len(np.unique(w[source == 0])), len(np.unique(w))
         evidence = n_points + 0.7 * (n_shape - n_points)
-        return cls(n_points, evidence / (evidence + 2.0), per_pass, computing, ring)
+        return cls(n_points, evidence / (evidence + 2.0), per_pass, full, computing, ring)
 
     def pass_seconds(self, local: ArrayLike) -> FloatArray:
         """(n,) one gradient of so many examples."""
@@ -147,20 +175,18 @@ class BatchSpeed:
     def exchange_seconds(self, workers: ArrayLike) -> FloatArray:
         """(n,) the visible exchange among so many workers."""
         w = np.maximum(np.asarray(workers, dtype=np.float64).reshape(-1), 1.0)
-        level = _full_pass(self._pass, self.per_pass) + np.log(_EXCHANGE)
-        return np.where(w > 1, _exp(level + self._ring(np.log(w))), 0.0)
+        return np.where(w > 1, _exp(self._full + np.log(_EXCHANGE) + self._ring(np.log(w))), 0.0)
 
     def step_seconds(self, workers: ArrayLike, local: ArrayLike, passes: ArrayLike) -> FloatArray:
         """(n,) a whole step, above 0."""
         n_passes = np.maximum(np.asarray(passes, dtype=np.float64).reshape(-1), 1.0)
         return n_passes * self.pass_seconds(local) + self.exchange_seconds(workers)
 
-    def error(self, own: BatchSamples) -> float:
+    def error(self, own: UsableSamples) -> float:
         """Root mean square of the logarithms of measured over predicted step times, the noise of one at least."""
-        w, m, passes, seconds, *_ = _columns(own, 0)
-        if not len(w):
+        if not len(own.workers):
             return _NOISE
-        misfit = _bounded(seconds) - _bounded(self.step_seconds(w, m, passes))
+        misfit = _bounded(own.seconds) - _bounded(self.step_seconds(own.workers, own.local, own.passes))
         return max(float(np.sqrt(np.mean(misfit**2))), _NOISE)
 
     def deviation(self, workers: ArrayLike, local: ArrayLike) -> FloatArray:
@@ -174,23 +200,6 @@ class BatchSpeed:
 def _full_pass(process: _Process, per_pass: float) -> FloatArray:
     """Logarithm of the seconds of a full pass."""
     return np.asarray(np.log((1.0 + _FIXED) * per_pass) + process(np.log([max(per_pass, 1.0)]))[0])
-
-
-def _columns(samples: BatchSamples, number: int) -> tuple[FloatArray, ...]:
-    """The usable measurements, and the number of their job."""
-    w, m, passes, seconds, exchange = (np.asarray(column, dtype=np.float64).reshape(-1) for column in samples[:5])
-    weights = np.clip(np.broadcast_to(np.asarray(samples.weights, dtype=np.float64), w.shape), _LEAST_WEIGHT, 1.0)
-    sizes = np.isfinite(w) & (w >= 1) & np.isfinite(m) & (m >= 1) & np.isfinite(passes) & (passes >= 1)
-    good = sizes & np.isfinite(seconds) & (exchange >= 0) & (seconds > exchange)
-    return (
-        w[good],
-        m[good],
-        passes[good],
-        seconds[good],
-        exchange[good],
-        weights[good],
-        np.full(int(good.sum()), float(number)),
-    )
 
 
 def _bounded(seconds: FloatArray) -> FloatArray:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from optimus_models.batch_speed import BatchSamples, BatchSpeed
+from optimus_models.batch_speed import BatchSamples, BatchSpeed, UsableSamples
 from optimus_models.history import FloatArray
 
 _USUAL_WORKERS = 4.0
@@ -45,10 +45,11 @@ class RingSamples(NamedTuple):
     weights: ArrayLike = 1.0
     """From 0 to 1: they fade measurements."""
 
-    def divided(self) -> BatchSamples:
+    def usable(self) -> UsableSamples:
         """By what each worker computed at once: all of its part."""
         w = np.maximum(np.asarray(self.workers, dtype=np.float64).reshape(-1), 1.0)
-        return BatchSamples(w, self.batch / w, np.ones(len(w)), self.seconds, self.exchange_seconds, self.weights)
+        samples = BatchSamples(w, self.batch / w, np.ones(len(w)), self.seconds, self.exchange_seconds, self.weights)
+        return UsableSamples.of(samples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,9 +72,13 @@ class RingSpeed:
         """From the job's `own` measurements and those of `others` of the same kind, with any batch. Never raises on
         data: what is not finite and above 0 is ignored.
         """
-        measured = own.divided()
-        steps = BatchSpeed.fit(measured, own.batch / _USUAL_WORKERS, [other.divided() for other in others])
-        return cls(steps.n_points, steps.confidence, steps.error(measured), own.batch, steps)
+        return cls.fit_usable(own.usable(), own.batch, [other.usable() for other in others])
+
+    @classmethod
+    def fit_usable(cls, own: UsableSamples, batch: float, others: Sequence[UsableSamples] = ()) -> RingSpeed:
+        """The same from what has been looked at, for a job with that global batch."""
+        steps = BatchSpeed.fit_usable(own, batch / _USUAL_WORKERS, others)
+        return cls(steps.n_points, steps.confidence, steps.error(own), batch, steps)
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -87,10 +92,11 @@ class RingSpeed:
         del servers
         w = _counts(workers)
         most = -(-int(w.max(initial=1)) // _ROOM) * _ROOM
-        if most not in self._known:
-            counts = np.arange(1, most + 1)
+        known = max(self._known, default=0)
+        if known < most:
+            counts, known = np.arange(1, most + 1), most
             self._known[most] = 1.0 / self._steps.step_seconds(counts, self.batch / counts, np.ones(most))
-        return self._known[most][w - 1]
+        return self._known[known][w - 1]
 
     def predict_interval(
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8

@@ -96,8 +96,11 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     live = {(t.key.role, t.key.rank): t.key.incarnation for t in observed if t.phase is not TaskPhase.EXITED}
     if observed and _COORDINATOR not in live:
         return False
-    posts_and_tasks = (((task.key.role, task.key.rank), task) for task in job.wanted_tasks)
-    return all(live.get(p) == t.key.incarnation and want.nodes.get(p) == t.node for p, t in posts_and_tasks)
+    for task in job.wanted_tasks:
+        post = (task.key.role, task.key.rank)
+        if live.get(post) != task.key.incarnation or want.nodes.get(post) != task.node:
+            return False
+    return True
 
 
 class _JobSide:

@@ -13,7 +13,7 @@ _REMEMBERED = 4
 """Values of which an answer is kept: one cluster has one at a time."""
 
 
-class _Same:
+class Same:
     """A tuple that only itself is equal to: comparing tens of thousands of nodes takes longer than most questions."""
 
     __slots__ = ("value",)
@@ -25,18 +25,18 @@ class _Same:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, Same) and other.value is self.value
 
 
 def asked_once(question: Callable[[Sequence[_Item]], _Answer]) -> Callable[[Sequence[_Item]], _Answer]:
     """`question`, a function of immutable items, answered from memory for the tuples last asked about."""
 
     @lru_cache(maxsize=_REMEMBERED)
-    def answer(same: _Same) -> _Answer:
+    def answer(same: Same) -> _Answer:
         return question(same.value)  # type: ignore[arg-type]
 
     @wraps(question)
     def ask(items: Sequence[_Item]) -> _Answer:
-        return answer(_Same(items)) if isinstance(items, tuple) else question(items)
+        return answer(Same(items)) if isinstance(items, tuple) else question(items)
 
     return ask

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.batch_speed import UsableSamples
 from optimus_models.goodput import StepTimes
 from optimus_models.ring_speed import RingSamples, RingSpeed
 from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_drift import present_speeds
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
+from optimus_scheduler.same_nodes import Same
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import Speeds, SpeedSource
 from optimus_scheduler.types import Architecture, EndedJob, Job, Mode, SpeedSample
@@ -120,14 +123,19 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
     """Of an all-reduce job that tells how long its exchange takes, or is like others that did."""
     points = _own_points(data)
     own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
-    ended = [
-        _ring_samples(each.speed_samples, each.global_batch_size) for each in data.similar if each.global_batch_size
-    ]
-    model = RingSpeed.fit(own, ended)
+    ended = [_told(Same(each.speed_samples), each.global_batch_size) for each in data.similar if each.global_batch_size]
+    model = RingSpeed.fit_usable(own.usable(), float(batch), ended)
     if not model.n_points and not ended:
         return Speeds(model, None)
     trust = 1.0 if model.n_points else _trust(data)
     return Speeds(replace(model, confidence=model.confidence * trust), _source(data, model.n_points))
+
+
+@lru_cache(maxsize=1024)
+def _told(same: Same, batch: int) -> UsableSamples:
+    """What an ended job measured."""
+    samples: tuple[SpeedSample, ...] = same.value  # type: ignore[assignment]
+    return _ring_samples(samples, batch).usable()
 
 
 def _ring_samples(samples: Sequence[SpeedSample], batch: int, speeds: FloatArray | None = None) -> RingSamples:
