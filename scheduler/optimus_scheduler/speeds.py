@@ -44,16 +44,14 @@ class Speeds:
         """`source`: None when nothing is known."""
         self.model = model
         self.source = source
+        self.is_known = source is not None
+        self.confidence = model.confidence
+        """How sure they are, from 0 (nothing is known) to 1."""
         self.ladders: dict[Hashable, Any] = {}
         """What a policy derived from these speeds; lives as long as they do."""
         self.latest: tuple[object, object, Any] | None = None
         """What the last one of them was derived for, and it itself."""
         self._known: dict[tuple[int, int], float] = {}
-
-    @property
-    def confidence(self) -> float:
-        """How sure they are, from 0 (nothing is known) to 1."""
-        return self.model.confidence
 
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""

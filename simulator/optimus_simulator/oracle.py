@@ -29,11 +29,8 @@ class TrueSpeeds(Speeds):
     def __init__(self, truth: Truth, error: float, seed: tuple[int, ...], factor: float = 1.0) -> None:
         """`factor`: of the GPU type that the job is on."""
         super().__init__(_KNOWN)
+        self.confidence = 1.0 - error
         self._truth, self._error, self._seed, self._factor = truth, error, seed, factor
-
-    @property
-    def confidence(self) -> float:
-        return 1.0 - self._error
 
     def at(self, allocation: Allocation) -> float:
         if allocation.workers < 1:

@@ -22,6 +22,7 @@ BoolArray = NDArray[np.bool_]
 
 _OUTLOOK = {
     "confidence": "forecast.confidence",
+    "speeds_known": "speeds.is_known",
     "sure_of_speed": "speeds.confidence",
     "learning": "learning",
     "measured": "measured",
@@ -129,5 +130,4 @@ class Contenders(tuple[Outlook, ...]):
     @cached_property
     def is_unknown(self) -> BoolArray:
         """Of whom either steps left or speeds are not known."""
-        sources = np.array([one.speeds.source is None for one in self], dtype=bool)
-        return np.asarray(np.isnan(self.remaining) | sources)
+        return np.asarray(np.isnan(self.remaining) | (self.column("speeds_known") == 0))

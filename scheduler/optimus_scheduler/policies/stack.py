@@ -16,6 +16,7 @@ _SPARE = 2
 
 class _Place(NamedTuple):
     first: int
+    length: int
     ladder: Ladder
 
 
@@ -46,8 +47,9 @@ class Stack:
     def rungs(self, ladders: Sequence[Ladder], most: IntArray) -> Rungs:
         """The lowest rungs of these ladders, `most` (n,) of each, in their order; valid until the next call."""
         self._hold(ladders)
-        first = np.array([self._places[id(ladder)].first for ladder in ladders], dtype=np.int64)
-        length = np.minimum([len(ladder.costs) for ladder in ladders], most)
+        places = [self._places[id(ladder)] for ladder in ladders]
+        first = np.array([place[0] for place in places], dtype=np.int64)
+        length = np.minimum(np.array([place[1] for place in places], dtype=np.int64), most)
         job = np.repeat(np.arange(len(ladders)), length)
         begin = np.cumsum(length) - length
         return Rungs(job, np.arange(len(job)) + (first - begin)[job])
@@ -64,7 +66,7 @@ class Stack:
     def _append(self, ladders: Sequence[Ladder]) -> None:
         begin = self._height
         for ladder in ladders:
-            self._places[id(ladder)] = _Place(self._height, ladder)
+            self._places[id(ladder)] = _Place(self._height, len(ladder.costs), ladder)
             self._height += len(ladder.costs)
         rows = slice(begin, self._height)
         self.workers[rows] = np.concatenate([ladder.workers for ladder in ladders])
