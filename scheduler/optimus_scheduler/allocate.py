@@ -11,9 +11,8 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.place import Placer
 from optimus_scheduler.policies.base import Contest, Grant, Policy
 from optimus_scheduler.requests import Held
-from optimus_scheduler.same_nodes import asked_once
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Directive, Node, Reason, Resources, Role, Snapshot
+from optimus_scheduler.types import NOTHING, Directive, Reason, Resources, Role, Snapshot
 
 
 def allocate(
@@ -48,7 +47,7 @@ def allocate(
 def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
     """What the schedulable nodes offer, and what jobs hold on cordoned ones: that is theirs while they stay."""
     total = snapshot.capacity
-    cordoned = _cordoned(snapshot.nodes)
+    cordoned = {node.name for node in snapshot.nodes if not node.schedulable}
     if not cordoned:
         return total
     for job in snapshot.jobs:
@@ -56,11 +55,6 @@ def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
             if node in cordoned:
                 total = total + (job.spec.worker if role is Role.WORKER else job.spec.server).resources
     return total
-
-
-@asked_once
-def _cordoned(nodes: Sequence[Node]) -> frozenset[str]:
-    return frozenset([node.name for node in nodes if not node.schedulable])
 
 
 class _Feasibility:

@@ -1,4 +1,6 @@
-"""Answers about the nodes of a cluster, which are asked again and again while the nodes are the very same value."""
+"""Answers about tuples that are asked again and again while they are the very same value: the nodes of a cluster, or
+what an ended job measured.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 | what is known | speeds come from |
 |---|---|
 | measured sizes | these; ended jobs of the same task fill in how it scales, at the level that was measured |
-| ... of an all-reduce job | the same with a curve over workers alone (`optimus_models.scaling_curve`) |
+| ... of an all-reduce job | the same from how long it computes and exchanges (`optimus_models.ring_speed`) |
+| ... that does not tell its exchange | the same with a curve over workers alone (`optimus_models.scaling_curve`) |
 | nothing measured, ended jobs of the same task | theirs, corrected for another batch size |
 | neither, but the layers of its network | arithmetic (`optimus_models.analytic`), until the first measurement |
 | whatever is known, of a job with an elastic batch | see `goodput_fits` |

@@ -13,7 +13,7 @@ from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.speeds import SpeedSource
-from optimus_scheduler.types import Allocation, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
+from optimus_scheduler.types import Allocation, Architecture, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
 
 STEPS = tuple(float(step) for step in range(10, 2010, 20))
 SIX_SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 3))
@@ -50,6 +50,32 @@ def young(*similar: EndedJob, measured: tuple[SpeedSample, ...] = (), n: int = 4
 
 def outlook_of(job: Job) -> Outlook:
     return forecast(job, NOW, Settings())
+
+
+def ring_samples(sizes: tuple[int, ...], batch: int, *, told: bool = True) -> tuple[SpeedSample, ...]:
+    """An all-reduce job that computes 10 ms an example and exchanges for half a second."""
+    parts = [(w, 0.01 * batch / w, 0.5 if w > 1 else 0.0) for w in sizes]
+    return tuple(
+        SpeedSample(w, 0, 1.0 / (computing + exchange), 100, NOW, exchange_seconds=exchange if told else None)
+        for w, computing, exchange in parts
+    )
+
+
+def ring_speedup(*, told: bool) -> float:
+    """Of 8 workers over 1, predicted for a batch of 800 by what an ended job did with a batch of 100."""
+    others = replace(ended("a"), speed_samples=ring_samples((1, 2, 4, 8), 100, told=told), global_batch_size=100)
+    others = replace(others, architecture=Architecture.ALLREDUCE)
+    job = young(others, measured=ring_samples((1,), 800, told=told))
+    spec = replace(job.spec, architecture=Architecture.ALLREDUCE, global_batch_size=800)
+    speeds = outlook_of(replace(job, spec=spec)).speeds
+    return speeds.at(Allocation(8, 0)) / speeds.at(Allocation(1, 0))
+
+
+def test_rings_with_another_batch_tell_how_long_exchanging_takes() -> None:
+    """The ended job was hardly faster with 8 workers: its batch was small. This one will be."""
+    true = 8.0 / (1.0 + 0.5)
+    assert ring_speedup(told=True) == pytest.approx(true, rel=0.2)
+    assert ring_speedup(told=False) < 0.6 * true
 
 
 def test_a_drop_that_earlier_jobs_had_brings_the_end_nearer() -> None:

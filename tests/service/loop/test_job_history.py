@@ -123,6 +123,17 @@ def test_async_speed_waits_for_every_rank() -> None:
     assert history_of(only_one, Mode.ASYNC).speeds.samples() == ()
 
 
+def test_only_jobs_without_servers_tell_how_long_they_exchange() -> None:
+    """A fifth of each step; with servers, waiting is not what pushing and pulling take."""
+    for servers in (0, 2):
+        records = [replace(each, servers=servers, wait_seconds=0.2 * each.seconds) for each in ranks(30, 0.5)]
+        (speed, *_) = history_of(records).speeds.samples()
+        if servers:
+            assert speed.exchange_seconds is None
+        else:
+            assert speed.exchange_seconds == pytest.approx(0.2 / speed.steps_per_second)
+
+
 def test_first_record_and_short_windows_are_no_measure() -> None:
     assert history_of(ranks(1, seconds=100.0)).speeds.samples() == ()
     assert history_of(ranks(3, seconds=0.1)).speeds.samples() == ()
