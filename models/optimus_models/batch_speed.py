@@ -163,7 +163,7 @@ class BatchSpeed:
         full = float(_full_pass(computing, per_pass))
         values = _bounded(exchange[rings]) - full - np.log(_EXCHANGE)
         ring = _Process.fit(_RING, np.log(w[rings]), values, 2.0 * noise[rings], source[rings])
-        n_points, n_shape = len(np.unique(w[source == 0])), len(np.unique(w))
+        n_points, n_shape = len(set(own.workers.tolist())), len(set(w.tolist()))
         evidence = n_points + 0.7 * (n_shape - n_points)
         return cls(n_points, evidence / (evidence + 2.0), per_pass, full, computing, ring)
 
@@ -184,10 +184,7 @@ class BatchSpeed:
 
     def error(self, own: UsableSamples) -> float:
         """Root mean square of the logarithms of measured over predicted step times, the noise of one at least."""
-        if not len(own.workers):
-            return _NOISE
-        misfit = _bounded(own.seconds) - _bounded(self.step_seconds(own.workers, own.local, own.passes))
-        return max(float(np.sqrt(np.mean(misfit**2))), _NOISE)
+        return relative_error(own.seconds, self.step_seconds(own.workers, own.local, own.passes))
 
     def deviation(self, workers: ArrayLike, local: ArrayLike) -> FloatArray:
         """(n,) standard deviation of the logarithm of a step of one pass, without that of its measurement."""
@@ -195,6 +192,14 @@ class BatchSpeed:
         computing, exchange = self.pass_seconds(m), self.exchange_seconds(w)
         passes, rings = self._pass.deviation(np.log(m)), self._ring.deviation(np.log(w))
         return np.asarray(np.hypot(computing * passes, exchange * rings) / (computing + exchange))
+
+
+def relative_error(measured: FloatArray, predicted: FloatArray) -> float:
+    """Root mean square of the logarithms of measured (n,) over predicted seconds, the noise of one at least."""
+    if not len(measured):
+        return _NOISE
+    misfit = _bounded(measured) - _bounded(predicted)
+    return max(float(np.sqrt(np.mean(misfit**2))), _NOISE)
 
 
 def _full_pass(process: _Process, per_pass: float) -> FloatArray:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from optimus_models.batch_speed import BatchSamples, BatchSpeed, UsableSamples
+from optimus_models.batch_speed import BatchSamples, BatchSpeed, UsableSamples, relative_error
 from optimus_models.history import FloatArray
 
 _USUAL_WORKERS = 4.0
@@ -52,6 +52,21 @@ class RingSamples(NamedTuple):
         return UsableSamples.of(samples)
 
 
+class _Sizes(NamedTuple):
+    """What a step takes with 1, 2, ... workers; arrays (n,)."""
+
+    computing: FloatArray
+    exchange: FloatArray
+    speeds: FloatArray
+
+    @classmethod
+    def of(cls, steps: BatchSpeed, batch: float, most: int) -> _Sizes:
+        """Up to `most` workers or a few more."""
+        counts = np.arange(1, -(-most // _ROOM) * _ROOM + 1)
+        computing, exchange = steps.pass_seconds(batch / counts), steps.exchange_seconds(counts)
+        return cls(computing, exchange, 1.0 / (computing + exchange))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RingSpeed:
     """The speed of one job."""
@@ -65,7 +80,8 @@ class RingSpeed:
     batch: float
     """The global batch, in examples."""
     _steps: BatchSpeed = field(repr=False)
-    _known: dict[int, FloatArray] = field(default_factory=dict, repr=False)
+    _known: list[_Sizes] = field(repr=False)
+    """The longest that was asked for."""
 
     @classmethod
     def fit(cls, own: RingSamples, others: Sequence[RingSamples] = ()) -> RingSpeed:
@@ -78,25 +94,25 @@ class RingSpeed:
     def fit_usable(cls, own: UsableSamples, batch: float, others: Sequence[UsableSamples] = ()) -> RingSpeed:
         """The same from what has been looked at, for a job with that global batch."""
         steps = BatchSpeed.fit_usable(own, batch / _USUAL_WORKERS, others)
-        return cls(steps.n_points, steps.confidence, steps.error(own), batch, steps)
+        sizes = _Sizes.of(steps, batch, int(own.workers.max(initial=1)))
+        error = relative_error(own.seconds, 1.0 / sizes.speeds[own.workers.astype(np.int64) - 1])
+        return cls(steps.n_points, steps.confidence, error, batch, steps, [sizes])
 
     @property
     def coefficients(self) -> Mapping[str, float]:
         """Seconds that one worker computes for a step, and those of the exchange of 2 and of 8."""
-        two, eight = self._steps.exchange_seconds([2, 8]).tolist()
-        one = float(self._steps.pass_seconds([self.batch])[0])
-        return MappingProxyType({"compute": one, "exchange_2": two, "exchange_8": eight})
+        computing, exchange, _ = self._known[0]
+        figures = {"compute": computing[0], "exchange_2": exchange[1], "exchange_8": exchange[7]}
+        return MappingProxyType({name: float(seconds) for name, seconds in figures.items()})
 
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """(n,) steps per second with so many workers, above 0; `servers` says nothing."""
         del servers
         w = _counts(workers)
-        most = -(-int(w.max(initial=1)) // _ROOM) * _ROOM
-        known = max(self._known, default=0)
-        if known < most:
-            counts, known = np.arange(1, most + 1), most
-            self._known[most] = 1.0 / self._steps.step_seconds(counts, self.batch / counts, np.ones(most))
-        return self._known[known][w - 1]
+        most = int(w.max(initial=1))
+        if most > len(self._known[0].speeds):
+            self._known[0] = _Sizes.of(self._steps, self.batch, most)
+        return self._known[0].speeds[w - 1]
 
     def predict_interval(
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8

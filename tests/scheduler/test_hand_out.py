@@ -76,8 +76,12 @@ def test_filling_gives_what_looking_at_everything_again_gives(
     assert filling.room.tolist() == left.tolist()
 
 
-@given(ladders)
-def test_gains_fall_along_an_envelope_and_nothing_lies_above_it(drawn: list[list[tuple[int, int, float]]]) -> None:
+@settings(max_examples=200, deadline=None)
+@given(ladders, st.sampled_from([1, 60]))
+def test_gains_fall_along_an_envelope_and_nothing_lies_above_it(
+    drawn: list[list[tuple[int, int, float]]], times: int
+) -> None:
+    drawn = drawn * times  # many rows are looked at together, few one by one
     candidates, _ = table(drawn)
     rows = envelope(candidates, candidates.first[:-1])
     for j in range(len(drawn)):

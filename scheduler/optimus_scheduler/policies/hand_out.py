@@ -7,6 +7,7 @@ one task that is the optimum; for several resources it is the usual greedy rule.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from optimus_scheduler.policies.candidates import Candidates
 from optimus_scheduler.policies.contenders import BoolArray, FloatArray, IntArray
 from optimus_scheduler.policies.filling import SLACK, Filling
+
+_FEW = 256
+"""Rows that are sooner looked at one by one than all at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,19 +63,42 @@ def envelope(candidates: Candidates, start: IntArray) -> IntArray:
     # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
     rows = rows[_rises(candidates, rows)]
     done: list[IntArray] = []
-    while True:
+    while len(rows) > _FEW:
         job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
         slope = (worth[1:] - worth[:-1]) / np.maximum(cost[1:] - cost[:-1], 1e-15)
         same = job[1:] == job[:-1]
         below = np.zeros(len(rows), dtype=bool)
         below[1:-1] = same[:-1] & same[1:] & (slope[:-1] <= slope[1:] * (1 + 1e-12))
         if not below.any():
-            return np.sort(np.concatenate([*done, rows])) if done else rows
+            break
         # Only jobs that have lost a size are looked at again.
         again = np.zeros(len(start), dtype=bool)
         again[job[below]] = True
         done.append(rows[~again[job]])
         rows = rows[again[job] & ~below]
+    else:
+        rows = _one_by_one(candidates, rows)
+    return np.sort(np.concatenate([*done, rows])) if done else rows
+
+
+def _one_by_one(candidates: Candidates, rows: IntArray) -> IntArray:
+    """The same for few rows: each that comes throws out those before it that lie below the line to it."""
+    kept: list[int] = []
+    slopes: list[float] = []
+    """From the row before, of the same job; infinite for its first."""
+    jobs, costs, worths = candidates.job[rows].tolist(), candidates.cost[rows].tolist(), candidates.worth[rows].tolist()
+    for at, job in enumerate(jobs):
+        slope = math.inf
+        while kept and jobs[kept[-1]] == job:
+            before = kept[-1]
+            slope = (worths[at] - worths[before]) / max(costs[at] - costs[before], 1e-15)
+            if slopes[-1] > slope * (1 + 1e-12):
+                break
+            kept.pop()
+            slopes.pop()
+        kept.append(at)
+        slopes.append(slope)
+    return rows[kept]
 
 
 def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
