@@ -132,6 +132,17 @@ class Resources:
         return max(shares)
 
 
+def gpu_type_of(resources: Resources) -> str | None:
+    """The GPU type that is asked for; None if none is."""
+    gpus = resources.gpus
+    if not gpus:
+        return None
+    if len(gpus) == 1:  # nearly always
+        ((kind, count),) = gpus.items()
+        return kind if count > 0 else None
+    return next((kind for kind, count in sorted(gpus.items()) if count > 0), None)
+
+
 def total_of(amounts: Iterable[Resources]) -> Resources:
     """All of them together, in one go: a cluster may have tens of thousands of nodes."""
     cpu, memory_bytes, gpus = 0.0, 0, dict[str, int]()
@@ -265,13 +276,7 @@ class JobSpec:
     @property
     def gpu_type(self) -> str | None:
         """The GPU type that `worker.resources` names; None for a CPU job."""
-        gpus = self.worker.resources.gpus
-        if not gpus:
-            return None
-        if len(gpus) == 1:  # nearly always
-            ((kind, count),) = gpus.items()
-            return kind if count > 0 else None
-        return next((kind for kind, count in sorted(gpus.items()) if count > 0), None)
+        return gpu_type_of(self.worker.resources)
 
     def on(self, gpu_type: str | None) -> JobSpec:
         """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.job_rows import FIGURES, JobRows, Rows
-from optimus_scheduler.types import Resources
+from optimus_scheduler.policies.kinds import Kinds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -36,20 +35,12 @@ _OUTLOOK = {
 _outlook_of = attrgetter(*_OUTLOOK.values())
 
 
-class Kinds(NamedTuple):
-    """Amounts of resources: many jobs ask for the same."""
-
-    different: tuple[Resources, ...]
-    first: tuple[int, ...]
-    """The first job that asks for each."""
-    number: IntArray
-    """(n,) which of them each job asks for."""
-
-
 class Contenders(tuple[Outlook, ...]):
     """Outlooks, and columns of them: arrays (n,) in the same order."""
 
-    _job_rows: JobRows | None = None
+    @cached_property
+    def _job_rows(self) -> JobRows:
+        return JobRows()
 
     @classmethod
     def of(cls, outlooks: Sequence[Outlook]) -> Contenders:
@@ -68,7 +59,7 @@ class Contenders(tuple[Outlook, ...]):
 
     @cached_property
     def _rows(self) -> Rows:
-        return (self._job_rows or JobRows()).of([one.job for one in self])
+        return self._job_rows.of([one.job for one in self])
 
     @cached_property
     def _columns(self) -> dict[str, FloatArray]:
@@ -82,8 +73,15 @@ class Contenders(tuple[Outlook, ...]):
 
     def pairs(self, kind: str) -> IntArray:
         """(n, 2) workers and servers: `least_`, `most_` or, without a name, present ones."""
-        workers, servers = self.column(f"{kind}workers"), self.column(f"{kind}servers")
-        return np.stack([workers, servers], axis=1).astype(np.int64)
+        pairs = self._pairs.get(kind)
+        if pairs is None:
+            workers, servers = self.column(f"{kind}workers"), self.column(f"{kind}servers")
+            pairs = self._pairs[kind] = np.stack([workers, servers], axis=1).astype(np.int64)
+        return pairs
+
+    @cached_property
+    def _pairs(self) -> dict[str, IntArray]:
+        return {}
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -107,25 +105,20 @@ class Contenders(tuple[Outlook, ...]):
         found = [one.forecast.remaining_steps for one in self]
         return np.array([math.nan if each is None else each.mean for each in found])
 
-    @cached_property
-    def worker_kinds(self) -> Kinds:
-        """What a worker of each asks for."""
-        first, number = self._kinds(0)
-        return Kinds(tuple([self[j].job.spec.worker.resources for j in first]), first, number)
+    @property
+    def kinds(self) -> Kinds:
+        """What workers and servers of these jobs ask for, and perhaps others."""
+        return self._rows.kinds
 
-    @cached_property
-    def server_kinds(self) -> Kinds:
-        first, number = self._kinds(1)
-        return Kinds(tuple([self[j].job.spec.server.resources for j in first]), first, number)
+    @property
+    def worker_kind(self) -> IntArray:
+        """(n,) the number of what a worker of each asks for."""
+        return self._rows.asked[:, 0]
 
-    def _kinds(self, column: int) -> tuple[tuple[int, ...], IntArray]:
-        """The first job with each, and which of them each job has."""
-        identities: list[int] = self._rows.kinds[:, column].tolist()
-        first: dict[int, int] = {}
-        for job, identity in enumerate(identities):
-            first.setdefault(identity, job)
-        numbers = {identity: number for number, identity in enumerate(first)}
-        return tuple(first.values()), np.array([numbers[identity] for identity in identities], dtype=np.int64)
+    @property
+    def server_kind(self) -> IntArray:
+        """(n,) ... and a server."""
+        return self._rows.asked[:, 1]
 
     @cached_property
     def is_unknown(self) -> BoolArray:

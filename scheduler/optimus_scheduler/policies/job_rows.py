@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.policies.kinds import Kinds
 from optimus_scheduler.types import Job
 
 FIGURES = {
@@ -39,8 +40,10 @@ class Rows(NamedTuple):
 
     figures: NDArray[np.float64]
     """(n, columns)"""
-    kinds: NDArray[np.int64]
-    """(n, 2) identities of the resources that a worker and a server of each asks for."""
+    asked: NDArray[np.int64]
+    """(n, 2) what a worker and a server of each asks for, as numbers ..."""
+    kinds: Kinds
+    """... of these."""
 
 
 class JobRows:
@@ -48,13 +51,14 @@ class JobRows:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Job, int]] = {}
-        """By id, a job and its row; the identities in its row are valid as long as it is here."""
-        self._rows = _empty(0)
+        """By id, a job and its row."""
+        self._figures, self._asked = _empty(0)
+        self._kinds = Kinds()
 
     def of(self, jobs: Sequence[Job]) -> Rows:
         """The rows of these jobs, each of which has an id of its own."""
         if len(self._known) > _GONE * len(jobs):
-            self._known = {}
+            self._known, self._kinds = {}, Kinds()
         known = self._known
         rows: list[int] = []
         new: list[int] = []
@@ -67,17 +71,18 @@ class JobRows:
         if new:
             self._write([rows[number] for number in new], [jobs[number] for number in new])
         at = np.array(rows, dtype=np.int64)
-        return Rows(self._rows.figures[at], self._rows.kinds[at])
+        return Rows(self._figures[at], self._asked[at], self._kinds)
 
     def _write(self, rows: Sequence[int], jobs: Sequence[Job]) -> None:
-        if len(self._known) > len(self._rows.figures):
-            before, self._rows = self._rows, _empty(_GONE * len(self._known))
-            for column, old in zip(self._rows, before, strict=True):
-                column[: len(old)] = old
-        figures = np.fromiter(chain.from_iterable(map(_figures_of, jobs)), np.float64, len(jobs) * len(FIGURES))
-        kinds = np.fromiter(map(id, chain.from_iterable(map(_kinds_of, jobs))), np.int64, len(jobs) * 2)
-        self._rows.figures[rows], self._rows.kinds[rows] = figures.reshape(-1, len(FIGURES)), kinds.reshape(-1, 2)
+        if len(self._known) > len(self._figures):
+            figures, asked = _empty(_GONE * len(self._known))
+            figures[: len(self._figures)], asked[: len(self._asked)] = self._figures, self._asked
+            self._figures, self._asked = figures, asked
+        told = np.fromiter(chain.from_iterable(map(_figures_of, jobs)), np.float64, len(jobs) * len(FIGURES))
+        numbers = self._kinds.numbers(chain.from_iterable(map(_kinds_of, jobs)))
+        self._figures[rows] = told.reshape(-1, len(FIGURES))
+        self._asked[rows] = np.array(numbers, dtype=np.int64).reshape(-1, 2)
 
 
-def _empty(height: int) -> Rows:
-    return Rows(np.zeros((height, len(FIGURES))), np.zeros((height, 2), dtype=np.int64))
+def _empty(height: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    return np.zeros((height, len(FIGURES))), np.zeros((height, 2), dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from optimus_models.scaling_curve import ScalingCurve, predict_many
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray, Kinds
+from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray
 from optimus_scheduler.speed_table import SpeedTable
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
@@ -66,13 +66,10 @@ class Ladders:
 
 
 def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:
-    """Dominant share of one worker and of one server of each job; asked once for jobs that ask for the same."""
-
-    def shares(kinds: Kinds) -> FloatArray:
-        each = [max(min(resources.dominant_share(capacity), 1.0), 1e-9) for resources in kinds.different]
-        return np.array(each)[kinds.number]
-
-    return shares(jobs.worker_kinds), shares(jobs.server_kinds)
+    """Dominant share of one worker and of one server of each job."""
+    worker, server = jobs.worker_kind, jobs.server_kind
+    shares = jobs.kinds.dominant_shares(capacity)
+    return shares[worker], shares[server]
 
 
 def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:

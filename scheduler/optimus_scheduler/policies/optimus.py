@@ -13,12 +13,12 @@ from optimus_scheduler.policies.claims import claims, present_rows
 from optimus_scheduler.policies.contenders import Contenders, FloatArray
 from optimus_scheduler.policies.hand_out import HandedOut, hand_out
 from optimus_scheduler.policies.job_rows import JobRows
+from optimus_scheduler.policies.kinds import amounts
 from optimus_scheduler.policies.ladders import Ladders
 from optimus_scheduler.policies.reasons import grants
 from optimus_scheduler.policies.stack import Stack
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.transfer import spread_least_transfer
-from optimus_scheduler.types import Resources
 
 
 class OptimusPolicy:
@@ -64,19 +64,11 @@ class _Amounts:
 
     @classmethod
     def of(cls, outlooks: Contenders, contest: Contest) -> _Amounts:
-        workers, servers = outlooks.worker_kinds, outlooks.server_kinds
-        kinds = sorted({*contest.capacity.gpus, *(kind for asked in workers.different for kind in asked.gpus)})
-
-        def amounts(resources: Resources) -> list[float]:
-            gpus = [float(resources.gpus.get(kind, 0)) for kind in kinds]
-            return [resources.cpu, float(resources.memory_bytes), *gpus]
-
-        return cls(
-            np.array(amounts(contest.capacity)),
-            np.array(amounts(contest.leaving)),
-            np.array([amounts(asked) for asked in workers.different])[workers.number],
-            np.array([amounts(asked) for asked in servers.different])[servers.number],
-        )
+        worker, server = outlooks.worker_kind, outlooks.server_kind
+        types = sorted({*contest.capacity.gpus, *outlooks.kinds.gpu_types})
+        each = outlooks.kinds.amounts(types)
+        capacity, leaving = (np.array(amounts(given, types)) for given in (contest.capacity, contest.leaving))
+        return cls(capacity, leaving, each[worker], each[server])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

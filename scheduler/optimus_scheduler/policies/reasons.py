@@ -12,7 +12,7 @@ from optimus_scheduler.policies.candidates import Candidates
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
 from optimus_scheduler.policies.hand_out import HandedOut
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Reason
+from optimus_scheduler.types import NOTHING, Allocation, Reason, gpu_type_of
 
 
 def grants(
@@ -44,12 +44,13 @@ class _Explanation:
         below = np.maximum(row - 1, table.first[:-1])
         gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
         next_gain = np.where(self._next_gain > -np.inf, self._next_gain, np.nan)
-        columns = (row, self._ideal, self._to_keep(), self._to_change(), gain, next_gain)
+        columns = (
+            *(table.workers[row], table.servers[row], self._ideal),
+            *(self._to_keep(), self._to_change(), gain, next_gain),
+        )
         numbers = zip(self._jobs, self._gpu_types(), *(column.tolist() for column in columns), strict=True)
-        workers, servers = table.workers.tolist(), table.servers.tolist()
         granted: dict[str, Grant] = {}
-        for one, gpu_type, at, ideal, keeping, changing, gained, gains in numbers:
-            w, p = workers[at], servers[at]
+        for one, gpu_type, w, p, ideal, keeping, changing, gained, gains in numbers:
             if not w + p:
                 granted[one.job.id] = _WAITS
                 continue
@@ -57,15 +58,17 @@ class _Explanation:
             if w != present.workers or p != present.servers or gpu_type != present.gpu_type:
                 size = one.size(w, p)
             reason = _REASONS[keeping if size is present else changing]
-            best = one.size(workers[ideal], servers[ideal]) if reason is Reason.NOT_WORTH_RESCALING else None
+            best = self._size(one, ideal) if reason is Reason.NOT_WORTH_RESCALING else None
             granted[one.job.id] = Grant(size, reason, best, gained, gains if gains == gains else None)
         return granted
 
+    def _size(self, one: Outlook, row: int) -> Allocation:
+        return one.size(int(self._table.workers[row]), int(self._table.servers[row]))
+
     def _gpu_types(self) -> list[str | None]:
         """(n,) on which type each job's workers are from now on."""
-        kinds = self._jobs.worker_kinds
-        types = [self._jobs[j].gpu_type for j in kinds.first]
-        return [types[number] for number in kinds.number.tolist()]
+        types = [gpu_type_of(asked) for asked in self._jobs.kinds.all]
+        return [types[number] for number in self._jobs.worker_kind.tolist()]
 
     def _to_change(self) -> IntArray:
         """(n,) the reason for another size, as a number in `_REASONS`."""
