@@ -141,6 +141,15 @@ class Groups:
         tied: list[int] = rows[equal].tolist()
         return min((self._groups[row] for row in tied), key=lambda group: group.room)
 
+    def hold(self, need: Vector, count: int) -> bool:
+        """Whether so many tasks fit, wherever."""
+        held = most(self.rooms, need, count)
+        for row in held.nonzero()[0].tolist():
+            count -= int(held[row]) * self._groups[row].count
+            if count <= 0:
+                return True
+        return count <= 0
+
     def largest_room(self, need: Vector) -> Vector | None:
         """The most of each resource that nodes which hold `need` have; None when there are none.
 

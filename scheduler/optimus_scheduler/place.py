@@ -8,8 +8,9 @@ own minima as far as that helps. What remains is `Unplaced`, with the reason.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from optimus_scheduler.giving_way import givers, make_room
 from optimus_scheduler.requests import Placed, Placements, Post, Request, Unplaced, posts
 from optimus_scheduler.rooms import Rooms
 from optimus_scheduler.seats import Seating, Seats
@@ -108,9 +109,9 @@ def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bo
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
     unplaced = [request for request in ordered if not _seat_shrinking(seating, jobs[request.job_id])]
     if unplaced:
-        givers = _givers(seating)
+        others = givers(seating)
         for request in unplaced:
-            _make_room(seating, jobs[request.job_id], givers)
+            make_room(seating, jobs[request.job_id], others)
 
 
 def _growth(request: Request) -> tuple[bool, bool, int]:
@@ -138,34 +139,6 @@ def _seat_shrinking(seating: Seating, seats: Seats) -> bool:
             return True
     seating.release(seats, NOTHING)
     return False
-
-
-def _make_room(seating: Seating, seats: Seats, givers: Sequence[Seats]) -> bool:
-    """Let others fall back to their minima, one after the other, until this job's minimum fits."""
-    released: list[tuple[Seats, dict[Post, int]]] = []
-    for other in givers:
-        if other.surplus <= 0 or other is seats:
-            continue
-        released.append((other, seating.release(other, other.request.minimum)))
-        if seating.complete(seats, seats.request.minimum):
-            break
-    for other, given in released:  # what was not needed after all goes back
-        _return(seating, other, given)
-    return bool(seats.taken)
-
-
-def _givers(seating: Seating) -> list[Seats]:
-    """Jobs with seats beyond their minimum, the largest surplus first."""
-    others = [seats for seats in seating.jobs.values() if seats.surplus > 0]
-    return sorted(others, key=lambda seats: (-seats.surplus, seats.request.job_id))
-
-
-def _return(seating: Seating, seats: Seats, given: Mapping[Post, int]) -> None:
-    """Take back seats by rank, as long as they are free: ranks have no gaps."""
-    for role in (Role.SERVER, Role.WORKER):
-        for post in sorted(post for post in given if post[0] is role):
-            if not seating.take(seats, post, given[post]):
-                break
 
 
 def _outcome(seating: Seating, seats: Seats) -> Placed | Unplaced:
