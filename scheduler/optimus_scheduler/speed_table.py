@@ -8,6 +8,8 @@ them are worked out beforehand, and a speed then takes a few multiplications.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,69 +17,104 @@ from numpy.typing import NDArray
 from optimus_models.speed_model import SpeedModel
 from optimus_models.speed_residual import along_servers, along_workers
 from optimus_scheduler.speeds import Speeds
-from optimus_scheduler.types import Allocation
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+FURTHER = ((1, 0), (0, 1), (1, 1))
+"""One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
+_FURTHER_W, _FURTHER_P = ([step[role] for step in FURTHER] for role in range(2))
+
 
 class SpeedTable:
-    """Predicts what `Speeds.at` predicts, up to rounding, for arrays of jobs and sizes."""
+    """Predicts what `Speeds.at` predicts, up to rounding, for n jobs at once."""
 
     def __init__(self, speeds: Sequence[Speeds], most: IntArray) -> None:
-        """`most` (n, 2): the largest sizes that will be asked for."""
-        self._speeds = speeds
+        """`most` (n, 2): the largest workers and servers of each job that will be asked for."""
+        self._speeds, self._most = speeds, np.maximum(most, 1).T
         models = [each.model if isinstance(each.model, SpeedModel) else None for each in speeds]
         self._has_form = np.array([model is not None for model in models], dtype=bool)
-        self._all_have_one = bool(self._has_form.all())
         self._coefficients = np.array([_coefficients(model) for model in models]).reshape(-1, 7).T.copy()  # (7, n)
         self._is_async = np.array([model is not None and model.mode == "async" for model in models], dtype=bool)
-        measured_workers, measured_servers, self._weights = _measured(models)
-        largest = np.maximum(most, 1).max(axis=0, initial=1).tolist()
-        self._by_workers = _Factors(along_workers, measured_workers, largest[0])
-        self._by_servers = _Factors(along_servers, measured_servers, largest[1])
+        workers, servers, self._weights = _measured(models)
+        largest = self._most.max(axis=1, initial=1).tolist()
+        self._by_workers = _Factors.over(along_workers, workers, largest[0])
+        self._by_servers = _Factors.over(along_servers, servers, largest[1])
 
-    def at(self, jobs: IntArray, workers: IntArray, servers: IntArray) -> FloatArray:
-        """(n,) steps per second of job number `jobs[i]` with so many workers, at least 1, and servers."""
+    def of(self, jobs: IntArray) -> SpeedTable:
+        """Of these jobs only."""
+        table = copy(self)
+        table._speeds = [self._speeds[job] for job in jobs.tolist()]
+        table._most, table._coefficients = self._most[:, jobs], self._coefficients[:, jobs]
+        table._has_form, table._is_async = self._has_form[jobs], self._is_async[jobs]
+        table._weights = self._weights[jobs]
+        table._by_workers, table._by_servers = self._by_workers.of(jobs), self._by_servers.of(jobs)
+        return table
+
+    def at(self, workers: IntArray, servers: IntArray) -> FloatArray:
+        """(n,) steps per second of each job with so many workers, at least 1, and servers."""
         servers = np.maximum(servers, 1)
-        nearby_w, same_w = self._by_workers.of(jobs, workers)
-        nearby_p, same_p = self._by_servers.of(jobs, servers)
-        residual = ((nearby_w * nearby_p + same_w * same_p) * self._weights[jobs]).sum(axis=1)
-        w, p = workers.astype(np.float64), servers.astype(np.float64)
-        seconds = self._form_seconds(jobs, w, p) * np.exp(residual)
-        speeds: FloatArray = np.asarray(np.where(self._is_async[jobs], w, 1.0) / seconds)
-        if not self._all_have_one:
-            for other in np.flatnonzero(~self._has_form[jobs]).tolist():
-                size = Allocation(int(workers[other]), int(servers[other]))
-                speeds[other] = self._speeds[int(jobs[other])].at(size)
+        by_workers, by_servers = self._by_workers.at(workers), self._by_servers.at(servers)
+        residual = np.einsum("nmf,nmf,nm->n", by_workers, by_servers, self._weights)
+        return self._speeds_from(residual[None], workers[None], servers[None])[0]
+
+    def one_further(self, workers: IntArray, servers: IntArray) -> FloatArray:
+        """(3, n) with one more worker, one more server, and one more of both; never more than the most of each."""
+        servers = np.maximum(servers, 1)
+        w = np.minimum(np.stack((workers, workers + 1)), self._most[0])  # (2, n): as many, and one more
+        p = np.minimum(np.stack((servers, servers + 1)), self._most[1])
+        by_workers = self._by_workers.at(w)
+        by_servers = self._by_servers.at(p)
+        by_servers *= self._weights[:, :, None]
+        residual = np.empty((len(FURTHER), len(workers)))
+        for step, (more_w, more_p) in enumerate(FURTHER):
+            np.einsum("nmf,nmf->n", by_workers[more_w], by_servers[more_p], out=residual[step])
+        return self._speeds_from(residual, w[_FURTHER_W], p[_FURTHER_P])
+
+    def _speeds_from(self, residual: FloatArray, workers: IntArray, servers: IntArray) -> FloatArray:
+        """(s, n), like all of these."""
+        w = workers.astype(np.float64)
+        seconds = self._form_seconds(w, servers.astype(np.float64)) * np.exp(residual)
+        speeds: FloatArray = np.asarray(np.where(self._is_async, w, 1.0) / seconds)
+        for other in np.flatnonzero(~self._has_form).tolist():
+            speeds[:, other] = self._speeds[other].many(workers[:, other], servers[:, other])
         return speeds
 
-    def _form_seconds(self, jobs: IntArray, w: FloatArray, p: FloatArray) -> FloatArray:
+    def _form_seconds(self, w: FloatArray, p: FloatArray) -> FloatArray:
         """See `optimus_models.speed_terms`; a form that lacks a term has 0 there."""
-        computing, fixed, shared, flat, workers, servers, updating = self._coefficients[:, jobs]
+        computing, fixed, shared, flat, workers, servers, updating = self._coefficients
         ratio = w / p
         seconds = computing / w + fixed + shared * ratio + flat * np.maximum(ratio, 1.0)
         seconds += workers * w + servers * p + updating / p
         return np.asarray(np.maximum(seconds, 1e-12))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Factors:
     """The factors that the number of workers, or of servers, has in both terms of the residual."""
 
-    def __init__(
-        self, factors: Callable[[FloatArray], tuple[FloatArray, FloatArray]], measured: FloatArray, largest: int
-    ) -> None:
-        """`measured` (n, m) counts, at least 1."""
-        different, place = np.unique(measured, return_inverse=True)
-        self._width = len(different)
-        self._place = place.reshape(measured.shape)
-        counts = np.arange(1.0, largest + 1.0)
-        self._nearby, self._same = (each.reshape(-1) for each in factors(np.log(counts)[:, None] - np.log(different)))
+    table: FloatArray
+    """(counts · different, 2) of every count beside every different measured one."""
+    place: IntArray
+    """(n, m) of the measured counts of each job among the different ones."""
+    width: int
+    """How many are different."""
 
-    def of(self, jobs: IntArray, counts: IntArray) -> tuple[FloatArray, FloatArray]:
-        """(k, m) beside each measured size of the jobs."""
-        place = self._place[jobs] + ((counts - 1) * self._width)[:, None]
-        return self._nearby[place], self._same[place]
+    @classmethod
+    def over(
+        cls, factors: Callable[[FloatArray], tuple[FloatArray, FloatArray]], measured: FloatArray, largest: int
+    ) -> _Factors:
+        """`measured` (n, m) counts, at least 1; `largest`: the largest count that will be asked for."""
+        different, place = np.unique(measured, return_inverse=True)
+        both = factors(np.log(np.arange(1.0, largest + 1.0))[:, None] - np.log(different))
+        return cls(np.stack([each.reshape(-1) for each in both], axis=1), place.reshape(measured.shape), len(different))
+
+    def of(self, jobs: IntArray) -> _Factors:
+        return _Factors(self.table, self.place[jobs], self.width)
+
+    def at(self, counts: IntArray) -> FloatArray:
+        """(..., n, m, 2) beside each measured count of each job, for `counts` (..., n)."""
+        return np.take(self.table, self.place + ((counts - 1) * self.width)[..., None], axis=0)
 
 
 def _coefficients(model: SpeedModel | None) -> list[float]:

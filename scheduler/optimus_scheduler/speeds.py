@@ -50,7 +50,7 @@ class Speeds:
         self.ladders: dict[Hashable, Any] = {}
         """What a policy derived from these speeds; lives as long as they do."""
         self.latest: tuple[object, object, Any] | None = None
-        """What the last one of them was derived for, and it itself."""
+        """The specification and capacity that the last one of them was derived for, and it itself."""
         self._known: dict[tuple[int, int], float] = {}
 
     def at(self, allocation: Allocation) -> float:
@@ -73,11 +73,6 @@ class Speeds:
     def with_batch(self, workers: int, batch: int) -> float:
         """Steps per second with that batch, which may not be the best."""
         return self.model.at(workers, batch) if isinstance(self.model, Goodput) else 0.0
-
-    def latest_ladder(self, spec: object, capacity: object) -> Any:
-        """The last ladder, if it is for the very same specification and capacity; else None."""
-        latest = self.latest
-        return latest[2] if latest is not None and latest[0] is spec and latest[1] is capacity else None
 
     def remember(self, key: Hashable, ladder: object) -> None:
         """Keep a ladder; of a few kinds only, as the cluster's capacity, which is part of the key, may change."""

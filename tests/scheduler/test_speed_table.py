@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimus_models.speed_model import SpeedModel
 from optimus_models.speed_terms import Mode
-from optimus_scheduler.speed_table import SpeedTable
+from optimus_scheduler.speed_table import FURTHER, SpeedTable
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Allocation
 
@@ -35,21 +35,25 @@ models = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(models, min_size=1, max_size=4),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(0, 40)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=12),
 )
 def test_a_table_predicts_what_each_job_predicts(fitted: list[SpeedModel], asked: list[tuple[int, int, int]]) -> None:
-    speeds = [Speeds(model) for model in fitted]
-    asked = [(job % len(speeds), workers, servers) for job, workers, servers in asked]
-    jobs, workers, servers = (np.array(column, dtype=np.int64) for column in np.array(asked).reshape(-1, 3).T)
-    expected = [speeds[job].at(Allocation(w, p)) for job, w, p in asked]
-    most = np.full((len(speeds), 2), 40)
-    assert SpeedTable(speeds, most).at(jobs, workers, servers) == pytest.approx(expected, rel=1e-9)
+    every = [Speeds(model) for model in fitted]
+    jobs, workers, servers = (np.array(column, dtype=np.int64) for column in zip(*asked, strict=True))
+    jobs %= len(every)
+    table = SpeedTable(every, np.full((len(every), 2), 40)).of(jobs)
+    speeds = [every[job] for job in jobs]
+    expected = [each.at(Allocation(w, p)) for each, (_, w, p) in zip(speeds, asked, strict=True)]
+    assert table.at(workers, servers) == pytest.approx(expected, rel=1e-9)
+    for step, found in zip(FURTHER, table.one_further(workers, servers), strict=True):
+        sizes = [Allocation(min(w + step[0], 40), min(max(p, 1) + step[1], 40)) for _, w, p in asked]
+        assert found == pytest.approx([each.at(size) for each, size in zip(speeds, sizes, strict=True)], rel=1e-9)
 
 
 def test_jobs_of_all_kinds_share_a_table() -> None:
     kinds: tuple[Mode, ...] = ("sync", "async", "sync")
     speeds = [Speeds(SpeedModel.fit([1, 2], [1, 2], [1.0, 1.5], mode=mode)) for mode in kinds]
-    jobs, ones = np.arange(3), np.ones(3, dtype=np.int64)
-    assert SpeedTable(speeds, np.ones((3, 2), dtype=np.int64)).at(jobs, ones, ones) == pytest.approx(
+    ones = np.ones(3, dtype=np.int64)
+    assert SpeedTable(speeds, np.ones((3, 2), dtype=np.int64)).at(ones, ones) == pytest.approx(
         [each.at(Allocation(1, 1)) for each in speeds]
     )

@@ -11,14 +11,14 @@ import numpy as np
 from optimus_models.scaling_curve import ScalingCurve, predict_many
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray
-from optimus_scheduler.speed_table import SpeedTable
+from optimus_scheduler.speed_table import FURTHER, SpeedTable
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
 
-_STEPS = np.array([(1, 0), (0, 1), (1, 1)])
-"""One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
 _TOGETHER = 1000
 """Jobs that climb at once: more of them leave the processor's cache."""
+_CROWDED = 0.75
+"""Part of them that is still climbing when the others are left behind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,11 @@ class Ladders:
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
         # Remembered with the speeds, which live as long as nothing new is measured: most ladders are those of the
         # round before.
-        self.each = [one.speeds.latest_ladder(one.job.spec, capacity) for one in outlooks]
+        latest = [(one.speeds.latest, one.job.spec) for one in outlooks]
+        self.each = [
+            known[2] if known is not None and known[0] is spec and known[1] is capacity else None
+            for known, spec in latest
+        ]
         unknown = [j for j, ladder in enumerate(self.each) if ladder is None]
         keys = dict(zip(unknown, self._keys(outlooks, unknown), strict=True)) if unknown else {}
         missing: dict[tuple[int, object], list[int]] = {}
@@ -149,22 +153,18 @@ def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares
 def _climb_at_once(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     jobs = Contenders(outlooks)
     least, most = jobs.pairs("least_"), jobs.pairs("most_")
-    table = SpeedTable([one.speeds for one in outlooks], most)
-    climbers = _Climbers(table, most, np.outer(_STEPS[:, 0], worker_shares) + np.outer(_STEPS[:, 1], server_shares))
+    rungs = _climbed(SpeedTable([one.speeds for one in outlooks], most), least, most, worker_shares, server_shares)
     everybody = np.arange(len(outlooks))
-    at = _Rung(everybody, least[:, 0], least[:, 1], table.at(everybody, least[:, 0], least[:, 1]))
     nothing = np.zeros_like(everybody)
-    rungs = [_Rung(everybody, nothing, nothing, np.zeros(len(outlooks))), at]
-    while len((at := climbers.next(at)).job):
-        rungs.append(at)
-    job, workers, servers, speeds = (np.concatenate(column) for column in zip(*rungs, strict=True))
+    bottom = _Rungs(everybody, nothing, nothing, np.zeros(len(outlooks)))
+    job, workers, servers, speeds = (np.concatenate(column) for column in zip(bottom, *rungs, strict=True))
     order = np.argsort(job, kind="stable")
     job, workers, servers, speeds = job[order], workers[order], servers[order], speeds[order]
     return _cut(job, workers, servers, speeds, workers * worker_shares[job] + servers * server_shares[job])
 
 
-class _Rung(NamedTuple):
-    """Where some jobs are; arrays of one length."""
+class _Rungs(NamedTuple):
+    """Sizes that jobs pass through; arrays of one length."""
 
     job: IntArray
     workers: IntArray
@@ -172,25 +172,29 @@ class _Rung(NamedTuple):
     speeds: FloatArray
 
 
-class _Climbers:
-    """Takes jobs from one rung to the next."""
-
-    def __init__(self, table: SpeedTable, most: IntArray, costs: FloatArray) -> None:
-        """`most` (n, 2) workers and servers; `costs` (steps, n) shares of each step."""
-        self._table, self._most, self._costs = table, most.T, costs
-
-    def next(self, rung: _Rung) -> _Rung:
-        """One rung further up, those that are at their maximum left out."""
-        most_workers, most_servers = self._most[:, rung.job]
-        more_workers, more_servers = rung.workers < most_workers, rung.servers < most_servers
-        stays = np.flatnonzero(more_workers | more_servers)
-        job = rung.job[stays]
-        # (steps, n); what is not allowed is looked up at the maximum, and not chosen.
-        allowed = np.stack([more_workers, more_servers, more_workers & more_servers])[:, stays]
-        workers = np.minimum(rung.workers[stays] + _STEPS[:, :1], most_workers[stays])
-        servers = np.minimum(rung.servers[stays] + _STEPS[:, 1:], most_servers[stays])
-        reached = self._table.at(np.tile(job, len(_STEPS)), workers.reshape(-1), servers.reshape(-1))
-        reached = reached.reshape(workers.shape)
-        gain = np.where(allowed, (reached - rung.speeds[stays]) / self._costs[:, job], -np.inf)
-        best = gain.argmax(axis=0), np.arange(len(job))  # of equal gains the first step
-        return _Rung(job, workers[best], servers[best], reached[best])
+def _climbed(
+    table: SpeedTable, least: IntArray, most: IntArray, worker_shares: FloatArray, server_shares: FloatArray
+) -> list[_Rungs]:
+    """From `least` (n, 2) workers and servers to `most`, all jobs together, one rung after the other."""
+    job = np.arange(len(least))
+    (workers, servers), most = least.T, most.T
+    costs = np.stack([more_w * worker_shares + more_p * server_shares for more_w, more_p in FURTHER])
+    speeds = table.at(workers, servers)
+    rungs = [_Rungs(job, workers, servers, speeds)]
+    while True:
+        more_workers, more_servers = workers < most[0], servers < most[1]
+        goes_on = more_workers | more_servers
+        here = np.flatnonzero(goes_on)
+        if not len(here):
+            return rungs
+        if len(here) <= _CROWDED * len(job):  # who is at the top is left behind, but not each by himself
+            job, workers, servers, speeds = job[here], workers[here], servers[here], speeds[here]
+            more_workers, more_servers, goes_on = more_workers[here], more_servers[here], goes_on[here]
+            most, costs, table = most[:, here], costs[:, here], table.of(here)
+        reached = table.one_further(workers, servers)
+        gain = (reached - speeds) / costs
+        gain[0][~more_workers] = gain[1][~more_servers] = gain[2][~(more_workers & more_servers)] = -np.inf
+        step = gain.argmax(axis=0)  # of equal gains the first step; at the top, none is one
+        workers, servers = np.minimum(workers + (step != 1), most[0]), np.minimum(servers + (step != 0), most[1])
+        speeds = np.where(goes_on, reached[step, np.arange(len(job))], speeds)
+        rungs.append(_Rungs(*(column[goes_on] for column in (job, workers, servers, speeds))))
