@@ -55,7 +55,8 @@ class Ladders:
             if self.each[j] is None:
                 missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
         rows = [same[0] for same in missing.values()]
-        built = _build([outlooks[j] for j in rows], self.worker_shares[rows], self.server_shares[rows])
+        wanted = _Wanted([outlooks[j] for j in rows], outlooks.pairs("least_")[rows], outlooks.pairs("most_")[rows])
+        built = _build(wanted, self.worker_shares[rows], self.server_shares[rows])
         for same, ladder in zip(missing.values(), built, strict=True):
             outlooks[same[0]].speeds.remember(keys[same[0]], ladder)
             for j in same:
@@ -76,39 +77,39 @@ def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArr
     return shares[worker], shares[server]
 
 
-def _build(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+class _Wanted(NamedTuple):
+    """Jobs whose ladders are not known."""
+
+    jobs: Sequence[Outlook]
+    least: IntArray
+    """(n, 2) workers and servers."""
+    most: IntArray
+
+    def of(self, rows: IntArray) -> _Wanted:
+        return _Wanted([self.jobs[j] for j in rows.tolist()], self.least[rows], self.most[rows])
+
+
+def _build(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     """A job of which only one role can grow has no choice of steps; the others climb together."""
-    straight = np.array([_is_straight(one) for one in outlooks], dtype=bool)
+    straight = (wanted.least == wanted.most).any(axis=1)
     built: dict[int, Ladder] = {}
     for rows, build in ((np.flatnonzero(straight), _straight), (np.flatnonzero(~straight), _climb)):
         if len(rows):
-            ladders = build([outlooks[j] for j in rows.tolist()], worker_shares[rows], server_shares[rows])
+            ladders = build(wanted.of(rows), worker_shares[rows], server_shares[rows])
             built.update(zip(rows.tolist(), ladders, strict=True))
-    return [built[j] for j in range(len(outlooks))]
+    return [built[j] for j in range(len(wanted.jobs))]
 
 
-def _is_straight(outlook: Outlook) -> bool:
-    worker, server = outlook.job.spec.worker, outlook.job.spec.server
-    return server.minimum == server.maximum or worker.minimum == worker.maximum
-
-
-def _straight(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+def _straight(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     """All sizes from minimum to maximum."""
-    sizes = [_straight_sizes(one) for one in outlooks]
-    workers, servers = (np.concatenate(column) for column in zip(*sizes, strict=True))
-    job = np.repeat(np.arange(len(outlooks)), [len(each[0]) for each in sizes])
+    steps = (wanted.most - wanted.least).max(axis=1) + 2  # with nothing, and the minimum
+    job = np.repeat(np.arange(len(steps)), steps)
+    rung = np.arange(len(job)) - (np.cumsum(steps) - steps)[job]
+    sizes = np.minimum(wanted.least[job] + (rung - 1)[:, None], wanted.most[job])
+    sizes[rung == 0] = 0
+    workers, servers = sizes.T.copy()
     costs = workers * worker_shares[job] + servers * server_shares[job]
-    return _cut(job, workers, servers, _many_speeds(outlooks, job, workers, servers), costs)
-
-
-def _straight_sizes(outlook: Outlook) -> tuple[IntArray, IntArray]:
-    least, most = outlook.minimum, outlook.maximum
-    count = max(most.workers - least.workers, most.servers - least.servers)
-    steps = np.arange(-1, count + 1)
-    workers = least.workers + np.minimum(steps, most.workers - least.workers)
-    servers = least.servers + np.minimum(steps, most.servers - least.servers)
-    workers[0] = servers[0] = 0
-    return workers, servers
+    return _cut(job, workers, servers, _many_speeds(wanted.jobs, job, workers, servers), costs)
 
 
 def _many_speeds(outlooks: Sequence[Outlook], job: IntArray, workers: IntArray, servers: IntArray) -> FloatArray:
@@ -142,21 +143,24 @@ def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray
     ]
 
 
-def _climb(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
     """Each job climbs by the step that gains most speed per share, up to its maximum; many jobs at once."""
-    groups = [slice(first, first + _TOGETHER) for first in range(0, len(outlooks), _TOGETHER)]
+    groups = [
+        np.arange(first, min(first + _TOGETHER, len(wanted.jobs))) for first in range(0, len(wanted.jobs), _TOGETHER)
+    ]
     return [
-        each for group in groups for each in _climb_at_once(outlooks[group], worker_shares[group], server_shares[group])
+        each
+        for group in groups
+        for each in _climb_at_once(wanted.of(group), worker_shares[group], server_shares[group])
     ]
 
 
-def _climb_at_once(outlooks: Sequence[Outlook], worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
-    jobs = Contenders(outlooks)
-    least, most = jobs.pairs("least_"), jobs.pairs("most_")
-    rungs = _climbed(SpeedTable([one.speeds for one in outlooks], most), least, most, worker_shares, server_shares)
-    everybody = np.arange(len(outlooks))
+def _climb_at_once(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    jobs, least, most = wanted
+    rungs = _climbed(SpeedTable([one.speeds for one in jobs], most), least, most, worker_shares, server_shares)
+    everybody = np.arange(len(jobs))
     nothing = np.zeros_like(everybody)
-    bottom = _Rungs(everybody, nothing, nothing, np.zeros(len(outlooks)))
+    bottom = _Rungs(everybody, nothing, nothing, np.zeros(len(jobs)))
     job, workers, servers, speeds = (np.concatenate(column) for column in zip(bottom, *rungs, strict=True))
     order = np.argsort(job, kind="stable")
     job, workers, servers, speeds = job[order], workers[order], servers[order], speeds[order]
