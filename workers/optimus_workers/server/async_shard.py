@@ -19,6 +19,8 @@ from optimus_workers.wire.messages import Assume
 class AsyncShard(Shard):
     """One version, and the pushes of some workers; others wait until there is room again."""
 
+    is_async = True
+
     def __init__(self, assume: Assume, state: RangeState | None) -> None:
         super().__init__(assume, state)
         self._applying = threading.Lock()

@@ -58,6 +58,7 @@ class ClippingShard(SyncShard):
             yield from super()._processed(run)
             return
         with self._changed:
+            self._n_working -= 1
             self._release(run)
             self._summed.update(run)
             self._n_finished = len(self._summed)
@@ -82,5 +83,4 @@ class ClippingShard(SyncShard):
             gradient = self._scratch_floats(block[1] - block[0]).copy_(self._other.part(*block)[0])
             if coefficient != 1.0:
                 gradient.mul_(coefficient)
-            self._copy_current(block)
-            self._update(block, self._learning_rate, gradient, self._other)
+            self._write(block, self._learning_rate, gradient, self._current, self._other)

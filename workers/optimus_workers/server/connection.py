@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from optimus_workers.server.sending import Sending
+from optimus_workers.server.sending import Buffers, Sending
 from optimus_workers.wire import secret
 from optimus_workers.wire.compression import decode
 from optimus_workers.wire.data import (
@@ -57,6 +57,9 @@ class Service(Protocol):
     def place(self, connection: DataConnection, header: Header) -> Tensor:
         """Where a frame's numbers go; may wait. Raises `WireError` for one that must not come now."""
 
+    def room(self, connection: DataConnection, header: Header) -> memoryview:
+        """The same place as bytes."""
+
     def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         """A whole frame is there (its numbers in their place). Raises `WireError` for one that must not come."""
 
@@ -86,6 +89,10 @@ class DataConnection:
     def send(self, header: Header, payload: memoryview | bytes = b"") -> None:
         """Send a frame, from any thread; its payload must stay as it is until it has been sent."""
         self._sending.send(header, payload)
+
+    def send_buffers(self, buffers: Buffers) -> None:
+        """The same with what `frame_buffers` made of a frame."""
+        self._sending.send_buffers(buffers)
 
     def abort(self) -> None:
         with suppress(OSError):
@@ -164,10 +171,10 @@ class DataConnection:
     def _receive_numbers(self, header: Header) -> None:
         if header.codec is Codec.SHARED:
             return
-        place = self._service.place(self, header)
         if header.codec is Codec.FLOAT32:
-            receive_into(self._socket, as_bytes(place))
+            receive_into(self._socket, self._service.room(self, header))
             return
+        place = self._service.place(self, header)
         payload = self._scratch(header.length)
         receive_into(self._socket, payload)
         decode(header.codec, payload, place)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
+from itertools import chain
 from queue import Empty, SimpleQueue
 
 from optimus_workers.wire.data import send_buffers, unsent
@@ -22,6 +23,12 @@ SMALL_BYTES = 4096
 copying where they should receive, and steps took longer."""
 
 Buffers = list[memoryview]
+
+
+def frame_buffers(header: Header, payload: memoryview | bytes = b"") -> Buffers:
+    """What is sent of a frame."""
+    head = memoryview(header.encode())
+    return [head, memoryview(payload)] if payload else [head]
 
 
 class Sending:
@@ -43,11 +50,12 @@ class Sending:
 
     def send(self, header: Header, payload: memoryview | bytes = b"") -> None:
         """Send a frame, after those before; its payload must stay as it is until it has been sent."""
-        buffers = [memoryview(header.encode())]
-        if payload:
-            buffers.append(memoryview(payload))
+        self.send_buffers(frame_buffers(header, payload))
+
+    def send_buffers(self, buffers: Buffers) -> None:
+        """The same with `frame_buffers`, which several connections may be given."""
         with self._ordering:
-            if not self._n_queued and len(payload) <= SMALL_BYTES:
+            if not self._n_queued and len(buffers[-1]) <= SMALL_BYTES:
                 buffers = self._send_now(buffers)
             if buffers:
                 self._n_queued += 1
@@ -72,7 +80,7 @@ class Sending:
         self._sent(1)
         try:
             while frames := self._next_frames():
-                send_buffers(self._socket, [buffer for buffers in frames for buffer in buffers])
+                send_buffers(self._socket, list(chain.from_iterable(frames)))
                 self._sent(len(frames))
         except OSError:
             self._abort()

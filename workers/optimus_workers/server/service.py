@@ -10,9 +10,9 @@ from torch import Tensor
 
 from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import Range, chunks
-from optimus_workers.server.async_shard import AsyncShard
 from optimus_workers.server.connection import DataConnection
 from optimus_workers.server.fetching import FETCH_RANGE, find_state
+from optimus_workers.server.sending import frame_buffers
 from optimus_workers.server.shard import Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
 from optimus_workers.wire.data import NO_RANK, as_bytes
@@ -105,6 +105,9 @@ class ShardService:
     def place(self, connection: DataConnection, header: Header) -> Tensor:
         return self._served(connection).place(header)
 
+    def room(self, connection: DataConnection, header: Header) -> memoryview:
+        return self._served(connection).room(header)
+
     def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         match header.type:
             case FrameType.PUSH:
@@ -134,7 +137,7 @@ class ShardService:
 
     def _send_ready(self, connection: DataConnection, shard: Shard, header: Header, ready: Iterable[Ready]) -> None:
         """Send what comes of a frame while it comes."""
-        is_async = isinstance(shard, AsyncShard)
+        is_async = shard.is_async
         worked = False
         for part in ready:
             worked = True
@@ -185,14 +188,15 @@ class ShardService:
             return
         for chunk in shard.chunks_of(part):
             payload: memoryview | bytes = shard.payload(chunk)
-            if isinstance(shard, AsyncShard):
+            if shard.is_async:
                 payload = bytes(payload)  # the next push is applied in place, maybe before this has left
             header = Header(
                 FrameType.PARAMETERS, epoch=shard.epoch, offset=chunk[0], length=len(payload), version=version
             )
+            buffers = frame_buffers(header, payload)
             for receiver in receivers:
                 if not receiver.maps_parameters:
-                    receiver.send(header, payload)
+                    receiver.send_buffers(buffers)
 
     def _fetch_received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         first, end = FETCH_RANGE.unpack(payload)

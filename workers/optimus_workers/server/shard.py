@@ -11,14 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from optimus_workers.ranges import Range, chunks
 from optimus_workers.server.state import RangeState
-from optimus_workers.server.update import apply_update, n_state_sections, pieces
+from optimus_workers.server.update import Piece, apply_update, n_state_sections, pieces, write_update
 from optimus_workers.wire.compression import check_length
+from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FLOAT_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.messages import Assume
@@ -43,6 +45,9 @@ Ready = Range | Norms
 class Shard(ABC):
     """The chunk table, initial parameters, pulls, and the memory of workers on this machine."""
 
+    is_async: ClassVar[bool] = False
+    """Each push is an update of its own, in place."""
+
     def __init__(self, assume: Assume, state: RangeState | None) -> None:
         """`state`: the range at `assume.version`; None: worker 0 brings the parameters."""
         self.epoch = assume.epoch
@@ -56,6 +61,7 @@ class Shard(ABC):
         n_sections = 1 + n_state_sections(self._profile.update)
         self._current = state or RangeState.zeros(assume.version, self.first, self.end, n_sections)
         self._initial_missing = set[int]() if state else set(range(len(self.chunks)))
+        self._pieces: dict[Range, list[Piece]] = {}
         self._shared: dict[int, Tensor] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -120,6 +126,10 @@ class Shard(ABC):
             raise WireError("buffers are not compressed")
         return self._staging(header, index)
 
+    def room(self, header: Header) -> memoryview:
+        """What `place` gives, as bytes."""
+        return as_bytes(self.place(header))
+
     def initial_received(self, header: Header) -> bool:
         """A chunk of the initial parameters is in place; whether that was the last one."""
         self._initial_missing.discard(self._index[header.offset])
@@ -179,11 +189,26 @@ class Shard(ABC):
         if part[0] >= self.parameter_floats:
             target.part(*part)[0].copy_(summed)  # buffers: the mean that the workers computed, no optimizer
             return
-        for piece in pieces(self._profile.update, part):
+        for piece in self._pieces_of(part):
             parameters, *state = target.part(piece.first, piece.end)
-            gradient = summed[piece.first - part[0] : piece.end - part[0]]
             rate = learning_rate * piece.learning_rate_scale
-            apply_update(piece.rule, rate, self.version, parameters, gradient, state)
+            apply_update(piece.rule, rate, self.version, parameters, _of_piece(summed, part, piece), state)
+
+    def _write(self, part: Range, learning_rate: float, summed: Tensor, source: RangeState, target: RangeState) -> None:
+        """The same, applied to what `source` holds, written into `target`."""
+        if part[0] >= self.parameter_floats:
+            target.part(*part)[0].copy_(summed)
+            return
+        for piece in self._pieces_of(part):
+            old, new = source.part(piece.first, piece.end), target.part(piece.first, piece.end)
+            rate = learning_rate * piece.learning_rate_scale
+            write_update(piece.rule, rate, self.version, old, _of_piece(summed, part, piece), new)
+
+    def _pieces_of(self, part: Range) -> list[Piece]:
+        found = self._pieces.get(part)
+        if found is None:
+            found = self._pieces[part] = list(pieces(self._profile.update, part))
+        return found
 
     def _new_staging(self, n_rows: int, n_columns: int) -> Tensor:
         """Memory for pushes; untouched, it costs nothing."""
@@ -192,3 +217,10 @@ class Shard(ABC):
     @property
     def _chunk_floats(self) -> int:
         return min(CHUNK_FLOATS, self.end - self.first)
+
+
+def _of_piece(summed: Tensor, part: Range, piece: Piece) -> Tensor:
+    """What of a part's sum is the piece's: nearly always all of it."""
+    if (piece.first, piece.end) == part:
+        return summed
+    return summed[piece.first - part[0] : piece.end - part[0]]

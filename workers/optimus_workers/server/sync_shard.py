@@ -19,6 +19,7 @@ from optimus_workers.norms import block_squares
 from optimus_workers.ranges import Range, block_floats
 from optimus_workers.server.shard import STAGED_SHARES, Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
+from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES, Codec, Header
 from optimus_workers.wire.memory import HUGE_PAGE_BYTES, private_floats
@@ -50,6 +51,7 @@ class SyncShard(Shard):
         self._window = min(len(self.chunks), max(MIN_WINDOW, int(shares * len(self.chunks))))
         self._staged: dict[tuple[int, int], Tensor] = {}  # (rank, index) → a pushed chunk
         self._unused: list[Tensor] = []  # the last one used comes first: it is still in the processor's cache
+        self._bytes: dict[int, memoryview] = {}  # id of a chunk's memory, which is kept for good → the same as bytes
         self._scratch = threading.local()
         self._block_floats = block_floats(self.total_floats)
         n_floats = max(0, min(self.end, self.parameter_floats) - self.first)
@@ -107,8 +109,14 @@ class SyncShard(Shard):
     def _unused_chunk(self) -> Tensor:
         """Memory for a pushed chunk."""
         if not self._unused:
-            self._unused.extend(torch.split(private_floats(SLAB_CHUNKS * self._chunk_floats), self._chunk_floats))
+            slab = torch.split(private_floats(SLAB_CHUNKS * self._chunk_floats), self._chunk_floats)
+            self._bytes.update((id(chunk), as_bytes(chunk)) for chunk in slab)
+            self._unused.extend(slab)
         return self._unused.pop()
+
+    def room(self, header: Header) -> memoryview:
+        place = self.place(header)
+        return self._bytes.get(id(place)) or as_bytes(place)
 
     def _check_due(self, header: Header, index: int) -> None:
         if header.step != self.version or header.source not in self._missing[index]:
@@ -143,14 +151,16 @@ class SyncShard(Shard):
 
     def _work(self) -> Iterator[Ready]:
         """Process chunks as long as there are complete ones."""
-        while run := self._take():
+        # Looked at without the lock: whoever completes a chunk comes here after it.
+        while self._complete and (run := self._take()):
             try:
                 for index in run:
                     self._process(index)
-            finally:
+            except BaseException:
                 with self._changed:
                     self._n_working -= 1
                     self._changed.notify_all()
+                raise
             yield from self._processed(run)
 
     def _take(self) -> list[int]:
@@ -170,6 +180,7 @@ class SyncShard(Shard):
     def _processed(self, run: list[int]) -> Iterator[Ready]:
         """Chunks in a row have their next version: it can be sent."""
         with self._changed:
+            self._n_working -= 1
             tells = self._tells_squares
             self._done.update(run)
             self._release(run)
@@ -199,12 +210,10 @@ class SyncShard(Shard):
     def _process(self, index: int) -> None:
         """Write the chunk's next version into the other state."""
         for block in self._blocks(index):
-            if block[0] < self.parameter_floats:
-                self._copy_current(block)
             summed = self._summed_pushes(index, block)
             if self._tells_squares and block[0] < self.parameter_floats:
                 self._measure(block[0], summed)
-            self._update(block, self._learning_rate, summed, self._other)
+            self._write(block, self._learning_rate, summed, self._current, self._other)
 
     def _measure(self, first: int, gradient: Tensor) -> None:
         """Keep the sums of squares of a part that begins at a block's boundary."""
@@ -216,10 +225,6 @@ class SyncShard(Shard):
         start, end = self.chunks[index]
         for first in range(start, end, BLOCK_FLOATS):
             yield first, min(first + BLOCK_FLOATS, end)
-
-    def _copy_current(self, block: Range) -> None:
-        for old, new in zip(self._current.part(*block), self._other.part(*block), strict=True):
-            new.copy_(old)
 
     def _summed_pushes(self, index: int, block: Range) -> Tensor:
         """Of a part of one chunk."""

@@ -43,6 +43,21 @@ def pieces(rule: UpdateRule, part: Range) -> Iterator[Piece]:
             yield Piece(start, stop, replace(rule, weight_decay=group.weight_decay), group.learning_rate_scale)
 
 
+def write_update(
+    rule: UpdateRule, learning_rate: float, n_updates: int, old: list[Tensor], gradient: Tensor, new: list[Tensor]
+) -> None:
+    """What `apply_update` would make of `old` (parameters and state), written into `new`; all of shape (n,)."""
+    if rule.kind == "sgd" and rule.momentum > 0 and not rule.nesterov and not rule.weight_decay:
+        # The same roundings as torch's fused kernel has, without copies of what is written anew all over.
+        torch.mul(old[1], rule.momentum, out=new[1])
+        new[1].add_(gradient)
+        torch.sub(old[0], new[1], alpha=learning_rate, out=new[0])
+        return
+    for source, target in zip(old, new, strict=True):
+        target.copy_(source)
+    apply_update(rule, learning_rate, n_updates, new[0], gradient, new[1:])
+
+
 def apply_update(
     rule: UpdateRule, learning_rate: float, n_updates: int, parameters: Tensor, gradient: Tensor, state: list[Tensor]
 ) -> None:

@@ -110,19 +110,28 @@ def receive_into(connection: socket.socket, view: memoryview) -> None:
     """Fill the whole view. Raises `ConnectionOver` at the end."""
     # Without a timeout, the system waits for all of it: one call instead of one for each piece that arrives.
     flags = socket.MSG_WAITALL if connection.gettimeout() is None else 0
-    while view:
+    n_missing = len(view)
+    while n_missing:
         n_bytes = connection.recv_into(view, 0, flags)
         if not n_bytes:
             raise ConnectionOver("the other end hung up")
-        view = view[n_bytes:]
+        n_missing -= n_bytes
+        if n_missing:
+            view = view[n_bytes:]
 
 
-def send_buffers(connection: socket.socket, buffers: Sequence[memoryview | bytes]) -> None:
-    """Send all of them, in as few calls as there are without copying them together. Raises `OSError`."""
-    pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
-    while pending:
-        n_bytes = connection.sendmsg(pending)
-        pending = unsent(pending, n_bytes)
+def send_buffers(connection: socket.socket, buffers: Sequence[memoryview | bytes]) -> int:
+    """Send all of them, in as few calls as there are without copying them together; their length in bytes.
+
+    Raises `OSError`.
+    """
+    total = sum(map(len, buffers))
+    n_bytes = connection.sendmsg(buffers)
+    if n_bytes < total:  # hardly ever: the socket blocks
+        pending = [memoryview(buffer) for buffer in buffers]
+        while pending := unsent(pending, n_bytes):
+            n_bytes = connection.sendmsg(pending)
+    return total
 
 
 def unsent(buffers: list[memoryview], n_bytes: int) -> list[memoryview]:

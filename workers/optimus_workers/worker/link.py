@@ -212,8 +212,7 @@ class Link:
         return self._sent_bytes
 
     def _send_buffers(self, buffers: Sequence[memoryview | bytes]) -> None:
-        send_buffers(self.connection, buffers)
-        self.n_sent += sum(map(len, buffers))
+        self.n_sent += send_buffers(self.connection, buffers)
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +225,7 @@ class Link:
                 continue
             self.first_byte_at = self.first_byte_at or time.perf_counter()
             covered = self._covered(header)
-            first, end = header.offset, max(self._ends[start] for start in covered)
+            first, end = header.offset, header.offset + header.length // FLOAT_BYTES
             self._writable.wait()
             if header.codec is Codec.SHARED:
                 source = self._parameters[header.section]
@@ -253,11 +252,13 @@ class Link:
     def _covered(self, header: Header) -> set[int]:
         """The chunks that a frame is about: one, or several in a row if they lie in shared memory."""
         first, end = header.offset, header.offset + header.length // FLOAT_BYTES
-        is_shared = header.codec is Codec.SHARED
-        covered = {start for start in self._due if first <= start < end} if is_shared else self._due & {first}
-        legal = first in covered and max(self._ends[start] for start in covered) == end
-        if is_shared:
+        if header.codec is Codec.SHARED:
+            covered = {start for start in self._due if first <= start < end}
+            legal = first in covered and max(self._ends[start] for start in covered) == end
             legal = legal and header.section < len(self._parameters)
+        else:
+            covered = {first}
+            legal = first in self._due and self._ends[first] == end
         if header.type is not FrameType.PARAMETERS or header.epoch != self._header.epoch or not legal:
             raise WireError(f"a {header.type.name} of epoch {header.epoch} at {header.offset} was not due")
         return covered
