@@ -76,6 +76,7 @@ MANY = 1_000_000
 """More tasks than this no node holds, were they to need nothing at all."""
 
 
+@lru_cache(maxsize=2**15)  # nodes have few different rooms
 def holds(room: Vector, need: Vector) -> int:
     """How many tasks fit in there; none if it is overdrawn."""
     if min(room) < 0:

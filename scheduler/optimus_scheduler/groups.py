@@ -14,6 +14,8 @@ from optimus_scheduler.amounts import MANY, Vector
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+Rows = Sequence[IntArray] | IntArray
+"""(width, n), in one array or one of each resource."""
 
 _GPU_WEIGHT = 4.0
 """A free GPU weighs so many times as much as as large a part of a node's cores: few tasks can use it."""
@@ -48,12 +50,12 @@ class Groups:
         self._home: list[Group | None] = [None] * len(rooms)
         self._groups: list[Group] = []
         self._by_room: dict[Vector, Group] = {}
-        self._weights = weights_of(rooms, width)
+        self._weights = weights_of(rooms)
         self._rooms: IntArray = np.zeros((width, 64), dtype=np.int64)
         self._weight: FloatArray = np.zeros(64)
         self._largest: dict[Vector, Vector | None] = {}
         for node in open_nodes:
-            group = self._group(rooms[node])
+            group = self._by_room.get(rooms[node]) or self._new(rooms[node])
             group.members.append(node)  # rising numbers are a heap
             group.count += 1
             self._home[node] = group
@@ -66,25 +68,20 @@ class Groups:
         assert home is not None, "only open nodes are in groups"
         if grows:
             self._largest.clear()
-        self._leave(node, home)
-        group = self._group(room)
+        home.count -= 1
+        if not home.count:
+            self._drop(home)
+        elif len(home.members) > 64 + 2 * home.count:
+            home.members = sorted({other for other in home.members if self._home[other] is home} - {node})
+        group = self._by_room.get(room) or self._new(room)
         heappush(group.members, node)
         group.count += 1
         self._home[node] = group
 
-    def _leave(self, node: int, group: Group) -> None:
-        group.count -= 1
-        if not group.count:
-            self._drop(group)
-        elif len(group.members) > 64 + 2 * group.count:
-            group.members = sorted({other for other in group.members if self._home[other] is group} - {node})
-
-    def _group(self, room: Vector) -> Group:
-        group = self._by_room.get(room)
-        if group is None:
-            group = self._by_room[room] = Group(room, len(self._groups))
-            self._groups.append(group)
-            self._write(group)
+    def _new(self, room: Vector) -> Group:
+        group = self._by_room[room] = Group(room, len(self._groups))
+        self._groups.append(group)
+        self._write(group)
         return group
 
     def _drop(self, group: Group) -> None:
@@ -224,25 +221,26 @@ class Groups:
         return found
 
 
-def holding(rooms: IntArray, need: Vector) -> NDArray[np.bool_]:
+def holding(rooms: Rows, need: Vector) -> NDArray[np.bool_]:
     """(n,) which of (width, n) rooms hold `need`."""
-    enough: NDArray[np.bool_] = rooms[0] >= need[0]
-    for amount, free in zip(need[1:], rooms[1:], strict=True):
-        if amount:
-            enough &= free >= amount
+    enough: NDArray[np.bool_] | None = None
+    for amount, free in zip(need, rooms, strict=True):
+        if amount or enough is None:  # who offers nothing at all is overdrawn everywhere
+            enough = free >= amount if enough is None else np.logical_and(enough, free >= amount, out=enough)
+    assert enough is not None, "there are cores at least"
     return enough
 
 
-def most(rooms: IntArray, need: Vector, count: int) -> IntArray:
+def most(rooms: Rows, need: Vector, count: int) -> IntArray:
     """(n,) how many tasks each of (width, n) rooms holds, at most `count`."""
-    held = np.full(rooms.shape[1], count, dtype=np.int64)
+    held = np.full(len(rooms[0]), count, dtype=np.int64)
     for amount, free in zip(need, rooms, strict=True):
         if amount:
             np.minimum(held, free // amount, out=held)
     return held
 
 
-def weights_of(rooms: Sequence[Vector], width: int) -> list[float]:
+def weights_of(rooms: Collection[Vector]) -> list[float]:
     """How much one unit of each resource counts when rooms are compared: a whole node's amount counts 1, GPUs more."""
-    largest = [max((room[column] for room in rooms), default=0) for column in range(width)]
+    largest = [max(amounts) for amounts in zip(*set(rooms), strict=True)]
     return [(1.0 if column < 2 else _GPU_WEIGHT) / max(amount, 1) for column, amount in enumerate(largest)]

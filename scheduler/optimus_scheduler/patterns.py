@@ -16,15 +16,16 @@ In each of them even parts are best: it is the poorest part that counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from optimus_scheduler.amounts import Vector, covers, holds, minus, times, together
 from optimus_scheduler.thresholds import Extra
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pattern:
     """Parts that each go to a node of their own, and tasks that may go anywhere without making the step slower."""
 
@@ -33,6 +34,11 @@ class Pattern:
     parts: tuple[tuple[int, int], ...]
     """(workers, servers) of each part, the largest first."""
     loose: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def different(self) -> Mapping[tuple[int, int], int]:
+        """How often each part is there, the largest first."""
+        return Counter(self.parts)
 
 
 @lru_cache(maxsize=2**16)

@@ -14,8 +14,8 @@ from optimus_scheduler.types import Node
 RACK_LABELS = ("topology.kubernetes.io/rack", "rack")
 ZONE_LABELS = ("topology.kubernetes.io/zone", "zone")
 
-_TRIED = 2
-"""Racks that a job is tried on before it may use several."""
+_REMEMBERED = 2**14
+"""Rooms of which the weight is remembered: nodes have few different ones."""
 
 
 def rack_of(node: Node) -> tuple[str, str]:
@@ -33,8 +33,11 @@ _NOWHERE = ("", "")
 class Rack:
     """The nodes of one rack, seen by a job that is to be placed."""
 
-    def __init__(self, first: int, rooms: IntArray, weight: FloatArray) -> None:
-        self._first, self._rooms, self._weight = first, rooms, weight
+    def __init__(self, nodes: slice, rooms: Sequence[IntArray], weight: FloatArray) -> None:
+        """`rooms` and `weight` of all nodes."""
+        self._first: int = nodes.start
+        self._rooms = [free[nodes] for free in rooms]
+        self._weight = weight[nodes]
 
     def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:
         """At most `count` nodes that hold `need`, the fullest first, none of `taken`."""
@@ -50,6 +53,8 @@ class Rack:
         return largest, self._fullest((held == largest).nonzero()[0], count // largest, ())
 
     def _fullest(self, columns: NDArray[np.intp], count: int, taken: Collection[int]) -> list[int]:
+        if len(columns) + len(taken) < count:
+            return []
         found: list[int] = []
         for column in columns[self._weight[columns].argsort(kind="stable")].tolist():
             if column + self._first not in taken:
@@ -68,19 +73,23 @@ class Racks:
         if not self.are_known:
             return
         self._starts.append(len(rooms))
-        self._rooms: IntArray = np.array(rooms, dtype=np.int64).T.copy()  # (width, nodes)
-        self._rooms[:, ~np.array(is_open)] = -1
         starts = self._starts[:-1]
-        self._totals: IntArray = np.add.reduceat(np.maximum(self._rooms, 0), starts, axis=1)  # (width, racks)
+        free: IntArray = np.array(rooms, dtype=np.int64).T.copy()
+        free[:, ~np.array(is_open)] = -1
+        # Arrays by resource, of nodes and of racks: single numbers are quick to set in them.
+        self._free = list(free)
+        self._totals: list[IntArray] = list(np.add.reduceat(np.maximum(free, 0), starts, axis=1))
+        self._total: list[list[int]] = np.stack(self._totals, axis=1).tolist()
         self._rack: list[int] = np.repeat(np.arange(len(starts)), np.diff(self._starts)).tolist()
-        self._weights = weights_of(rooms, len(rooms[0]))
-        self._node_weight: FloatArray = self._weigh(self._rooms)
+        self._weights = weights_of(rooms)
+        self._known_weights: dict[Vector, float] = {}
+        self._node_weight: FloatArray = self._weigh(self._free)
         self._rack_weight: FloatArray = self._weigh(self._totals)
         self._changed: dict[int, tuple[Vector, Vector]] = {}
 
-    def _weigh(self, rooms: IntArray) -> FloatArray:
-        """(n,) weights of (width, n) rooms, added up in the order of the columns as in `_weight`."""
-        total: FloatArray = self._weights[0] * rooms[0]
+    def _weigh(self, rooms: Sequence[IntArray]) -> FloatArray:
+        """(n,) weights of rooms (n,) of each resource, added up in the order of the resources as in `_weight`."""
+        total = np.asarray(self._weights[0] * rooms[0], dtype=np.float64)
         for weight, amounts in zip(self._weights[1:], rooms[1:], strict=True):
             total = total + weight * amounts
         return total
@@ -99,24 +108,34 @@ class Racks:
 
     def _refresh(self) -> None:
         """Take the changes since the last question into the arrays, all at once."""
-        totals: dict[int, list[int]] = {}
+        weights, racks = self._known_weights, set[int]()
         for node, (before, room) in self._changed.items():
-            self._rooms[:, node] = room
-            self._node_weight[node] = self._weight(room)
             rack = self._rack[node]
-            total = totals.get(rack)
-            if total is None:
-                total = totals[rack] = self._totals[:, rack].tolist()
-            for column, (old, new) in enumerate(zip(before, room, strict=True)):
+            racks.add(rack)
+            total = self._total[rack]
+            for resource, (old, new) in enumerate(zip(before, room, strict=True)):
                 if old != new:
-                    total[column] += max(new, 0) - max(old, 0)
-        for rack, total in totals.items():
-            self._totals[:, rack] = total
+                    self._free[resource][node] = new
+                    total[resource] += max(new, 0) - max(old, 0)
+            weight = weights.get(room)
+            if weight is None:
+                if len(weights) >= _REMEMBERED:
+                    weights.clear()
+                weight = weights[room] = self._weight(room)
+            self._node_weight[node] = weight
+        for rack in racks:
+            total = self._total[rack]
+            for amounts, amount in zip(self._totals, total, strict=True):
+                amounts[rack] = amount
             self._rack_weight[rack] = self._weight(total)
         self._changed.clear()
 
     def for_job(self, need: Vector, near: Collection[int]) -> Iterator[Rack]:
-        """A few racks with that much room: of those with nodes of `near`, if there are any, the fullest ones."""
+        """Racks with that much room, of those with nodes of `near`, if there are any: the fullest, then the emptiest.
+
+        The fullest keeps others free for large jobs, but what is left in it may be in pieces; who finds no place in the
+        emptiest one hardly finds one in another.
+        """
         if not self.are_known:
             return
         if self._changed:
@@ -124,11 +143,13 @@ class Racks:
         enough = holding(self._totals, need)
         if near:
             enough &= np.isin(np.arange(len(enough)), [self._rack[node] for node in near])
-        for _ in range(_TRIED):
-            racks = enough.nonzero()[0]
-            if not racks.size:
-                return
-            rack = int(racks[self._rack_weight[racks].argmin()])
-            nodes = slice(self._starts[rack], self._starts[rack + 1])
-            yield Rack(nodes.start, self._rooms[:, nodes], self._node_weight[nodes])
-            enough[rack] = False
+        fullest = int(np.where(enough, self._rack_weight, np.inf).argmin())
+        if not enough[fullest]:
+            return
+        yield self._one(fullest)
+        emptiest = int(np.where(enough, self._rack_weight, -np.inf).argmax())
+        if emptiest != fullest:
+            yield self._one(emptiest)
+
+    def _one(self, rack: int) -> Rack:
+        return Rack(slice(self._starts[rack], self._starts[rack + 1]), self._free, self._node_weight)

@@ -55,8 +55,8 @@ class SpeedTable:
         """(n,) steps per second of each job with so many workers, at least 1, and servers."""
         servers = np.maximum(servers, 1)
         by_workers, by_servers = self._by_workers.at(workers), self._by_servers.at(servers)
-        residual = np.einsum("nmf,nmf,nm->n", by_workers, by_servers, self._weights)
-        return self._speeds_from(residual[None], workers[None], servers[None])[0]
+        residual: FloatArray = np.einsum("nmf,nmf,nm->n", by_workers, by_servers, self._weights)
+        return self._speeds_from(residual[None], workers[None], servers[None]).reshape(-1)
 
     def one_further(self, workers: IntArray, servers: IntArray) -> FloatArray:
         """(3, n) with one more worker, one more server, and one more of both; never more than the most of each."""

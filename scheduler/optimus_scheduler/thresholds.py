@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from optimus_scheduler.amounts import Vector, covers, holds, minus, times, together
 
@@ -17,8 +18,7 @@ Added = dict[int, tuple[int, int]]
 """Node → (workers, servers) to be added there; nodes that get nothing are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(NamedTuple):
     """A node as one job sees it: room for more tasks, and the tasks of the job that stay there."""
 
     node: int
@@ -31,8 +31,7 @@ class Space:
         return self.workers + self.servers > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(NamedTuple):
     """Tasks to be placed: how many workers and servers, and what one of each needs."""
 
     workers: int
@@ -184,8 +183,8 @@ class _Attempt:
     def _as_host(self, site: _Site, role: int, partner: int) -> tuple[bool, int]:
         """Sorts nodes: those that need no further partners, then those with most room beside them."""
         missing = max(self._least[partner] - site.has[partner], 0)
-        beside = holds(minus(site.room, times(self._needs[partner], missing)), self._needs[role])
-        return missing > 0, -beside
+        room = minus(site.room, times(self._needs[partner], missing)) if missing else site.room
+        return missing > 0, -holds(room, self._needs[role])
 
     # --- no conditions -------------------------------------------------------------------------------------------
 

@@ -125,8 +125,7 @@ def _views(rooms: Rooms, need: Vector, near: Collection[int]) -> Iterator[View]:
 def _realise(view: View, pattern: Pattern, extra: Extra) -> Added | None:
     """Each part on the fullest node that holds it, what is loose on as few further nodes as will do."""
     added: Added = {}
-    for part in dict.fromkeys(pattern.parts):
-        count = pattern.parts.count(part)
+    for part, count in pattern.different.items():
         nodes = view.tightest(together(extra.worker, part[0], extra.server, part[1]), count, added)
         if len(nodes) < count:
             return None
@@ -184,13 +183,20 @@ def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | No
         spaces = [
             Space(node, rooms.open_room(node), *present.get(node, (0, 0))) for node in dict.fromkeys((*present, *nodes))
         ]
-        added = spread_over(spaces, extra, least)
+        hold_all = _hold_together(spaces, extra)
+        added = spread_over(spaces, extra, least) if hold_all else None
         if added is not None:
             is_best = round(_cost_with(spaces, added) * servers) <= least
             return added if is_best else _cheaper(spaces, added, cheapest_of_all(spaces, extra))
     # Nodes that must be filled to the last core take luck, or looking at every way.
-    total = [sum(max(amount, 0) for amount in column) for column in zip(*(space.room for space in spaces), strict=True)]
-    return cheapest_of_all(spaces, extra, _QUICK) if spaces and covers(tuple(total), extra.need) else None
+    return cheapest_of_all(spaces, extra, _QUICK) if _hold_together(spaces, extra) else None
+
+
+def _hold_together(spaces: Sequence[Space], extra: Extra) -> bool:
+    """Whether there would be enough room if all of it were on one node."""
+    columns = zip(*[space.room for space in spaces], strict=True)
+    total = tuple([sum([amount for amount in column if amount > 0]) for column in columns])
+    return bool(total) and covers(total, extra.need)
 
 
 def _least_cost(rooms: Rooms, extra: Extra) -> int:

@@ -34,7 +34,14 @@ def _nothing_known() -> Mapping[str, float]:
     return _NO_FIGURES
 
 
-class Role(StrEnum):
+class Words(StrEnum):
+    """One of a few fixed words."""
+
+    # What an enumeration inherits is a function in Python: keys with a role are looked up for every task there is.
+    __hash__ = str.__hash__
+
+
+class Role(Words):
     """What a task does for its job."""
 
     WORKER = "worker"
@@ -45,7 +52,7 @@ class Role(StrEnum):
     """One small process per job that owns membership and the step gate; it is not allocated by gain."""
 
 
-class JobState(StrEnum):
+class JobState(Words):
     """`queued → running ⇄ paused → succeeded | failed | cancelled`."""
 
     QUEUED = "queued"
@@ -60,7 +67,7 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
-class Mode(StrEnum):
+class Mode(Words):
     """How worker updates are combined."""
 
     SYNC = "sync"
@@ -69,14 +76,14 @@ class Mode(StrEnum):
     """One step is one worker's mini-batch, applied when it arrives."""
 
 
-class Architecture(StrEnum):
+class Architecture(Words):
     """How gradients travel."""
 
     PS = "ps"
     ALLREDUCE = "allreduce"
 
 
-class Directive(StrEnum):
+class Directive(Words):
     """What the scheduler wants a job's coordinator to do at the next step boundary."""
 
     RUN = "run"
@@ -333,7 +340,7 @@ class TaskKey:
         return f"{self.job_id}-{self.role.value}-{self.rank}-{self.incarnation}"
 
 
-class TaskPhase(StrEnum):
+class TaskPhase(Words):
     """What the cluster says of a task."""
 
     STARTING = "starting"
@@ -504,7 +511,7 @@ class Interval:
     high: float
 
 
-class Reason(StrEnum):
+class Reason(Words):
     """Why a job got what it got in a round: the closed list behind `optimus explain`."""
 
     GRANTED_MORE = "GrantedMore"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Ladders:
         # Remembered with the speeds, which live as long as nothing new is measured: most ladders are those of the
         # round before.
         latest = [(one.speeds.latest, one.job.spec) for one in outlooks]
-        self.each = [
+        self.each: list[Any] = [
             known[2] if known is not None and known[0] is spec and known[1] is capacity else None
             for known, spec in latest
         ]
