@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from optimus_scheduler.amounts import Vector, covers, holds, minus, plus, together
+from optimus_scheduler.amounts import Vector, holds, minus, plus, times, together
 from optimus_scheduler.requests import Post
 from optimus_scheduler.rooms import Rooms
 from optimus_scheduler.seats import Seating, Seats, by_node
-from optimus_scheduler.types import Role
+from optimus_scheduler.types import Allocation, Role
 
 
 def givers(seating: Seating) -> list[Seats]:
@@ -40,12 +40,12 @@ def make_room(seating: Seating, seats: Seats, others: Sequence[Seats]) -> bool:
     return bool(seats.taken)
 
 
-def _short_of(rooms: Rooms, seats: Seats) -> list[Vector]:
-    """What a task needs of each kind that does not even fit by itself; of both if only the two together do not."""
+def _short_of(rooms: Rooms, seats: Seats) -> Allocation:
+    """How many tasks of each kind do not even fit by themselves; all of both if only the two together do not."""
     least = seats.request.minimum
-    asked = [(need, count) for need, count in ((seats.worker, least.workers), (seats.server, least.servers)) if count]
-    short = [need for need, count in asked if not rooms.groups.hold(need, count)]
-    return short or [need for need, _ in asked]
+    workers = 0 if rooms.groups.hold(seats.worker, least.workers) else least.workers
+    servers = 0 if rooms.groups.hold(seats.server, least.servers) else least.servers
+    return Allocation(workers, servers) if workers + servers else least
 
 
 class _Offers:
@@ -54,7 +54,7 @@ class _Offers:
     def __init__(self, rooms: Rooms, seats: Seats) -> None:
         """What could be of use for these seats."""
         self._rooms, self._seats = rooms, seats
-        self._needs = _short_of(rooms, seats)
+        self._short = _short_of(rooms, seats)
         self._offered: dict[int, Vector] = {}
         """What each node would have besides what is free there ..."""
         self._by: dict[int, dict[str, Seats]] = {}
@@ -71,8 +71,8 @@ class _Offers:
 
     def for_what_is_short_now(self) -> list[Seats]:
         """The same among all that were asked so far, if something else is short than before."""
-        before, self._needs = self._needs, _short_of(self._rooms, self._seats)
-        return [] if self._needs == before else self._withdrawn(self._offered)
+        before, self._short = self._short, _short_of(self._rooms, self._seats)
+        return [] if self._short == before else self._withdrawn(self._offered)
 
     def _withdrawn(self, nodes: Iterable[int]) -> list[Seats]:
         helpful = [node for node in nodes if self._helps(node)]
@@ -87,8 +87,13 @@ class _Offers:
         free = self._rooms.open_room(node)
         if min(free) < 0:  # closed, or too small for what is there
             return False
-        with_offer = plus(free, self._offered[node])
-        return any(covers(with_offer, need) and holds(with_offer, need) > holds(free, need) for need in self._needs)
+        return self._held(plus(free, self._offered[node])) != self._held(free)
+
+    def _held(self, room: Vector) -> list[int]:
+        """How many servers fit beside no worker, beside one, and so on, of those that are short."""
+        worker, server, short = self._seats.worker, self._seats.server, self._short
+        workers = min(holds(room, worker), short.workers) if short.workers else 0
+        return [min(holds(minus(room, times(worker, x)), server), short.servers) for x in range(workers + 1)]
 
 
 def _surplus(seats: Seats) -> dict[int, Vector]:
