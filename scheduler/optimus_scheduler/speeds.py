@@ -49,8 +49,6 @@ class Speeds:
         """How sure they are, from 0 (nothing is known) to 1."""
         self.ladders: dict[Hashable, Any] = {}
         """What a policy derived from these speeds; lives as long as they do."""
-        self.latest: tuple[object, object, Any] | None = None
-        """The specification and capacity that the last one of them was derived for, and it itself."""
         self._known: dict[tuple[int, int], float] = {}
 
     def at(self, allocation: Allocation) -> float:

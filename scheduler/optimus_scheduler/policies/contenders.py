@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.policies.job_rows import FIGURES, JobRows, Rows
 from optimus_scheduler.policies.kinds import Kinds
+from optimus_scheduler.policies.outlook_rows import FIGURES, OutlookRows, Rows
+from optimus_scheduler.types import Resources
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_OUTLOOK = {
-    "confidence": "forecast.confidence",
-    "speeds_known": "speeds.is_known",
-    "sure_of_speed": "speeds.confidence",
-    "learning": "learning",
-    "measured": "measured",
-    "claimed": "claimed",
-    "stop_seconds": "stop_seconds",
-    "waited_seconds": "waited_seconds",
-    "held_seconds": "held_seconds",
-    "typical_seconds": "typical_seconds",
-}
-"""Columns beside those of the jobs themselves, and what of an outlook they hold."""
-_outlook_of = attrgetter(*_OUTLOOK.values())
+_OF_THIS_ROUND = (
+    "learning",
+    "measured",
+    "claimed",
+    "stop_seconds",
+    "waited_seconds",
+    "held_seconds",
+    "typical_seconds",
+)
+"""Columns with what of an outlook is new in every round."""
+_of_this_round = attrgetter(*_OF_THIS_ROUND)
 
 
 class Contenders(tuple[Outlook, ...]):
     """Outlooks, and columns of them: arrays (n,) in the same order."""
 
     @cached_property
-    def _job_rows(self) -> JobRows:
-        return JobRows()
+    def _kept(self) -> OutlookRows:
+        return OutlookRows()
 
     @classmethod
     def of(cls, outlooks: Sequence[Outlook]) -> Contenders:
@@ -48,28 +46,37 @@ class Contenders(tuple[Outlook, ...]):
         return outlooks if isinstance(outlooks, Contenders) else cls(outlooks)
 
     @classmethod
-    def by_arrival(cls, outlooks: Sequence[Outlook], job_rows: JobRows) -> Contenders:
+    def by_arrival(cls, outlooks: Sequence[Outlook], kept: OutlookRows) -> Contenders:
         """Sorted by arrival, then by id, with what is remembered of the jobs."""
         by_id = sorted(outlooks, key=attrgetter("job.id"))
         order = np.argsort([one.job.submitted_at for one in by_id], kind="stable")
         contenders = cls([by_id[place] for place in order.tolist()])
         contenders.id_rank = order
-        contenders._job_rows = job_rows
+        contenders._kept = kept
         return contenders
 
     @cached_property
     def _rows(self) -> Rows:
-        return self._job_rows.of([one.job for one in self])
+        return self._kept.of(self)
 
     @cached_property
     def _columns(self) -> dict[str, FloatArray]:
-        figures = np.fromiter(chain.from_iterable(map(_outlook_of, self)), np.float64, len(self) * len(_OUTLOOK))
-        of_outlooks = dict(zip(_OUTLOOK, figures.reshape(-1, len(_OUTLOOK)).T.copy(), strict=True))
-        return {**dict(zip(FIGURES, self._rows.figures.T.copy(), strict=True)), **of_outlooks}
+        width = len(_OF_THIS_ROUND)
+        figures = np.fromiter(chain.from_iterable(map(_of_this_round, self)), np.float64, len(self) * width)
+        of_this_round = dict(zip(_OF_THIS_ROUND, figures.reshape(-1, width).T.copy(), strict=True))
+        return {**dict(zip(FIGURES, self._rows.figures.T.copy(), strict=True)), **of_this_round}
 
     def column(self, name: str) -> FloatArray:
-        """See `FIGURES` and `_OUTLOOK`."""
+        """See `FIGURES` and `_OF_THIS_ROUND`."""
         return self._columns[name]
+
+    def derived(self, capacity: Resources) -> list[Any]:
+        """What is remembered of each, of what was derived from its specification and speeds and this capacity."""
+        return self._kept.derived(self._rows.row, capacity)
+
+    def derive(self, number: int, value: object) -> None:
+        """To be remembered for job `number`."""
+        self._kept.derive(self._rows.row[number], value)
 
     def pairs(self, kind: str) -> IntArray:
         """(n, 2) workers and servers: `least_`, `most_` or, without a name, present ones."""
@@ -99,11 +106,10 @@ class Contenders(tuple[Outlook, ...]):
         """Who has tasks."""
         return np.asarray(self.column("workers") + self.column("servers") > 0)
 
-    @cached_property
+    @property
     def remaining(self) -> FloatArray:
         """Steps left; NaN where nothing says how many."""
-        found = [one.forecast.remaining_steps for one in self]
-        return np.array([math.nan if each is None else each.mean for each in found])
+        return self.column("remaining")
 
     @property
     def kinds(self) -> Kinds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,13 +40,7 @@ class Ladders:
     def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
         outlooks = Contenders.of(outlooks)
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
-        # Remembered with the speeds, which live as long as nothing new is measured: most ladders are those of the
-        # round before.
-        latest = [(one.speeds.latest, one.job.spec) for one in outlooks]
-        self.each: list[Any] = [
-            known[2] if known is not None and known[0] is spec and known[1] is capacity else None
-            for known, spec in latest
-        ]
+        self.each = outlooks.derived(capacity)  # most are those of the round before
         unknown = [j for j, ladder in enumerate(self.each) if ladder is None]
         keys = dict(zip(unknown, self._keys(outlooks, unknown), strict=True)) if unknown else {}
         missing: dict[tuple[int, object], list[int]] = {}
@@ -62,7 +56,7 @@ class Ladders:
             for j in same:
                 self.each[j] = ladder
         for j in unknown:
-            outlooks[j].speeds.latest = (outlooks[j].job.spec, capacity, self.each[j])
+            outlooks.derive(j, self.each[j])
 
     def _keys(self, jobs: Contenders, rows: Sequence[int]) -> list[tuple[float, ...]]:
         """All that the ladders of these jobs depend on beside the speeds."""
