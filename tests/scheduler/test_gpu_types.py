@@ -8,7 +8,8 @@ import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job
 from tests.scheduler.constrained_worlds import FACTOR, PRICES, gpu_node, gpu_spec, measured_on, next_round, trained
 
-from optimus_scheduler.constraints.gpu_types import accepted_types, on_chosen_types
+from optimus_scheduler.constraints.gpu_types import accepted_types, on_chosen_types, on_type
+from optimus_scheduler.constraints.type_speeds import relative_speeds
 from optimus_scheduler.cycle import plan
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.settings import Settings
@@ -189,7 +190,8 @@ def test_a_job_is_placed_on_another_type_when_the_chosen_one_has_no_cores_left()
 
 
 def test_speeds_are_told_for_the_type_that_the_job_will_be_on() -> None:
-    job = on_chosen_types([running_on("k80")], MIXED, NOW, Settings())[0]
+    told = running_on("k80")
+    job = on_type(told, "v100", relative_speeds([told], Settings()))
     assert job.spec.gpu_type == "v100"
     before = {(s.workers, s.servers): s.steps_per_second for s in running_on("k80").speed_samples}
     ratios = [s.steps_per_second / before[s.workers, s.servers] for s in job.speed_samples]

@@ -1,14 +1,18 @@
 """Which GPU type each job runs on, chosen before anything is forecast: the rest of a round sees jobs of one type.
 
-A job's score on a type is the speed that it would have there with its equal part of the type's GPUs:
+Where types are chosen by speed, this is where a forecast begins: who runs is on the type that it has, and who waits on
+the one with the highest score, which is the speed that it would have there with its equal part of the type's GPUs,
 
     score = relative speed on the type · (GPUs of its part / GPUs of a worker) ^ scaling          (by speed)
+
+(a part smaller than the minimum is a part of the time). `type_market` then chooses with the forecasts. By price, this
+is the choice:
+
     score = relative speed on the type / price of a GPU                                           (by price)
 
-A part smaller than the job's minimum is a part of the time: the job would have to wait for the others. Waiting jobs
-take the best type in order of arrival; those that then get nothing while another type is idle go there (`dead_ends`).
-A job that runs keeps its type unless another one has room, is better by `least_type_gain`, and saves more than the
-change costs: moving to another type replaces all workers.
+Waiting jobs take the best type in order of arrival. A job that runs keeps its type unless another one has room, is
+better by `least_type_gain`, and saves more than the change costs: moving to another type replaces all workers. Either
+way, jobs that get nothing while another type is idle go there (`dead_ends`).
 """
 
 from __future__ import annotations
@@ -61,11 +65,32 @@ def on_chosen_types(jobs: Sequence[Job], nodes: Sequence[Node], now: float, sett
 
     Jobs that name one type, and CPU jobs, come back as they are. Independent of the order of `jobs`.
     """
-    choices = _choices(jobs, one_of_each(nodes))
-    if all(len(types) <= 1 for types in choices.values()):
-        return tuple(_settled(job, next(iter(choices.get(job.id, ())), None)) for job in jobs)
-    speeds = relative_speeds(jobs, settings)
-    chosen = choose_types(jobs, choices, _gpus_by_type(nodes), speeds, now, settings)
+    choices = types_of_each(jobs, nodes)
+    if not has_a_choice(choices):
+        return on_the_only_types(jobs, choices)
+    return on_first_types(jobs, nodes, choices, relative_speeds(jobs, settings), now, settings)
+
+
+def has_a_choice(choices: Mapping[str, Sequence[str]]) -> bool:
+    """Whether anybody may run on several types."""
+    return any(len(types) > 1 for types in choices.values())
+
+
+def on_the_only_types(jobs: Sequence[Job], choices: Mapping[str, Sequence[str]]) -> tuple[Job, ...]:
+    """Every job on the one type that it may run on."""
+    return tuple(_settled(job, next(iter(choices.get(job.id, ())), None)) for job in jobs)
+
+
+def on_first_types(
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    choices: Mapping[str, Sequence[str]],
+    speeds: RelativeSpeeds,
+    now: float,
+    settings: Settings,
+) -> tuple[Job, ...]:
+    """The jobs on types that are chosen without a forecast."""
+    chosen = choose_types(jobs, choices, gpus_by_type(nodes), speeds, now, settings)
     return tuple(on_type(job, chosen.get(job.id), speeds) for job in jobs)
 
 
@@ -95,8 +120,9 @@ def has_left_its_type(job: Job) -> bool:
     return kind is not None and kind != job.spec.gpu_type
 
 
-def _choices(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
-    """The types of each GPU job; remembered for jobs that ask for the same."""
+def types_of_each(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """The types that each GPU job may run on; looked up once for jobs that ask for the same."""
+    nodes = one_of_each(nodes)
     known: dict[object, tuple[str, ...]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     for job in jobs:
@@ -110,7 +136,8 @@ def _choices(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str,
     return choices
 
 
-def _gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
+def gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
+    """What schedulable nodes offer."""
     total = sum((node.capacity for node in nodes if node.schedulable), Resources())
     return dict(total.gpus)
 
@@ -138,15 +165,16 @@ def choose_types(
         if job.id not in chosen:
             chosen[job.id] = market.best(job, choices[job.id])
             market.join(job, chosen[job.id])
-    for job in running:
-        if len(choices[job.id]) > 1 and _may_move(job, now, settings):
+    for job in running if settings.gpu_type_by == "price" else ():
+        if len(choices[job.id]) > 1 and may_move(job, now, settings):
             chosen[job.id] = market.moved(job, chosen[job.id], choices[job.id], now)
     return chosen
 
 
-def _may_move(job: Job, now: float, settings: Settings) -> bool:
+def may_move(job: Job, now: float, settings: Settings) -> bool:
     """Whether the job has trained on its type for a while and is to go on."""
-    since = job.allocated_at if job.allocated_at is not None else now
+    began = (job.allocated_at, job.started_at)
+    since = max((at for at in began if at is not None), default=now)
     return job.directive is Directive.RUN and now - since >= settings.measuring_seconds
 
 
@@ -161,7 +189,7 @@ class _Market:
     def join(self, job: Job, gpu_type: str, sign: int = 1) -> None:
         if gpu_type in self._gpus:
             self._weights[gpu_type] += sign * job.spec.priority
-            self._minima[gpu_type] += sign * job.spec.worker.minimum * _gpus_of_a_worker(job)
+            self._minima[gpu_type] += sign * job.spec.worker.minimum * gpus_of_a_worker(job)
 
     def best(self, job: Job, types: Sequence[str]) -> str:
         """The type with the highest score for a job that is on none; the earlier of equals."""
@@ -188,19 +216,19 @@ class _Market:
         prices = self._settings.price_per_gpu_hour
         if self._settings.gpu_type_by == "price" and prices.get(gpu_type, 0.0) > 0:
             return speed - math.log(prices[gpu_type])
-        parts = self._part(job, gpu_type) / _gpus_of_a_worker(job)
+        parts = self._part(job, gpu_type) / gpus_of_a_worker(job)
         return speed + self._settings.gpu_scaling * math.log(max(parts, 1e-6))
 
     def _has_room(self, job: Job, gpu_type: str) -> bool:
-        need = job.spec.worker.minimum * _gpus_of_a_worker(job)
+        need = job.spec.worker.minimum * gpus_of_a_worker(job)
         return self._minima.get(gpu_type, 0) + need <= self._gpus.get(gpu_type, 0)
 
     def _part(self, job: Job, gpu_type: str) -> float:
         """GPUs that the job would have, were each type shared in proportion to priority."""
-        weight, each = job.spec.priority, _gpus_of_a_worker(job)
+        weight, each = job.spec.priority, gpus_of_a_worker(job)
         part = self._gpus.get(gpu_type, 0) * weight / (self._weights.get(gpu_type, 0.0) + weight)
         return min(part, job.spec.worker.maximum * each)  # below the minimum it is a part of the time
 
 
-def _gpus_of_a_worker(job: Job) -> int:
+def gpus_of_a_worker(job: Job) -> int:
     return max(sum(job.spec.worker.resources.gpus.values()), 1)
