@@ -16,7 +16,8 @@ _DOUBLED = 2
 
 def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str], policy: Policy) -> Request:
     """What is to be placed so that the job has `allocation`."""
-    stays = allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held))
+    # Of who has nothing, nothing stays.
+    stays = held and (allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held)))
     return Request(
         job_id=outlook.id,
         worker=outlook.job.spec.worker.resources,

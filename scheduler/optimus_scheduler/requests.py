@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
 
 from optimus_scheduler.types import Allocation, Resources, Role
 
@@ -23,8 +25,7 @@ def posts(allocation: Allocation) -> tuple[Post, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What is to be placed for one job."""
 
     job_id: str
@@ -36,12 +37,11 @@ class Request:
     """Node of each task that the job has and that stays."""
     soon: Allocation | None = None
     """A size that it will probably have soon: a node with room for it is preferred."""
-    before: Mapping[Post, str] = field(default_factory=dict)
+    before: Mapping[Post, str] = MappingProxyType({})
     """Of a job that is placed anew, node of each task that it has: who finds a seat there again does not move."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Where the tasks of a job go. `allocation` may be less than was asked for, never below the minimum."""
 
     allocation: Allocation

@@ -15,8 +15,6 @@ from optimus_scheduler.speed_table import FURTHER, SpeedTable
 from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
 
-_TOGETHER = 1000
-"""Jobs that climb at once: more of them leave the processor's cache."""
 _CROWDED = 0.75
 """Part of them that is still climbing when the others are left behind."""
 
@@ -138,18 +136,7 @@ def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray
 
 
 def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
-    """Each job climbs by the step that gains most speed per share, up to its maximum; many jobs at once."""
-    groups = [
-        np.arange(first, min(first + _TOGETHER, len(wanted.jobs))) for first in range(0, len(wanted.jobs), _TOGETHER)
-    ]
-    return [
-        each
-        for group in groups
-        for each in _climb_at_once(wanted.of(group), worker_shares[group], server_shares[group])
-    ]
-
-
-def _climb_at_once(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    """Each job climbs by the step that gains most speed per share, up to its maximum; all jobs at once."""
     jobs, least, most = wanted
     rungs = _climbed(SpeedTable([one.speeds for one in jobs], most), least, most, worker_shares, server_shares)
     everybody = np.arange(len(jobs))
