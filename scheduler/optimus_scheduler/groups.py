@@ -25,7 +25,7 @@ class View(Protocol):
     """The whole cluster, or one rack of it, as a job sees it that is to be placed."""
 
     def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:
-        """At most `count` nodes that hold `need`, the fullest first, none of `taken`."""
+        """`count` nodes that hold `need`, the fullest first, none of `taken`; fewer or none where there are fewer."""
 
     def roomiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
         """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""

@@ -40,8 +40,9 @@ class Rack:
         self._weight = weight[nodes]
 
     def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:
-        """At most `count` nodes that hold `need`, the fullest first, none of `taken`."""
-        return self._fullest(holding(self._rooms, need).nonzero()[0], count, taken)
+        """`count` nodes that hold `need`, the fullest first, none of `taken`; fewer or none where there are fewer."""
+        columns = holding(self._rooms, need).nonzero()[0]
+        return self._fullest(columns, count, taken) if len(columns) >= count else []
 
     def roomiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
         """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""
@@ -53,8 +54,8 @@ class Rack:
         return largest, self._fullest((held == largest).nonzero()[0], count // largest, ())
 
     def _fullest(self, columns: NDArray[np.intp], count: int, taken: Collection[int]) -> list[int]:
-        if len(columns) + len(taken) < count:
-            return []
+        if count == 1 and not taken:
+            return [int(columns[self._weight[columns].argmin()]) + self._first]
         found: list[int] = []
         for column in columns[self._weight[columns].argsort(kind="stable")].tolist():
             if column + self._first not in taken:
@@ -75,10 +76,11 @@ class Racks:
         self._starts.append(len(rooms))
         starts = self._starts[:-1]
         free: IntArray = np.array(rooms, dtype=np.int64).T.copy()
+        open_only = np.where(is_open, free, 0)
         free[:, ~np.array(is_open)] = -1
         # Arrays by resource, of nodes and of racks: single numbers are quick to set in them.
         self._free = list(free)
-        self._totals: list[IntArray] = list(np.add.reduceat(np.maximum(free, 0), starts, axis=1))
+        self._totals: list[IntArray] = list(np.add.reduceat(open_only, starts, axis=1))
         self._total: list[list[int]] = np.stack(self._totals, axis=1).tolist()
         self._rack: list[int] = np.repeat(np.arange(len(starts)), np.diff(self._starts)).tolist()
         self._weights = weights_of(rooms)
@@ -116,7 +118,7 @@ class Racks:
             for resource, (old, new) in enumerate(zip(before, room, strict=True)):
                 if old != new:
                     self._free[resource][node] = new
-                    total[resource] += max(new, 0) - max(old, 0)
+                    total[resource] += new - old
             weight = weights.get(room)
             if weight is None:
                 if len(weights) >= _REMEMBERED:

@@ -78,15 +78,17 @@ class Filling:
         """The job has this size now; what of its larger ones is left competes again."""
         candidates = self._candidates
         job = int(candidates.job[row])
-        rows = np.arange(row + 1, int(candidates.first[job + 1]))
-        rows = rows[self._alive[rows]]
-        rows = rows[self._fits(rows)]
+        end = int(candidates.first[job + 1])
+        rows = self._alive[row + 1 : end].nonzero()[0] + (row + 1)
+        rows = rows[self._fits(rows)] if len(rows) else rows
         self.room = self.room - (self._demand[row] - self._demand[self.row[job]])
         self.row[job] = row
-        rows = rows[self._rises(rows)]
-        self._alive[row : int(candidates.first[job + 1])] = False
-        self._alive[rows] = True
+        self._alive[row:end] = False
         times = self._grown[job] = self._grown.get(job, 0) + 1
+        rows = rows[self._rises(rows)] if len(rows) else rows
+        if not len(rows):
+            return
+        self._alive[rows] = True
         for gain, other in zip(self._gains(rows).tolist(), rows.tolist(), strict=True):
             heappush(self._regained, (-gain, other, times))
 
