@@ -41,7 +41,7 @@ class OptimusPolicy:
         ladders = Ladders(outlooks, contest.capacity)
         table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings, contest.kept.one(Stack))
         amounts = _Amounts.of(outlooks, contest)
-        demand = table.workers[:, None] * amounts.worker[table.job] + table.servers[:, None] * amounts.server[table.job]
+        demand = amounts.demand(table)
         matter = _Matter(outlooks, table, demand, amounts, settings)
         result = matter.share_out()
         unhurried = matter.would_give_what_comes_by_itself(result)
@@ -69,6 +69,15 @@ class _Amounts:
         each = outlooks.kinds.amounts(types)
         capacity, leaving = (np.array(amounts(given, types)) for given in (contest.capacity, contest.leaving))
         return cls(capacity, leaving, each[worker], each[server])
+
+    def demand(self, table: Candidates) -> FloatArray:
+        """(k, r) of each candidate."""
+        n_rows = np.diff(table.first)
+        worker, server = (np.repeat(each, n_rows, axis=0) for each in (self.worker, self.server))
+        worker *= table.workers[:, None]
+        server *= table.servers[:, None]
+        worker += server
+        return worker
 
 
 @dataclass(frozen=True, slots=True, eq=False)
