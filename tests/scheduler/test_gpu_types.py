@@ -17,6 +17,7 @@ from optimus_scheduler.types import (
     Allocation,
     ConvergenceRule,
     Directive,
+    EndedJob,
     Job,
     Node,
     Reason,
@@ -197,3 +198,27 @@ def test_speeds_are_told_for_the_type_that_the_job_will_be_on() -> None:
     ratios = [s.steps_per_second / before[s.workers, s.servers] for s in job.speed_samples]
     assert min(ratios) == pytest.approx(max(ratios))
     assert 2.0 < ratios[0] < 2 * FACTOR["v100"]
+
+
+def test_what_ended_jobs_measured_is_told_for_that_type_as_well() -> None:
+    """One worker on a slow type and four on a fast one say how a job scales only if types are told apart."""
+    fast = measured_on("v100", [(4, 1)])
+    ended = EndedJob("before", "m:rnn", "default", 100.0, speed_samples=(*measured_on("k80", [(1, 1)]), *fast))
+    family = gpu_spec("k80", "v100", maximum=4, family="m:rnn")
+    told = a_job(
+        "a", spec=family, similar=(ended,), measured=(*measured_on("k80", [(1, 1)]), *measured_on("v100", [(1, 1)]))
+    )
+    speeds = relative_speeds([told], Settings())
+    for kind in ("k80", "v100"):
+        (similar,) = on_type(told, kind, speeds).similar
+        assert {sample.gpu_type for sample in similar.speed_samples} == {kind}
+        one, four = (sample.steps_per_second for sample in similar.speed_samples)
+        assert four / one < 4.5, "not the seven times that the type is faster as well"
+        assert similar.id != ended.id
+    assert on_type(told, "k80", speeds).similar == on_type(told, "k80", speeds).similar
+
+
+def test_ended_jobs_of_the_same_type_are_told_as_they_were() -> None:
+    ended = EndedJob("before", "m:rnn", "default", 100.0, speed_samples=measured_on("k80", [(1, 1), (2, 1)]))
+    told = a_job("a", spec=gpu_spec("k80", "v100", family="m:rnn"), similar=(ended,))
+    assert on_type(told, "k80", relative_speeds([told], Settings())).similar is told.similar

@@ -25,7 +25,7 @@ from optimus_models.rescale import RescaleCost
 from optimus_scheduler.constraints.type_speeds import RelativeSpeeds, relative_speeds
 from optimus_scheduler.same_nodes import asked_once
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Directive, Job, JobSpec, Node, Resources, SpeedSample
+from optimus_scheduler.types import Directive, Job, JobSpec, Node, Resources
 
 ANY_GPU = "gpu"
 """A worker that asks for GPUs of this type takes any that the cluster has, unless the job says which."""
@@ -95,19 +95,15 @@ def on_first_types(
 
 
 def on_type(job: Job, gpu_type: str | None, speeds: RelativeSpeeds) -> Job:
-    """The job on this type; what was measured on others is scaled by how fast the types are for it."""
-    if gpu_type is None or all(sample.gpu_type in (None, gpu_type) for sample in job.speed_samples):
-        return _settled(job, gpu_type)
-    of = speeds.of(job)
-    samples = (_faster(each, of(gpu_type) / of(each.gpu_type or gpu_type)) for each in job.speed_samples)
-    converted = tuple(replace(each, gpu_type=gpu_type) for each in samples)
-    return replace(job, spec=job.spec.on(gpu_type), speed_samples=converted)
-
-
-def _faster(sample: SpeedSample, factor: float) -> SpeedSample:
-    """Everything in a step so many times as fast."""
-    exchange = None if sample.exchange_seconds is None else sample.exchange_seconds / factor
-    return replace(sample, steps_per_second=sample.steps_per_second * factor, exchange_seconds=exchange)
+    """The job on this type; what it and its like measured on others is scaled by how fast types are for them."""
+    typed = _settled(job, gpu_type)
+    if gpu_type is None:
+        return typed
+    samples = speeds.samples_on(job, gpu_type)
+    similar = speeds.similar_on(job, gpu_type)
+    if samples is job.speed_samples and similar is job.similar:
+        return typed
+    return replace(typed, speed_samples=samples, similar=similar)
 
 
 def _settled(job: Job, gpu_type: str | None) -> Job:
