@@ -2,7 +2,9 @@
 
 ::
 
-    jobs ─▶ gpu_types  each job on one type ─▶ forecast ─▶ terms   floor (deadline) and ceiling (budget) of each job
+    jobs ─▶ gpu_types  each job on one type ─▶ forecast ─▶ type_market  each job on the type where it gains most
+                                                             │
+                                                           terms   floor (deadline) and ceiling (budget) of each job
                                                              │
     quotas ─▶ quotas   what each project is guaranteed ──────┴─▶ precedence ─▶ policy ─▶ grants
 
