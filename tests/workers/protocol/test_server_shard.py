@@ -23,13 +23,15 @@ N_FLOATS = N_PARAMETERS + 32
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {"kind": "sgd", "momentum": 0.0, "nesterov": False},
     "momentum": {"kind": "sgd", "momentum": 0.9, "nesterov": False},
+    "momentum without decay": {"kind": "sgd", "momentum": 0.9, "nesterov": False, "weight_decay": 0.0},
     "nesterov": {"kind": "sgd", "momentum": 0.9, "nesterov": True},
     "adamw": {"kind": "adamw", "momentum": 0.0, "nesterov": False},
 }
 
 
 def rule_of(name: str) -> UpdateRule:
-    return UpdateRule(weight_decay=0.01, betas=(0.9, 0.99), eps=1e-8, **RULES[name])
+    options: dict[str, Any] = {"weight_decay": 0.01, "betas": (0.9, 0.99), "eps": 1e-8}
+    return UpdateRule(**options | RULES[name])
 
 
 def make(rule: UpdateRule, first: int, end: int, n_workers: int = 1, *, is_async: bool = False) -> Shard:
