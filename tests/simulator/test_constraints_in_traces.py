@@ -113,7 +113,7 @@ def test_the_owner_of_a_quota_does_not_wait_for_borrowers(tmp_path: Path) -> Non
     waited = {}
     for share in (None, 0.5):
         projects = {"projects": {"a": {"share": share}}} if share else {}
-        jobs = [*crowd, a_job("owner", at=300.0, project="a")]
+        jobs = [*crowd, a_job("owner", at=200.0, project="a")]
         outcome = replayed(a_trace(tmp_path, jobs, **projects))
         owner = next(job for job in outcome.jobs if job.id == "owner")
         waited[share] = owner.started_at - owner.submitted_at

@@ -145,7 +145,10 @@ def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings)
     best_per_gpu *= np.maximum(who.speeds.max(axis=1), 1e-12)
     per_share = (best_per_gpu * max(gpus.mean(), 1.0)).tolist()  # as if all GPUs were of its best type
     anywhere = [replace(one, best_speed_per_share=most) for one, most in zip(ladders.each, per_share, strict=True)]
-    worth = (weights(jobs, anywhere, settings) / best_per_gpu)[job] * speed
+    weight = weights(jobs, anywhere, settings)
+    # Of whom nothing is known is no reason for others to leave their type: it stands in the middle.
+    weight = np.where(jobs.is_unknown, np.median(weight), weight)
+    worth = (weight / best_per_gpu)[job] * speed
     kept = 1.0 - _charges(jobs, who, table, rows, settings)
     row, kind = np.nonzero(who.speeds[job] > 0)
     return Offers(job[row], kind, asked[row], (worth[:, None] * who.speeds[job] * kept)[row, kind])
