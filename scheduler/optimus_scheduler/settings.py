@@ -54,6 +54,8 @@ class Settings:
 
     similar_work: float = 0.3
     """Amounts of remaining work whose logarithms differ by less are about the same: predictions err by as much."""
+    doubtful_work: float = 1.0
+    """... or by up to so much more of jobs whose speeds are in doubt: it costs little mean JCT, and saves changes."""
 
     # --- charging for changes
     horizon_seconds: float = 1200.0

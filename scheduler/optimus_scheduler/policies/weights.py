@@ -24,21 +24,25 @@ from optimus_scheduler.policies.ladders import Ladder
 from optimus_scheduler.settings import Settings
 
 _LEAST_WORK = 1e-12
+_DOUBTED = 0.75
+"""Confidence in speeds below which they are in full doubt."""
 
 
 def weights(outlooks: Sequence[Outlook], ladders: Sequence[Ladder], settings: Settings) -> FloatArray:
     """(n,) weights, each times the job's priority.
 
     Jobs with about the same remaining work share the weights of their ranks: which of them is ahead is noise, and would
-    resize both whenever it turns.
+    resize both whenever it turns. More of them are about the same where speeds are in doubt.
     """
     jobs = Contenders.of(outlooks)
     work = np.log(remaining_work(jobs, ladders) / jobs.column("priority"))
     largest_first = np.lexsort((jobs.id_rank, -jobs.column("submitted_at"), -work))
     descending = -work[largest_first]
     sums = np.concatenate([[0.0], np.cumsum(rank_weights(len(jobs), settings.speed_exponent))])
-    first = np.searchsorted(descending, descending - settings.similar_work, side="left")
-    last = np.searchsorted(descending, descending + settings.similar_work, side="right")
+    doubt = np.minimum((1.0 - jobs.column("sure_of_speed")[largest_first]) / (1.0 - _DOUBTED), 1.0)
+    about = settings.similar_work + settings.doubtful_work * doubt
+    first = np.searchsorted(descending, descending - about, side="left")
+    last = np.searchsorted(descending, descending + about, side="right")
     result = np.empty(len(jobs))
     result[largest_first] = (sums[last] - sums[first]) / (last - first)
     return np.asarray(result * jobs.column("priority"))
