@@ -184,7 +184,8 @@ def prices(offers: Offers, gpus: FloatArray) -> FloatArray:
         if dual < least:
             best, least = at, dual
         wanted = np.flatnonzero(left == most[number])
-        asked = np.bincount(offers.kind[wanted], offers.gpus[wanted], len(gpus))
+        equal = np.bincount(number[wanted], minlength=len(first))  # offers that are all the same to a job
+        asked = np.bincount(offers.kind[wanted], offers.gpus[wanted] / equal[number[wanted]], len(gpus))
         logs = logs + step * np.clip((asked - gpus) / np.maximum(gpus, 1.0), -1.0, 1.0)
         step *= _SMALLER
     return np.asarray(best)
