@@ -233,11 +233,12 @@ def holding(rooms: Rows, need: Vector) -> NDArray[np.bool_]:
 
 def most(rooms: Rows, need: Vector, count: int) -> IntArray:
     """(n,) how many tasks each of (width, n) rooms holds, at most `count`."""
-    held = np.full(len(rooms[0]), count, dtype=np.int64)
+    held: IntArray | None = None
     for amount, free in zip(need, rooms, strict=True):
         if amount:
-            np.minimum(held, free // amount, out=held)
-    return held
+            more = free // amount
+            held = np.minimum(more, count) if held is None else np.minimum(held, more, out=held)
+    return np.full(len(rooms[0]), count, dtype=np.int64) if held is None else held
 
 
 def weights_of(rooms: Collection[Vector]) -> list[float]:

@@ -47,8 +47,9 @@ class Rack:
     def roomiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
         """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""
         held = most(self._rooms, need, count)
-        held[[node - self._first for node in taken if 0 <= node - self._first < len(held)]] = 0
-        largest = int(held.max(initial=0))
+        if taken:
+            held[[node - self._first for node in taken if 0 <= node - self._first < len(held)]] = 0
+        largest = int(np.maximum.reduce(held, initial=0))
         if largest <= 0:
             return 0, []
         return largest, self._fullest((held == largest).nonzero()[0], count // largest, ())
