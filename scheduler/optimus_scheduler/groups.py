@@ -54,11 +54,14 @@ class Groups:
         self._rooms: IntArray = np.zeros((width, 64), dtype=np.int64)
         self._weight: FloatArray = np.zeros(64)
         self._largest: dict[Vector, Vector | None] = {}
+        by_room: dict[Vector, list[int]] = {}
         for node in open_nodes:
-            group = self._by_room.get(rooms[node]) or self._new(rooms[node])
-            group.members.append(node)  # rising numbers are a heap
-            group.count += 1
-            self._home[node] = group
+            by_room.setdefault(rooms[node], []).append(node)
+        for room, members in by_room.items():
+            group = self._new(room)
+            group.members, group.count = members, len(members)  # rising numbers are a heap
+            for node in members:
+                self._home[node] = group
 
     # --- nodes change --------------------------------------------------------------------------------------------
 

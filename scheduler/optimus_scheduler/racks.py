@@ -76,7 +76,8 @@ class Racks:
             return
         self._starts.append(len(rooms))
         starts = self._starts[:-1]
-        free: IntArray = np.array(rooms, dtype=np.int64).T.copy()
+        different = {room: number for number, room in enumerate(dict.fromkeys(rooms))}  # nodes have few
+        free: IntArray = np.array(list(different), dtype=np.int64).T[:, [different[room] for room in rooms]]
         open_only = np.where(is_open, free, 0)
         free[:, ~np.array(is_open)] = -1
         # Arrays by resource, of nodes and of racks: single numbers are quick to set in them.

@@ -20,7 +20,7 @@ class Rooms:
     def __init__(self, nodes: Iterable[Node]) -> None:
         given = tuple(nodes)
         placed = sorted([(rack_of(node), node.name, number) for number, node in enumerate(given)])
-        ordered = [given[number] for *_, number in placed]
+        ordered = [given[number] for _, _, number in placed]
         self.names = [node.name for node in ordered]
         self.index = {name: number for number, name in enumerate(self.names)}
         self.is_open = [node.schedulable for node in ordered]
@@ -28,7 +28,7 @@ class Rooms:
         self._free = self.amounts.rooms([node.capacity for node in ordered])
         open_nodes = [number for number, is_open in enumerate(self.is_open) if is_open]
         self.groups = Groups(self._free, open_nodes, self.amounts.width)
-        self.racks = Racks([rack for rack, *_ in placed], self._free, self.is_open)
+        self.racks = Racks([rack for rack, _, _ in placed], self._free, self.is_open)
         self._closed = (-1,) * self.amounts.width
 
     def __len__(self) -> int:
