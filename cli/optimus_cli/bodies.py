@@ -81,6 +81,24 @@ class Job(TypedDict):
     noise_scale: float | None
 
 
+class TaskUsage(TypedDict):
+    at: str
+    cpu_cores: float
+    memory_bytes: float
+    gpu_utilization: float | None
+    gpu_memory_bytes: float | None
+
+
+class Task(TypedDict):
+    name: str
+    role: str
+    rank: int
+    node: str
+    gpu_type: str | None
+    started_at: str
+    usage: TaskUsage | None
+
+
 class Event(TypedDict):
     id: int
     at: str

@@ -22,6 +22,7 @@ from optimus_cli.bodies import (
     Plan,
     Predictions,
     Project,
+    Task,
 )
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
 
@@ -112,6 +113,10 @@ class Client:
     def allocations(self, job_id: str) -> list[AllocationPoint]:
         """The job's memberships, oldest first."""
         return cast("list[AllocationPoint]", self._call("GET", _job_path(job_id, "allocations"))["allocations"])
+
+    def tasks(self, job_id: str) -> list[Task]:
+        """The job's tasks that have not ended, with what each takes of its machine."""
+        return cast("list[Task]", self._call("GET", _job_path(job_id, "tasks"))["tasks"])
 
     def explanation(self, job_id: str) -> Explanation:
         return cast("Explanation", self._call("GET", _job_path(job_id, "explanation")))

@@ -102,12 +102,18 @@ def time_left(job: Job) -> str:
 
 
 def job_description(
-    job: Job, allocations: Sequence[AllocationPoint], events: Sequence[Event], now: datetime
+    job: Job,
+    allocations: Sequence[AllocationPoint],
+    events: Sequence[Event],
+    now: datetime,
+    tasks: RenderableType | None = None,
 ) -> RenderableType:
-    """Everything about one job; `events` newest first."""
+    """Everything about one job; `events` newest first; `tasks` as they are to be shown."""
     parts: list[RenderableType] = [facts_table(_job_facts(job, now))]
     if allocations:
         parts += [Text("\nSizes", style="bold"), allocation_table(allocations)]
+    if tasks is not None:
+        parts += [Text("\nTasks", style="bold"), tasks]
     if events:
         parts += [Text("\nLatest events", style="bold"), event_table(events[:SHOWN_EVENTS], now)]
     return Group(*parts)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from optimus_cli.bodies import AllocationPoint, Cluster, Decision, Explanation, Interval, Job, Node, Plan, Predictions
+from optimus_cli.bodies import (
+    AllocationPoint,
+    Cluster,
+    Decision,
+    Explanation,
+    Interval,
+    Job,
+    Node,
+    Plan,
+    Predictions,
+    Task,
+)
 
 CREATED = "2026-01-02T03:04:05Z"
 
@@ -80,6 +91,18 @@ def finished_job(**changes: Any) -> Job:
         "result": result,
     }
     return job(**{**done, **changes})
+
+
+def task(role: str, **changes: Any) -> Task:
+    usage = {
+        "at": CREATED,
+        "cpu_cores": 1.5,
+        "memory_bytes": 3 * 2**29,
+        "gpu_utilization": None,
+        "gpu_memory_bytes": None,
+    }
+    body = {"name": f"digits-{role}-0-0", "role": role, "rank": 0, "node": "node-1", "gpu_type": None}
+    return cast("Task", {**body, "started_at": CREATED, "usage": usage, **changes})
 
 
 def allocation(at_seconds: float, workers: int, servers: int, **changes: Any) -> AllocationPoint:

@@ -60,6 +60,7 @@ class ScriptedService:
         self.on("GET", "/v1/jobs", {"jobs": [job], "next_cursor": None})
         self.on("GET", base, job)
         self.on("GET", f"{base}/allocations", {"allocations": [builders.allocation(1, 1, 1)]})
+        self.on("GET", f"{base}/tasks", {"tasks": [builders.task("worker"), builders.task("server", usage=None)]})
         self.on("GET", f"{base}/events", {"events": [], "next_cursor": None})
         self.on("GET", f"{base}/decisions", {"decisions": [builders.decision()], "next_cursor": None})
         self.on("GET", f"{base}/predictions", builders.predictions())

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import live, render, render_predictions, wording
+from optimus_cli import live, render, render_predictions, render_tasks, wording
 from optimus_cli.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -270,3 +270,24 @@ def test_nodes() -> None:
 )
 def test_convergence_rules_read_as_sentences(rule: dict[str, Any], sentence: str) -> None:
     assert render.convergence(rule) == sentence
+
+
+def test_tasks_show_what_each_takes_of_its_machine() -> None:
+    gpu = {
+        "at": builders.CREATED,
+        "cpu_cores": 1.5,
+        "memory_bytes": 2**30,
+        "gpu_utilization": 0.4,
+        "gpu_memory_bytes": 2**31,
+    }
+    tasks = [
+        builders.task("worker", gpu_type="v100", usage=gpu),
+        builders.task("server", rank=1, node="[red]node"),
+        builders.task("coordinator", usage=None),
+    ]
+    lines = [line.split() for line in shown(render_tasks.task_table(tasks, NOW), width=120).splitlines()]
+    rows = {line[0]: " ".join(line) for line in lines if line}
+    assert rows["worker"].endswith("1.50 1.0 GiB v100 40 %, 2.0 GiB")
+    assert rows["server"].startswith("server 1 [red]node")
+    assert rows["server"].endswith("1.50 1.5 GiB")
+    assert rows["coordinator"].endswith(f"{wording.UNKNOWN} {wording.UNKNOWN}")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from optimus_cli import output, render, render_predictions
+from optimus_cli import output, render, render_predictions, render_tasks
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import find_job
@@ -38,15 +38,17 @@ def list_jobs(
 
 
 def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show everything about a job: state, progress, its sizes over time, the latest events."""
+    """Show everything about a job: state, progress, its sizes over time, its tasks, the latest events."""
     with connect(url) as client:
         found = find_job(client, job)
-        allocations = client.allocations(found["id"])
+        allocations, tasks = client.allocations(found["id"]), client.tasks(found["id"])
         events = client.events(found["id"], limit=SHOWN_EVENTS)
     if as_json:
-        output.print_json({**found, "allocations": allocations, "events": events})
-    else:
-        output.show(render.job_description(found, allocations, events, datetime.now(UTC)))
+        output.print_json({**found, "allocations": allocations, "tasks": tasks, "events": events})
+        return
+    now = datetime.now(UTC)
+    shown = render_tasks.task_table(tasks, now) if tasks else None
+    output.show(render.job_description(found, allocations, events, now, shown))
 
 
 def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
