@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from optimus_models.elastic_batch import ElasticBatch
-from optimus_scheduler.same_nodes import asked_once
+from optimus_scheduler.asked_once import asked_once
 
 NO_GPUS: Mapping[str, int] = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})

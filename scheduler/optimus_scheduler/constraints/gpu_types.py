@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from optimus_models.rescale import RescaleCost
+from optimus_scheduler.asked_once import asked_once
 from optimus_scheduler.constraints.type_speeds import RelativeSpeeds, relative_speeds
-from optimus_scheduler.same_nodes import asked_once
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, Job, JobSpec, Node, Resources
 

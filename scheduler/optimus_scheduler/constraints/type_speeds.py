@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, KindOfJob, TypeSpeed
-from optimus_scheduler.same_nodes import Same
+from optimus_scheduler.asked_once import Same
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import EndedJob, Job, SpeedSample
 
