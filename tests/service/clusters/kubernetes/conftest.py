@@ -13,6 +13,7 @@ import pytest
 from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.door import Door, is_served, services_of
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
+from tests.service.clusters.kubernetes.machine_wide import held
 from tests.service.clusters.kubernetes.real_nodes import NodesMissing, RealCluster, visible_to_pods
 
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
@@ -35,7 +36,7 @@ def real_cluster() -> Iterator[RealCluster]:
     """Two real nodes, shared by the tests that need them: they take half a minute to start."""
     directory = Path(tempfile.mkdtemp(prefix="optimus-nodes-"))  # of short name: containerd's sockets are in it
     directory.chmod(0o755)
-    with visible_to_pods() as seen:
+    with held(["kn1", "kn2"]), visible_to_pods() as seen:
         try:
             cluster = RealCluster.start(directory / "cluster", 2, gpus=2, seen=seen)
         except NodesMissing as missing:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 400.0
 TOKEN = "token-of-the-end-to-end-test"
 NAMESPACE = "optimus"
-TASK = "optimus_workers.zoo.digits:mlp"
+TASK = "optimus_workers.zoo.digits:resnet"
 
 
 def wait_until(what: str, condition: Callable[[], Any]) -> Any:
@@ -156,8 +156,9 @@ def submit(deployment: Deployment, specification: dict[str, Any]) -> str:
 
 def test_pods_train_scale_and_survive(deployment: Deployment, record_property: Callable[[str, object], None]) -> None:
     cluster = deployment.cluster
-    # Four GPUs. The first job grows; the second needs three of them, so the first gives back what it got.
-    first = submit(deployment, specification("first", 200, (1, 4)))
+    # Four GPUs. The first job is long enough for its growth to be worth a pause, on a faster machine too. The second
+    # needs three of them, so the first gives back what it got.
+    first = submit(deployment, specification("first", 240, (1, 4)))
     wait_until("the first job has more workers", lambda: deployment.running_workers(first) >= 2)
     second = submit(deployment, specification("second", 15, (3, 3)))
     wait_until("the second job trains", lambda: deployment.job(second)["step"] > 0)

@@ -1,0 +1,58 @@
+"""Names that real nodes have on the whole machine: one run at a time has them, and a killed run's are taken back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_NAMESPACES, _STATE, _CGROUPS = Path("/run/netns"), Path("/run"), Path("/sys/fs/cgroup")
+_PATIENCE_S = 10.0
+
+
+@contextmanager
+def held(names: list[str]) -> Iterator[None]:
+    """The network namespaces `names` and what goes with them, for one run; another one waits for its end.
+
+    A run that was killed leaves nodes behind, and the next one would fail for names that exist.
+    """
+    with (Path(tempfile.gettempdir()) / "optimus-real-nodes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in names:
+            take_back(name)
+        yield
+
+
+def take_back(name: str) -> None:
+    """Ends what is left of the node of this network namespace: processes, network, cgroups and state."""
+    until = time.monotonic() + _PATIENCE_S
+    while (found := _processes(name)) and time.monotonic() < until:
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    _run("ip", "netns", "delete", name)
+    (_NAMESPACES / name).unlink(missing_ok=True)  # a file without a namespace, as after a restart of the machine
+    _run("ip", "link", "delete", f"v{name}")
+    for top in _CGROUPS.glob(f"*/{name}"):
+        for directory, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                Path(directory).rmdir()
+    shutil.rmtree(_STATE / f"k8s-{name}", ignore_errors=True)
+
+
+def _processes(name: str) -> set[int]:
+    """Those in the namespace (containerd, kubelet, its shims), and the pods' own, which are in the node's cgroup."""
+    listed = [_run("ip", "netns", "pids", name)]
+    listed += [path.read_text() for path in (_CGROUPS / "pids" / name).rglob("cgroup.procs")]
+    return {int(word) for text in listed for word in text.split()}
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout
