@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,8 @@ class SpeedTable:
         servers = np.maximum(servers, 1)
         w = np.minimum(np.stack((workers, workers + 1)), self._most[0])  # (2, n): as many, and one more
         p = np.minimum(np.stack((servers, servers + 1)), self._most[1])
-        by_workers = self._by_workers.at(w)
-        by_servers = self._by_servers.at(p)
+        by_workers = self._by_workers.at(w, again=True)
+        by_servers = self._by_servers.at(p, again=True)
         by_servers *= self._weights[:, :, None]
         residual = np.empty((len(FURTHER), len(workers)))
         for step, (more_w, more_p) in enumerate(FURTHER):
@@ -99,6 +99,8 @@ class _Factors:
     """(n, m) of the measured counts of each job among the different ones."""
     width: int
     """How many are different."""
+    scratch: dict[tuple[int, ...], tuple[IntArray, FloatArray]] = field(default_factory=dict)
+    """Rows of the table and what is there, by shape: memory that is used again costs much less than new memory."""
 
     @classmethod
     def over(
@@ -112,9 +114,20 @@ class _Factors:
     def of(self, jobs: IntArray) -> _Factors:
         return _Factors(self.table, self.place[jobs], self.width)
 
-    def at(self, counts: IntArray) -> FloatArray:
-        """(..., n, m, 2) beside each measured count of each job, for `counts` (..., n)."""
-        return np.take(self.table, self.place + ((counts - 1) * self.width)[..., None], axis=0)
+    def at(self, counts: IntArray, *, again: bool = False) -> FloatArray:
+        """(..., n, m, 2) beside each measured count of each job, for `counts` (..., n).
+
+        `again`: in the memory of the last time that so many were asked for.
+        """
+        shape = (*counts.shape, self.place.shape[1])
+        rows, found = self.scratch.get(shape, (None, None)) if again else (None, None)
+        if rows is None or found is None:
+            rows, found = np.empty(shape, dtype=np.int64), np.empty((*shape, 2))
+            if again:
+                self.scratch[shape] = rows, found
+        np.add(self.place, ((counts - 1) * self.width)[..., None], out=rows)
+        np.take(self.table, rows, axis=0, out=found, mode="clip")  # with another mode there would be a copy
+        return found
 
 
 def _coefficients(model: SpeedModel | None) -> list[float]:

@@ -37,7 +37,8 @@ class Filling:
 
     def fill(self, above: IntArray) -> None:
         """Give out sizes of the rows `above`, each above its job's present one, as long as one fits."""
-        above = above[self._fits(above) & self._rises(above)]
+        above = above[self._fits(above)]
+        above = above[self._rises(above)]
         self._alive[above] = True
         gains = self._gains(above)
         order = np.argsort(-gains, kind="stable")  # of equal gains the first row
@@ -93,8 +94,11 @@ class Filling:
             heappush(self._regained, (-gain, other, times))
 
     def _fits(self, rows: IntArray) -> BoolArray:
-        added = self._demand[rows] - self._demand[self._now(rows)]
-        return np.asarray((added <= self.room + SLACK).all(axis=1))
+        now = self._now(rows)
+        fits = np.ones(len(rows), dtype=bool)
+        for amounts, room in zip(self._demand.T, self.room.tolist(), strict=True):
+            fits &= amounts[rows] - amounts[now] <= room + SLACK
+        return fits
 
     def _rises(self, rows: IntArray) -> BoolArray:
         """Whether a size is worth more than what its job has, and worth its tasks."""

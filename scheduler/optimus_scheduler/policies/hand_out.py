@@ -58,8 +58,7 @@ def hand_out(
 
 def envelope(candidates: Candidates, start: IntArray) -> IntArray:
     """Rows from each job's start up that lie on the concave envelope of its worth, as long as it rises."""
-    index = np.arange(len(candidates))
-    rows = index[index >= start[candidates.job]]
+    rows = np.flatnonzero(np.arange(len(candidates)) >= start[candidates.job])
     # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
     rows = rows[_rises(candidates, rows)]
     done: list[IntArray] = []
@@ -108,10 +107,11 @@ def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
         return np.zeros(0, dtype=bool)
     is_first = np.concatenate([[True], job[1:] != job[:-1]])
     # A running maximum by job: lift each job above all before it.
-    lift = job * (2.0 * float(np.abs(worth).max()) + 1.0)
-    highest = np.maximum.accumulate(worth + lift)
-    above = np.concatenate([[False], (worth + lift)[1:] > highest[:-1]])
-    result: BoolArray = is_first | above
+    lifted = job * (2.0 * max(float(worth.max()), -float(worth.min())) + 1.0)
+    lifted += worth
+    highest = np.maximum.accumulate(lifted)
+    result: BoolArray = is_first
+    result[1:] |= lifted[1:] > highest[:-1]
     return result
 
 
@@ -122,7 +122,7 @@ def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_tas
     on = _before_first(~candidates.is_worthwhile(low, high, least_task_gain), candidates.job[low])
     low, high = low[on], high[on]
     gain = candidates.gain(low, high)
-    order = np.lexsort((high, -gain))
+    order = np.argsort(-gain, kind="stable")  # of equal gains the first row
     low, high = low[order], high[order]
     return Steps(candidates.job[high], high, gain[order], demand[high] - demand[low])
 
@@ -161,8 +161,9 @@ def _fill(
 
     A size that does not fit at some point, or is not worth it beside what its job has then, is out for good.
     """
-    index = np.arange(len(candidates))
-    above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
+    is_above = np.arange(len(candidates)) > row[candidates.job]
+    is_above &= candidates.worth > candidates.worth[row][candidates.job]
+    above = np.flatnonzero(is_above)
     if len(above):
         filling = Filling(candidates, demand, row, room, least_task_gain)
         filling.fill(above)

@@ -139,13 +139,28 @@ def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray
     """Each job climbs by the step that gains most speed per share, up to its maximum; all jobs at once."""
     jobs, least, most = wanted
     rungs = _climbed(SpeedTable([one.speeds for one in jobs], most), least, most, worker_shares, server_shares)
-    everybody = np.arange(len(jobs))
-    nothing = np.zeros_like(everybody)
-    bottom = _Rungs(everybody, nothing, nothing, np.zeros(len(jobs)))
-    job, workers, servers, speeds = (np.concatenate(column) for column in zip(bottom, *rungs, strict=True))
-    order = np.argsort(job, kind="stable")
-    job, workers, servers, speeds = job[order], workers[order], servers[order], speeds[order]
-    return _cut(job, workers, servers, speeds, workers * worker_shares[job] + servers * server_shares[job])
+    return _cut(*_by_job(rungs, len(jobs), worker_shares, server_shares))
+
+
+def _by_job(
+    rungs: Sequence[_Rungs], n_jobs: int, worker_shares: FloatArray, server_shares: FloatArray
+) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]:
+    """Job, workers, servers, speed and cost, the rungs of a job one after the other, with nothing below the first.
+
+    Nobody leaves out a turn before the top: the rung of the t-th turn is the job's t-th.
+    """
+    height = np.ones(n_jobs, dtype=np.int64)
+    for rung in rungs:
+        height[rung.job] += 1
+    begin = np.cumsum(height) - height
+    job = np.repeat(np.arange(n_jobs), height)
+    workers, servers, speeds = np.zeros_like(job), np.zeros_like(job), np.zeros(len(job))
+    for turn, rung in enumerate(rungs, start=1):
+        at = begin[rung.job] + turn
+        workers[at], servers[at], speeds[at] = rung.workers, rung.servers, rung.speeds
+    costs = workers * worker_shares[job]
+    costs += servers * server_shares[job]
+    return job, workers, servers, speeds, costs
 
 
 class _Rungs(NamedTuple):

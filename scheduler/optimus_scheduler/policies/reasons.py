@@ -44,22 +44,22 @@ class _Explanation:
         below = np.maximum(row - 1, table.first[:-1])
         gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
         next_gain = np.where(self._next_gain > -np.inf, self._next_gain, np.nan)
-        columns = (
-            *(table.workers[row], table.servers[row], self._ideal),
-            *(self._to_keep(), self._to_change(), gain, next_gain),
-        )
+        workers, servers = table.workers[row], table.servers[row]
+        present = self._jobs.pairs("")
+        changes = (workers != present[:, 0]) | (servers != present[:, 1])
+        columns = (changes, workers, servers, self._ideal, self._to_keep(), self._to_change(), gain, next_gain)
         numbers = zip(self._jobs, self._gpu_types(), *(column.tolist() for column in columns), strict=True)
         granted: dict[str, Grant] = {}
-        for one, gpu_type, w, p, ideal, keeping, changing, gained, gains in numbers:
+        for one, gpu_type, is_other, w, p, ideal, keeping, changing, gained, gains in numbers:
             if not w + p:
                 granted[one.job.id] = _WAITS
                 continue
-            size = present = one.job.allocation
-            if w != present.workers or p != present.servers or gpu_type != present.gpu_type:
+            size = present_size = one.job.allocation
+            if is_other or gpu_type != present_size.gpu_type:
                 size = one.size(w, p)
-            reason = _REASONS[keeping if size is present else changing]
+            reason = _REASONS[keeping if size is present_size else changing]
             best = self._size(one, ideal) if reason is Reason.NOT_WORTH_RESCALING else None
-            granted[one.job.id] = Grant(size, reason, best, gained, gains if gains == gains else None)
+            granted[one.job.id] = Grant._make((size, reason, best, gained, gains if gains == gains else None, None))
         return granted
 
     def _size(self, one: Outlook, row: int) -> Allocation:

@@ -69,10 +69,10 @@ class Stack:
             self._places[id(ladder)] = _Place(self._height, len(ladder.costs), ladder)
             self._height += len(ladder.costs)
         rows = slice(begin, self._height)
-        self.workers[rows] = np.concatenate([ladder.workers for ladder in ladders])
-        self.servers[rows] = np.concatenate([ladder.servers for ladder in ladders])
-        self.costs[rows] = np.concatenate([ladder.costs for ladder in ladders])
-        self.speeds[rows] = np.concatenate([ladder.speeds for ladder in ladders])
+        np.concatenate([ladder.workers for ladder in ladders], out=self.workers[rows])
+        np.concatenate([ladder.servers for ladder in ladders], out=self.servers[rows])
+        np.concatenate([ladder.costs for ladder in ladders], out=self.costs[rows])
+        np.concatenate([ladder.speeds for ladder in ladders], out=self.speeds[rows])
 
 
 def _n_rungs(ladders: Iterable[Ladder]) -> int:
