@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -227,11 +228,20 @@ class Groups:
 def holding(rooms: Rows, need: Vector) -> NDArray[np.bool_]:
     """(n,) which of (width, n) rooms hold `need`."""
     enough: NDArray[np.bool_] | None = None
-    for amount, free in zip(need, rooms, strict=True):
-        if amount or enough is None:  # who offers nothing at all is overdrawn everywhere
+    for amount, free in zip(_asked(need), rooms, strict=True):
+        if amount is not None:
             enough = free >= amount if enough is None else np.logical_and(enough, free >= amount, out=enough)
     assert enough is not None, "there are cores at least"
     return enough
+
+
+@lru_cache(maxsize=2**15)
+def _asked(need: Vector) -> tuple[IntArray | None, ...]:
+    """As arrays of no dimension, which are compared in half the time of Python's numbers; None where nothing is asked.
+
+    Who asks for no cores gets them nowhere for nothing: an overdrawn node does not even have these.
+    """
+    return tuple([np.array(x, dtype=np.int64) if x or not column else None for column, x in enumerate(need)])
 
 
 def most(rooms: Rows, need: Vector, count: int) -> IntArray:

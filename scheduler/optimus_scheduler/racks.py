@@ -147,11 +147,12 @@ class Racks:
         enough = holding(self._totals, need)
         if near:
             enough &= np.isin(np.arange(len(enough)), [self._rack[node] for node in near])
-        fullest = int(np.where(enough, self._rack_weight, np.inf).argmin())
-        if not enough[fullest]:
+        able = enough.nonzero()[0]
+        if not len(able):
             return
+        weights = self._rack_weight[able]
+        fullest, emptiest = int(able[weights.argmin()]), int(able[weights.argmax()])
         yield self._one(fullest)
-        emptiest = int(np.where(enough, self._rack_weight, -np.inf).argmax())
         if emptiest != fullest:
             yield self._one(emptiest)
 
