@@ -200,7 +200,10 @@ def epoch_steps(job: Job) -> float | None:
     """Steps of an epoch: as the job says, or before that as the newest ended job of the same task said."""
     if job.steps_per_epoch is not None or not job.similar:
         return job.steps_per_epoch
-    newest, batch = job.similar[-1], job.spec.counted_batch
+    newest = next((ended for ended in reversed(job.similar) if ended.steps_per_epoch), None)
+    if newest is None or newest.steps_per_epoch is None:
+        return None
+    batch = job.spec.counted_batch
     if not (batch and newest.global_batch_size):
         return newest.steps_per_epoch
     return newest.steps_per_epoch * newest.global_batch_size / batch

@@ -20,10 +20,10 @@ _MOST_CONFIDENCE = 0.4
 
 
 def precedents(job: Job) -> Sequence[EndedJob]:
-    """Ended jobs of the same task and project that had the same rule."""
+    """Ended jobs of the same task and project that had the same rule, and knew their epochs."""
     rule = job.spec.convergence
     return [
-        ended for ended in job.similar if ended.total_steps and ended.rule == rule and ended.project == job.spec.project
+        ended for ended in job.similar if ended.n_epochs and ended.rule == rule and ended.project == job.spec.project
     ]
 
 
@@ -43,7 +43,7 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     name = _curve_rule(job)
     if not found or name is None:
         return own
-    logs = [math.log(ended.total_steps / ended.steps_per_epoch * steps_per_epoch) for ended in found]
+    logs = [math.log(ended.n_epochs * steps_per_epoch) for ended in found]
     mean = sum(logs) / len(logs)
     squares = sum((value - mean) ** 2 for value in logs) + _SPREAD_COUNT * _SPREAD**2
     spread = math.sqrt(squares / (len(logs) + _SPREAD_COUNT) * (1.0 + 1.0 / len(logs)))

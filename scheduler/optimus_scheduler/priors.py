@@ -70,15 +70,15 @@ class LossPriors:
 
 
 def has_prior(job: Job) -> bool:
-    """Whether ended jobs say something of its losses: it knows its epochs and has some, and one of them had enough."""
+    """Whether ended jobs say something of its losses: it knows its epochs and has some, and one of them did, too."""
     if not job.similar or not job.steps_per_epoch or not job.losses:
         return False
-    return any(len(ended.losses) >= LEAST_LOSSES for ended in job.similar)
+    return any(ended.steps_per_epoch and len(ended.losses) >= LEAST_LOSSES for ended in job.similar)
 
 
 def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:
-    """The run in steps of a job that has so many in an epoch; None if it told too few losses."""
-    if len(ended.losses) < LEAST_LOSSES:
+    """The run in steps of a job that has so many in an epoch; None if it told too few losses, or no epochs."""
+    if len(ended.losses) < LEAST_LOSSES or not ended.steps_per_epoch:
         return None
     stretch = steps_per_epoch / ended.steps_per_epoch
     steps = [step * stretch for step in ended.loss_steps]

@@ -412,8 +412,9 @@ class EndedJob:
     task: str = field(compare=False)
     """The import path of its code: jobs with the same one are of one family."""
     project: str = field(compare=False)
-    steps_per_epoch: float = field(compare=False)
-    """Runs are compared epoch by epoch: a batch twice as large makes half as many steps."""
+    steps_per_epoch: float | None = field(compare=False)
+    """Runs are compared epoch by epoch: a batch twice as large makes half as many steps. None: it knew no epochs, and
+    tells its speeds only."""
     loss_steps: tuple[float, ...] = field(default=(), compare=False)
     losses: tuple[float, ...] = field(default=(), compare=False)
     speed_samples: tuple[SpeedSample, ...] = field(default=(), compare=False)
@@ -431,6 +432,11 @@ class EndedJob:
     noise_steps: tuple[float, ...] = field(default=(), compare=False)
     noise_scales: tuple[float, ...] = field(default=(), compare=False)
     """As in `Job`."""
+
+    @property
+    def n_epochs(self) -> float:
+        """Epochs at its end; 0 when that is not known."""
+        return self.total_steps / self.steps_per_epoch if self.steps_per_epoch else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,8 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
     """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known."""
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
-    if job.state is not JobState.SUCCEEDED or not steps_per_epoch or not losses:
+    speeds = [list(astuple(each)) for each in history.speeds.samples()]
+    if job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses)):
         return {}
     spec = spec_of(job)
     return {
@@ -117,7 +118,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "steps_per_epoch": steps_per_epoch,
         "loss_steps": loss_steps,
         "losses": losses,
-        "speeds": [list(astuple(each)) for each in history.speeds.samples()],
+        "speeds": speeds,
         "mode": spec.mode.value,
         "architecture": spec.architecture.value,
         "global_batch_size": spec.counted_batch,

@@ -134,9 +134,14 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. As it is when none has ended, or nothing is known of the speed.
     """
-    if not job.similar or not job.steps_per_epoch or not ahead.steps_per_second:
+    told = [
+        ended.loss_steps[-1] / ended.steps_per_epoch
+        for ended in job.similar
+        if ended.loss_steps and ended.steps_per_epoch
+    ]
+    if not told or not job.steps_per_epoch or not ahead.steps_per_second:
         return ahead
-    epochs = np.array([ended.loss_steps[-1] / ended.steps_per_epoch for ended in job.similar])
+    epochs = np.array(told)
     low, middle, high = np.quantile(epochs, (0.1, 0.5, 0.9)) if len(epochs) > 1 else epochs[0] * np.array([0.5, 1, 2])
     steps = Interval(*(float(each) * job.steps_per_epoch for each in (middle, low, high)))
     seconds = _times(steps, 1.0 / ahead.steps_per_second)

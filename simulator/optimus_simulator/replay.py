@@ -107,9 +107,8 @@ class Replay:
         if job.finished_at is not None:
             job.state = JobState.SUCCEEDED
             self._ended[job.id] = self.active.pop(job.id)
-            taught = job.taught() if self._options.learn_from_finished_jobs else None
-            if taught is not None:
-                self._taught.add(taught)
+            if self._options.learn_from_finished_jobs:
+                self._taught.add(job.taught())
             self._cluster.remove_job(job.id)
 
     def _disturbed(self, job_ids: set[str]) -> None:

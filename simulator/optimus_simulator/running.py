@@ -124,17 +124,14 @@ class RunningJob:
             noise_scales=telemetry.noise_scales,
         )
 
-    def taught(self) -> EndedJob | None:
-        """What it says about others of its family, now that it has ended; None when it knows no epochs."""
+    def taught(self) -> EndedJob:
+        """What it says about others of its family, now that it has ended."""
         spec, telemetry = self.entry.spec, self.telemetry
-        steps_per_epoch = self.training.steps_per_epoch()
-        if not steps_per_epoch:
-            return None
         return EndedJob(
             id=self.entry.id,
             task=spec.family,
             project=spec.project,
-            steps_per_epoch=steps_per_epoch,
+            steps_per_epoch=self.training.steps_per_epoch(),
             loss_steps=telemetry.loss_steps,
             losses=telemetry.losses,
             speed_samples=telemetry.samples,

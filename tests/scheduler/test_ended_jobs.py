@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast import RememberingForecaster, forecast, forecast_all
+from optimus_scheduler.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
 from optimus_scheduler.outlook import Outlook
 from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.settings import Settings
@@ -96,6 +96,19 @@ def test_runs_are_compared_by_epochs() -> None:
     assert same.forecast.total_steps is not None
     assert other_batch.forecast.total_steps is not None
     assert other_batch.forecast.total_steps.mean == pytest.approx(same.forecast.total_steps.mean, rel=1e-6)
+
+
+def test_a_job_that_knew_no_epochs_teaches_its_speeds_only() -> None:
+    fast = law(fixed=0.3)
+    told = ended("a", speed=fast, steps_per_epoch=None, loss_steps=(), losses=(), total_steps=900)
+    alone, informed = outlook_of(young(n=3)), outlook_of(young(told, n=3))
+    assert informed.forecast.finished_runs == 0
+    assert informed.forecast.total_steps == alone.forecast.total_steps
+    assert informed.speeds.source is SpeedSource.SIMILAR_JOBS
+    assert informed.speeds.at(Allocation(4, 4)) == pytest.approx(fast(4, 4), rel=0.1)
+    # Who does not know its epochs yet is told by another one, though that is older.
+    assert epoch_steps(replace(young(ended("b"), told), steps_per_epoch=None)) == 100.0
+    assert epoch_steps(replace(young(told), steps_per_epoch=None)) is None
 
 
 def test_runs_of_another_project_count_less() -> None:

@@ -63,6 +63,19 @@ def test_a_long_job_is_paused_for_a_short_one() -> None:
     assert size(allocate([long, short], 4)["long"]) == (1, 1)
 
 
+def test_where_not_all_minima_fit_a_short_job_may_grow_instead() -> None:
+    """Its further tasks are worth more than the first ones of long jobs."""
+    short = known("short", spec=a_spec(rule=ConvergenceRule(max_steps=1000)), allocated_at=NOW - 1000)
+    rule = ConvergenceRule(max_steps=1_000_000)
+    long = [paused(f"long-{number}", spec=a_spec(rule=rule)) for number in range(3)]
+    crowded = allocate([short, *long], 4)
+    assert size(crowded["short"]) == (2, 2)
+    assert all(crowded[job.id].allocation.is_empty for job in long)
+    # Among equals nobody's second worker is worth as much as another's first one.
+    equal = known("equal", spec=a_spec(rule=rule), allocated_at=NOW - 1000)
+    assert sorted(map(size, allocate([equal, *long], 4).values())) == [(0, 0), (0, 0), (1, 1), (1, 1)]
+
+
 def test_the_queue_prefers_short_jobs() -> None:
     """Both are known from before a pause."""
     short = paused("short", spec=a_spec(rule=ConvergenceRule(max_steps=100)))

@@ -1,4 +1,4 @@
-"""What is given before anything is compared: minima of jobs that have just started or have waited too long."""
+"""What is given before anything is compared: minima, above all of jobs that just started or have waited too long."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def claims(
 ) -> Claims:
     """Who has something for sure. `unchanged`: jobs that are to keep what they have.
 
-    A job that got tasks a moment ago keeps its minimum. Then come
-    the waiting jobs that have waited too long, the longest overdue first, and none passes them: so nobody starves,
-    however many short jobs arrive. Then come all other minima: as many as fit, those first that are worth most per
-    share; who runs may so be paused for others. If all fit, only a waiting job of known length and speeds has no claim
-    to it: it starts as soon as it is worth it.
+    A job that got tasks a moment ago keeps its minimum. Then come the waiting jobs that have waited too long, the
+    longest overdue first, and none passes them: so nobody starves, however many short jobs arrive. All other minima
+    come next, but only if all of them fit: where they do not, it depends on what is worth most who runs, and a second
+    worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
+    of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
     """
     jobs = Contenders.of(outlooks)
     row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
@@ -60,9 +60,7 @@ def claims(
     if (demand[least[open_to]].sum(axis=0) <= room + 1e-9).all():
         sure = open_to[jobs.held[open_to] | ~is_known(jobs)[open_to]]
         row[sure] = least[sure]
-        return Claims(row, may_start, room - demand[least[sure]].sum(axis=0))
-    taken, room = in_turn(demand[least[open_to]], room)
-    row[open_to[taken]] = least[open_to[taken]]
+        room = room - demand[least[sure]].sum(axis=0)
     return Claims(row, may_start, room)
 
 
@@ -89,7 +87,7 @@ def _in_order(
     settings: Settings,
     unchanged: Collection[int],
 ) -> tuple[IntArray, list[int], IntArray]:
-    """Jobs that keep something, waiting jobs that are overdue, and the others, each in the order of their turn."""
+    """Jobs that keep something and waiting jobs that are overdue, both in the order of their turn, and the others."""
     kept = _kept(jobs, settings, unchanged)
     late = overdue_seconds(jobs, candidates.least_speed, settings)
     least = candidates.first[:-1] + 1
@@ -97,13 +95,9 @@ def _in_order(
     waits = ~(jobs.held | (jobs.column("claimed") > 0))
     overdue = np.flatnonzero(waits & (late > 0) & possible)
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
-    gain = candidates.plain[least] / candidates.cost[least]
-    # Who runs loses by being paused what it would pay to go on.
-    gain = gain * (1.0 + np.where(jobs.held, candidates.charge, 0.0))
     is_other = np.ones(len(jobs), dtype=bool)
     is_other[kept] = is_other[overdue] = False
-    others = np.flatnonzero(is_other)
-    return kept, overdue.tolist(), others[np.argsort(-gain[others], kind="stable")]
+    return kept, overdue.tolist(), np.flatnonzero(is_other)
 
 
 def is_known(jobs: Contenders) -> BoolArray:

@@ -110,6 +110,8 @@ class World:
         self.fence = lease.token
         self.coordinators: dict[str, Coordinator] = {}
         self.accuracy_at: Callable[[float], float] | None = None
+        self.steps_per_epoch: float | None = STEPS_PER_EPOCH
+        """What its jobs say of their data."""
         """Test accuracy after so many epochs, which rank 0 then tells of each."""
         self.compute_share = 0.0
         """Part of each step that is told to be computing."""
@@ -208,8 +210,9 @@ class World:
         self.repository.report_membership(job.id, report)
         event = Paused() if cause == "pause" else MembershipFormed(state.epoch)
         self.repository.advance_job(job.id, event, self.clock())
-        profile = {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32, "steps_per_epoch": STEPS_PER_EPOCH}
-        self.repository.put_profile(job.id, profile)
+        profile = {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32}
+        epochs = {} if self.steps_per_epoch is None else {"steps_per_epoch": self.steps_per_epoch}
+        self.repository.put_profile(job.id, {**profile, **epochs})
 
     def _second(self, job: JobRecord) -> None:
         state = self.coordinators.get(job.id)

@@ -91,6 +91,19 @@ def test_a_job_that_was_cancelled_teaches_nothing(world: World) -> None:
 
 
 @once
+def test_a_job_that_knows_no_epochs_teaches_its_speeds(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path)
+    world.steps_per_epoch = None
+    finish(world, "job-1", convergence={"max_seconds": 60})
+    (taught,) = known(repository)
+    assert taught.steps_per_epoch is None
+    assert {(sample.workers, sample.servers) for sample in taught.speed_samples} >= {(1, 1)}
+    world.submit("job-2", convergence={"max_seconds": 60})
+    world.round()
+    assert latest(world, "job-2").forecast["speed_from"] == "similar jobs"
+
+
+@once
 def test_jobs_of_other_tasks_are_not_similar(world: World) -> None:
     finish(world, "job-1")
     world.submit("other", task="m:g")
