@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -40,30 +41,29 @@ class _Explanation:
 
     def grants(self) -> dict[str, Grant]:
         """By job id."""
-        table, row = self._table, self._result.row
+        table, row, jobs = self._table, self._result.row, self._jobs
         below = np.maximum(row - 1, table.first[:-1])
         gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
-        next_gain = np.where(self._next_gain > -np.inf, self._next_gain, np.nan)
         workers, servers = table.workers[row], table.servers[row]
-        present = self._jobs.pairs("")
-        changes = (workers != present[:, 0]) | (servers != present[:, 1])
-        columns = (changes, workers, servers, self._ideal, self._to_keep(), self._to_change(), gain, next_gain)
-        numbers = zip(self._jobs, self._gpu_types(), *(column.tolist() for column in columns), strict=True)
-        granted: dict[str, Grant] = {}
-        for one, gpu_type, is_other, w, p, ideal, keeping, changing, gained, gains in numbers:
-            if not w + p:
-                granted[one.job.id] = _WAITS
-                continue
-            size = present_size = one.job.allocation
-            if is_other or gpu_type != present_size.gpu_type:
-                size = one.size(w, p)
-            reason = _REASONS[keeping if size is present_size else changing]
-            best = self._size(one, ideal) if reason is Reason.NOT_WORTH_RESCALING else None
-            granted[one.job.id] = Grant._make((size, reason, best, gained, gains if gains == gains else None, None))
+        sizes = [one.job.allocation for one in jobs]
+        changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1])
+        changes |= [now != size.gpu_type for now, size in zip(self._gpu_types(), sizes, strict=True)]
+        for j in np.flatnonzero(changes).tolist():  # most keep what they have, the very same object
+            sizes[j] = self._size(j, row[j])
+        reasons = np.where(changes, self._to_change(), self._to_keep())
+        best: list[Allocation | None] = [None] * len(jobs)
+        for j in np.flatnonzero(reasons == _NOT_WORTH).tolist():
+            best[j] = self._size(j, self._ideal[j])
+        next_gain = [each if each > -np.inf else None for each in self._next_gain.tolist()]
+        words, notes = map(_REASONS.__getitem__, reasons.tolist()), repeat(None, len(jobs))
+        columns = sizes, words, best, gain.tolist(), next_gain, notes
+        granted = dict(zip(jobs.ids, map(Grant._make, zip(*columns, strict=True)), strict=True))
+        for j in np.flatnonzero(workers + servers == 0).tolist():
+            granted[jobs.ids[j]] = _WAITS
         return granted
 
-    def _size(self, one: Outlook, row: int) -> Allocation:
-        return one.size(int(self._table.workers[row]), int(self._table.servers[row]))
+    def _size(self, job: int, row: int) -> Allocation:
+        return self._jobs[job].size(int(self._table.workers[row]), int(self._table.servers[row]))
 
     def _gpu_types(self) -> list[str | None]:
         """(n,) on which type each job's workers are from now on."""
