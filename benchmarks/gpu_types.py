@@ -142,10 +142,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--load", type=float, default=1.0, help="jobs arrive so many times as fast")
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("OPTIMUS_DATA", ".")))
+    folder = os.environ.get("OPTIMUS_DATA", ".")
+    parser.add_argument("--data", type=Path, default=Path(folder), help="gavel_throughputs.json or its folder")
     parser.add_argument("--policies", help="compare these, separated by commas")
     options = parser.parse_args()
-    kinds = measured(options.data / "gavel_throughputs.json")
+    path = options.data if options.data.is_file() else options.data / "gavel_throughputs.json"
+    if not path.is_file():
+        parser.error(f"--data: there is no {path}; give the folder that has gavel_throughputs.json, or set OPTIMUS_DATA")
+    kinds = measured(path)
     began = time.process_time()
     figures = {}
     policies = options.policies.split(",") if options.policies else []

@@ -60,6 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, help="only the first so many")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options = parser.parse_args(arguments)
+    if not options.data.is_file():
+        parser.error(f"--data: there is no file {options.data}; give the path of philly.csv.gz")
     progress = unwatched if options.json else _Reporter()
     figures = measure(options.data, options.policy, options.round_seconds, options.jobs, progress)
     if options.json:

@@ -138,8 +138,7 @@ def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings)
     job = table.job[rows]
     each = np.array([gpus_of_a_worker(one.job) for one in jobs], dtype=np.float64)
     asked = table.workers[rows] * each[job]
-    best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
-    speed = table.plain[rows] * (best / weights(jobs, ladders.each, settings))[job]
+    speed = table.speed[rows]
     best_per_gpu = np.zeros(len(jobs))
     np.maximum.at(best_per_gpu, job, speed / asked)
     best_per_gpu *= np.maximum(who.speeds.max(axis=1), 1e-12)

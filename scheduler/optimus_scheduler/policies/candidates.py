@@ -30,6 +30,8 @@ class Candidates:
     servers: IntArray
     cost: FloatArray
     """(k,) shares of the cluster."""
+    speed: FloatArray
+    """(k,) steps per second."""
     plain: FloatArray
     """(k,) worth by itself."""
     worth: FloatArray
@@ -105,7 +107,7 @@ def candidates(
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
-    return Candidates(job, workers, servers, cost, plain, worth, first, least_speed, charge, seconds_left)
+    return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, charge, seconds_left)
 
 
 def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> FloatArray:
