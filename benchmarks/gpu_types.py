@@ -148,7 +148,7 @@ def main() -> None:
     options = parser.parse_args()
     path = options.data if options.data.is_file() else options.data / "gavel_throughputs.json"
     if not path.is_file():
-        parser.error(f"--data: there is no {path}; give the folder that has gavel_throughputs.json, or set OPTIMUS_DATA")
+        parser.error(f"--data: there is no {path}; give gavel_throughputs.json, or set OPTIMUS_DATA")
     kinds = measured(path)
     began = time.process_time()
     figures = {}
