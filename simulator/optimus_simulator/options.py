@@ -67,6 +67,8 @@ class Options:
     """All jobs of a Pollux workload that ran with several batches let theirs be chosen."""
     load: float = 1.0
     """Jobs arrive so many times as fast as in the trace."""
+    cluster: float = 1.0
+    """The cluster has so many times the nodes of the trace, of each capacity: what would half of it do, or twice?"""
     pollux: bool = False
     """Semantics of the published Pollux simulations: rounds only on ticks, epochs of whole seconds, their oracle."""
     limit_days: float = 400.0

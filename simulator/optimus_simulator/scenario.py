@@ -61,6 +61,9 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
             raise BadTrace(f"{trace}: give pollux:FILE, philly:FILE, paper, paper:poisson, paper:bursts or FILE")
     if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
         raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")
+    if options.cluster <= 0.0:
+        raise BadTrace(f"cluster is {options.cluster}, but must be above 0: a part or a multiple of the trace's nodes")
+    found = found.with_cluster(options.cluster) if options.cluster != 1.0 else found
     return found.with_load(options.load) if options.load != 1.0 else found
 
 

@@ -67,6 +67,19 @@ class Trace:
         jobs = tuple(job.arriving_at(job.submitted_at / load) for job in self.jobs)
         return replace(self, jobs=jobs)
 
+    def with_cluster(self, times: float) -> Trace:
+        """The same jobs on so many `times` the nodes of each capacity, rounded, at least one of each."""
+        alike: dict[tuple[object, ...], list[Node]] = {}
+        for node in self.nodes:
+            offered = node.capacity
+            alike.setdefault((offered.cpu, offered.memory_bytes, *sorted(offered.gpus.items())), []).append(node)
+        found: list[Node] = []
+        for nodes in alike.values():
+            for number in range(max(round(times * len(nodes)), 1)):
+                copy, place = divmod(number, len(nodes))
+                found.append(replace(nodes[place], name=f"{nodes[place].name}-{copy}") if copy else nodes[place])
+        return replace(self, nodes=tuple(found))
+
 
 def in_order(jobs: Iterable[TraceJob]) -> tuple[TraceJob, ...]:
     """Jobs by time of submission; those of the same time in the order in which they came."""

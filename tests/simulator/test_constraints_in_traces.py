@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optimus_scheduler.policies import POLICIES, policy_named
-from optimus_scheduler.types import Quota
+from optimus_scheduler.types import Node, Quota, Resources
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
 from optimus_simulator.replay import Replay
@@ -69,6 +70,18 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert (job.spec.gpu_types, job.spec.project, job.spec.deadline_at) == (("k80", "v100"), "vision", 310.0)
     assert (job.speed_factor("v100"), job.speed_factor("k80"), job.speed_factor(None)) == (5.0, 1.0, 1.0)
     assert trace.with_load(2.0).jobs[0].spec.deadline_at == 305.0
+
+
+@pytest.mark.parametrize(("times", "fast", "slow"), [(1.0, 2, 3), (0.5, 1, 2), (0.1, 1, 1), (2.5, 5, 8)])
+def test_a_part_or_a_multiple_of_the_cluster(tmp_path: Path, times: float, fast: int, slow: int) -> None:
+    trace = a_trace(tmp_path, [a_job("a")])
+    kinds = [Resources(8.0, 2**30, {"v100": 4}), Resources(8.0, 2**30, {"k80": 4})]
+    nodes = [Node(f"node-{number}", kinds[number % 2 == 0]) for number in range(5)]
+    found = replace(trace, nodes=tuple(nodes)).with_cluster(times).nodes
+    assert [sum(node.capacity == kind for node in found) for kind in kinds] == [fast, slow]
+    names = {node.name for node in found}
+    assert len(names) == len(found)
+    assert names >= {node.name for node in nodes} or times < 1.0
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

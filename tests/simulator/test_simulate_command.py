@@ -52,6 +52,7 @@ def test_table_and_report_name_the_policies(trace: Path, tmp_path: Path) -> None
     [
         (["--policy", "best"], "unknown policy 'best'"),
         (["--set", "speed=2"], "unknown option 'speed'"),
+        (["--set", "cluster=0"], "cluster is 0.0, but must be above 0"),
         (["--policy", ","], "name at least one"),
         (["--elastic-batch", "--like-pollux"], "fixed batches"),
         (["--elastic-batch", "--policy", "fifo"], "no batches to choose from"),
