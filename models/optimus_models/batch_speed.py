@@ -52,7 +52,7 @@ class _Kernel(NamedTuple):
         apart = np.abs(a[:, None] - b) / self.reach
         same = a_source[:, None] == b_source
         level = self.level**2 + self.own_level**2 * same
-        return np.asarray(level + self.slope**2 * np.outer(a, b) + self.deviation**2 * np.exp(-apart))
+        return np.asarray(level + self.slope**2 * a[:, None] * b + self.deviation**2 * np.exp(-apart))
 
 
 _PASS = _Kernel(level=3.0, own_level=0.1, slope=0.2, deviation=0.2, reach=2.0)
@@ -208,8 +208,8 @@ def _full_pass(process: _Process, per_pass: float) -> FloatArray:
 
 
 def _bounded(seconds: FloatArray) -> FloatArray:
-    return np.asarray(np.clip(np.log(np.maximum(seconds, 1e-300)), -_FARTHEST, _FARTHEST))
+    return np.asarray(np.minimum(np.maximum(np.log(np.maximum(seconds, 1e-300)), -_FARTHEST), _FARTHEST))
 
 
 def _exp(logs: FloatArray) -> FloatArray:
-    return np.asarray(np.exp(np.clip(logs, -3.0 * _FARTHEST, 3.0 * _FARTHEST)))
+    return np.asarray(np.exp(np.minimum(np.maximum(logs, -3.0 * _FARTHEST), 3.0 * _FARTHEST)))

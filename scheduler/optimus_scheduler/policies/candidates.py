@@ -131,7 +131,8 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
     seconds = np.where(jobs.held, np.minimum(np.minimum(seconds_left, most), lasts), most)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
     stops = jobs.column("stop_seconds") * margin
-    return np.asarray(np.clip(stops / np.maximum(seconds, 1e-3), settings.least_speedup, 1.0))
+    part = np.maximum(stops / np.maximum(seconds, 1e-3), settings.least_speedup)
+    return np.asarray(np.minimum(part, 1.0))
 
 
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]

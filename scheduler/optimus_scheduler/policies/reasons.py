@@ -83,11 +83,13 @@ class _Explanation:
         table, row, ideal = self._table, self._result.row, self._ideal
         faster = table.plain[ideal] >= (1.0 + self._settings.least_speedup) * table.plain[row]
         faster &= table.workers[ideal] + table.servers[ideal] > 0
-        return np.select(
-            [self._jobs.column("measured") == 0, np.isneginf(self._next_gain), faster, self._next_gain <= 0],
-            [_LEARNING, _AT_MAXIMUM, np.where(self._fits(ideal), _NOT_WORTH, _ELSEWHERE), _NO_GAIN],
-            np.where(self._fits(self._next), _UNCHANGED, _ELSEWHERE),
-        )
+        # The first that applies counts, and so is written last.
+        reasons = np.where(self._fits(self._next), _UNCHANGED, _ELSEWHERE)
+        reasons[self._next_gain <= 0] = _NO_GAIN
+        reasons = np.where(faster, np.where(self._fits(ideal), _NOT_WORTH, _ELSEWHERE), reasons)
+        reasons[np.isneginf(self._next_gain)] = _AT_MAXIMUM
+        reasons[self._jobs.column("measured") == 0] = _LEARNING
+        return reasons
 
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""

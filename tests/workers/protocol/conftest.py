@@ -207,6 +207,18 @@ class Job:
         report: dict[str, Any] = self.wait_for(f"{workers} workers, {servers} servers", found)
         return report
 
+    def wait_for_restart(self, workers: int, servers: int, *, after_epoch: int) -> dict[str, Any]:
+        """The membership of that size that follows the restart of a coordinator, which cost no step.
+
+        Who finds the new coordinator later than the others joins the membership after that.
+        """
+        report = self.wait_for_size(workers, servers, after_epoch=after_epoch)
+        since = [each for each in self.service.memberships if after_epoch < each["epoch"] <= report["epoch"]]
+        assert since[0]["cause"] == "coordinator_restart"
+        assert {each["cause"] for each in since[1:]} <= {"rescale"}
+        assert all(each["lost_steps"] == 0 for each in since)
+        return report
+
     def wait_for_step(self, step: int) -> None:
         self.wait_for(f"step {step}", lambda: self.service.step >= step)
 
