@@ -14,7 +14,12 @@ from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.door import Door, is_served, services_of
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 from tests.service.clusters.kubernetes.machine_wide import held
-from tests.service.clusters.kubernetes.real_nodes import NodesMissing, RealCluster, visible_to_pods
+from tests.service.clusters.kubernetes.real_nodes import (
+    NodesMissing,
+    RealCluster,
+    scripts_and_binaries,
+    visible_to_pods,
+)
 
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.store.engine import create_engine_from_url
@@ -34,16 +39,16 @@ def repository(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Repository]:
 @pytest.fixture(scope="package")
 def real_cluster() -> Iterator[RealCluster]:
     """Two real nodes, shared by the tests that need them: they take half a minute to start."""
+    try:
+        scripts_and_binaries()  # before anything on this machine is touched
+    except NodesMissing as missing:
+        if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBE_NODES") == "1":
+            pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBE_NODES=1, but {missing}")
+        pytest.skip(f"no real Kubernetes nodes: {missing}")
     directory = Path(tempfile.mkdtemp(prefix="optimus-nodes-"))  # of short name: containerd's sockets are in it
     directory.chmod(0o755)
     with held(["kn1", "kn2"]), visible_to_pods() as seen:
-        try:
-            cluster = RealCluster.start(directory / "cluster", 2, gpus=2, seen=seen)
-        except NodesMissing as missing:
-            shutil.rmtree(directory)
-            if os.environ.get("OPTIMUS_TEST_REQUIRE_KUBE_NODES") == "1":
-                pytest.fail(f"OPTIMUS_TEST_REQUIRE_KUBE_NODES=1, but {missing}")
-            pytest.skip(f"no real Kubernetes nodes: {missing}")
+        cluster = RealCluster.start(directory / "cluster", 2, gpus=2, seen=seen)
         try:
             yield cluster
         finally:

@@ -62,6 +62,19 @@ class NodesMissing(Exception):
     """Real nodes cannot be started here; the message says why."""
 
 
+def scripts_and_binaries() -> tuple[Path, Path]:
+    """Their directories. Raises `NodesMissing` where anything is missing that nodes need."""
+    scripts, binaries = os.environ.get("OPTIMUS_TEST_KUBE_NODES"), os.environ.get("KUBEBUILDER_ASSETS")
+    if not scripts or not binaries:
+        raise NodesMissing(HOW_TO)
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if missing or not Path("/usr/lib/cni/bridge").exists():
+        raise NodesMissing(f"not installed: {', '.join(missing or ['containernetworking-plugins'])}")
+    if os.geteuid() != 0:
+        raise NodesMissing("real nodes need root")
+    return Path(scripts), Path(binaries)
+
+
 @dataclass
 class RealCluster:
     """A control plane on a bridge, with real nodes `n1`, `n2`, ..."""
@@ -78,15 +91,7 @@ class RealCluster:
     @classmethod
     def start(cls, directory: Path, n_nodes: int, gpus: int, seen: tuple[Path, Path]) -> RealCluster:
         """`seen`: see `visible_to_pods`. Raises `NodesMissing`."""
-        scripts, binaries = os.environ.get("OPTIMUS_TEST_KUBE_NODES"), os.environ.get("KUBEBUILDER_ASSETS")
-        if not scripts or not binaries:
-            raise NodesMissing(HOW_TO)
-        missing = [name for name in _PROGRAMS if shutil.which(name) is None]
-        if missing or not Path("/usr/lib/cni/bridge").exists():
-            raise NodesMissing(f"not installed: {', '.join(missing or ['containernetworking-plugins'])}")
-        if os.geteuid() != 0:
-            raise NodesMissing("real nodes need root")
-        cluster = cls(directory, Path(scripts), Path(binaries), *seen)
+        cluster = cls(directory, *scripts_and_binaries(), *seen)
         cluster._run("start-control-plane.sh", str(directory), ADDR=BRIDGE)
         try:
             cluster.archives = [cluster.scripts / "images" / "hostfs.tar", cluster._archive_of_service()]
