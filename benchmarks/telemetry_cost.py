@@ -45,12 +45,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     gradient = torch.randn(options.parameters // 16 * 16)
+    summed = gradient.numpy()
     length, parts = block_floats(len(gradient)), chunks(0, len(gradient), len(gradient))
     aggregator = Aggregator(usage=None)
     usage = cpu_seconds(UsageMeter().read, 20, 100)
     told = cpu_seconds(lambda: aggregator.add(record()), 20, 100)
     square = cpu_seconds(lambda: torch.dot(gradient, gradient), 10)
-    squares = cpu_seconds(lambda: [block_squares(gradient[first:end], length) for first, end in parts], 10)
+    squares = cpu_seconds(lambda: [block_squares(summed[first:end], length) for first, end in parts], 10)
     print(
         json.dumps(
             {

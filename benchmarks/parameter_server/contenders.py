@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.parameter_server import roles
+from benchmarks.parameter_server import roles, serving
 from benchmarks.parameter_server.groups import Group, receive
 
 from optimus_workers.ranges import server_ranges, worker_slots
@@ -32,15 +32,15 @@ def parameter_server(
 ) -> Group:
     """The project's servers and workers."""
     group = Group(realtime=realtime)
-    profile = roles.profile(size.n_floats)
+    profile = serving.profile(size.n_floats)
     pipes = []
     for first, end in server_ranges(size.n_floats, size.servers):
-        assume = Assume(roles.EPOCH, 0, first, end, profile, size.workers, False, (), size.servers)
-        pipes.append(group.serve(roles.serve, assume, bytes_per_second))
+        assume = Assume(serving.EPOCH, 0, first, end, profile, size.workers, False, (), size.servers)
+        pipes.append(group.serve_afresh(serving.serve, assume, bytes_per_second))
     servers = tuple(receive(pipe) for pipe in pipes)
     for rank in range(size.workers):
         slots = worker_slots(profile.micro_batches, rank, size.workers)
-        join = Join(roles.EPOCH, 0, rank, size.workers, *slots, servers, False, False)
+        join = Join(serving.EPOCH, 0, rank, size.workers, *slots, servers, False, False)
         group.step(roles.work, join, size.n_floats, transport, bytes_per_second, compression)
     return group
 

@@ -10,12 +10,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-CONTEXT = multiprocessing.get_context("fork")
-"""Forked: torch is imported once, not once per process."""
+FORKING = multiprocessing.get_context("fork")
+"""torch is imported once, not once per process."""
+AFRESH = multiprocessing.get_context("spawn")
+"""A process that has imported nothing but what it needs: its memory can be told."""
 PATIENCE_SECONDS = 120.0
 
 Body = Callable[..., None]
@@ -61,16 +64,23 @@ class Group:
 
     def serve(self, body: Body, *arguments: Any) -> Connection:
         """Run `body(pipe, *arguments)` in a process that is asked after each burst what it used."""
-        self._servers.append(self._start(body, arguments))
+        self._servers.append(self._start(FORKING, body, arguments))
+        return self._servers[-1]
+
+    def serve_afresh(self, body: Body, *arguments: Any) -> Connection:
+        """The same in a process that begins as an interpreter, with the module of `body` and no other."""
+        self._servers.append(self._start(AFRESH, body, arguments))
         return self._servers[-1]
 
     def step(self, body: Body, *arguments: Any) -> None:
         """Run `body(pipe, *arguments)` in a process that takes steps."""
-        self._steppers.append(self._start(body, arguments))
+        self._steppers.append(self._start(FORKING, body, arguments))
 
-    def _start(self, body: Body, arguments: tuple[Any, ...]) -> Connection:
-        ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=_run, args=(body, theirs, self._realtime, arguments), daemon=True)
+    def _start(self, context: BaseContext, body: Body, arguments: tuple[Any, ...]) -> Connection:
+        ours, theirs = context.Pipe()
+        process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+            target=_run, args=(body, theirs, self._realtime, arguments), daemon=True
+        )
         process.start()
         self._processes.append(process)
         return ours

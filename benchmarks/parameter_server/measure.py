@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.parameter_server.contenders import Size, ddp, loopback, parameter_server
 from benchmarks.parameter_server.groups import Burst, Group
-from benchmarks.parameter_server.roles import N_SECTIONS
+from benchmarks.parameter_server.serving import N_SECTIONS
 
 from optimus_workers.wire.compression import Compression
 from optimus_workers.wire.sockets import Transport

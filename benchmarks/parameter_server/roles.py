@@ -2,70 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from benchmarks.parameter_server.serving import RULE, TOKEN
 from torch.optim.sgd import sgd
 
-from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import chunks
-from optimus_workers.server.listener import DataListener
-from optimus_workers.server.make import make_shard
-from optimus_workers.server.service import ShardService
-from optimus_workers.server.state import RangeState
 from optimus_workers.wire.compression import Compression
 from optimus_workers.wire.data import as_bytes, receive_into
 from optimus_workers.wire.frames import CHUNK_FLOATS
 from optimus_workers.wire.memory import private_floats, shareable_floats
-from optimus_workers.wire.messages import Assume, Join
-from optimus_workers.wire.sockets import Transport, share_of_rate, tune
-from optimus_workers.wire.values import ServerRange, TaskProfile, UpdateRule
+from optimus_workers.wire.messages import Join
+from optimus_workers.wire.sockets import Transport, tune
 from optimus_workers.worker.compressor import Compressor
 from optimus_workers.worker.session import DataOptions, Session
 
-TOKEN = "benchmark"
-EPOCH = 1
-RULE = UpdateRule("sgd", 0.9, False, 0.0, (0.9, 0.999), 1e-8)
-N_SECTIONS = 2
-"""Parameters and momentum."""
 BUCKET_FLOATS = 25 * 2**20 // 4
 """DDP's default bucket, 25 MiB."""
-
-
-def profile(n_floats: int) -> TaskProfile:
-    return TaskProfile(n_floats, n_floats, n_floats, 1000, 10, 12, RULE)
-
-
-def serve(pipe: Connection, assume: Assume, bytes_per_second: float | None) -> None:
-    """The project's parameter server, without its control connection."""
-    torch.set_num_threads(1)
-    before = memory_bytes()
-    service = ShardService(CpuPacer(None))
-    service.epoch = EPOCH
-    service.connection_rate = share_of_rate(bytes_per_second, assume.n_workers, assume.n_servers)
-    state = RangeState.zeros(0, assume.first, assume.end, N_SECTIONS)
-    for section in state.sections:
-        section.fill_(0.01)
-    service.candidate = make_shard(assume, state)
-    listener = DataListener("127.0.0.1", TOKEN, service, lambda _: os._exit(1))
-    listener.start()
-    pipe.send(ServerRange(listener.address, assume.first, assume.end, listener.local))
-    while pipe.recv():
-        used = time.process_time()
-        pipe.recv()  # the steps are over
-        pipe.send((memory_bytes() - before, time.process_time() - used))
-
-
-def memory_bytes() -> int:
-    """What this process has in memory, that which it shares included."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssShmem")))
 
 
 def work(
@@ -78,8 +37,8 @@ def work(
 ) -> None:
     """The project's worker: pushes and pulls, and computes nothing."""
     torch.set_num_threads(1)
-    values, push = private_floats(n_floats), shareable_floats(n_floats)
-    push.floats.fill_(1e-3)
+    values, push = torch.from_numpy(private_floats(n_floats)), shareable_floats(n_floats)
+    gradient = torch.from_numpy(push.floats).fill_(1e-3)
     compressor = None if compression is Compression.NONE else Compressor(compression, n_floats)
     session = Session(join, n_floats, DataOptions(transport, bytes_per_second), compressor)
     session.open(TOKEN, values, push)
@@ -91,7 +50,7 @@ def work(
         seconds = []
         for _ in range(n_steps):
             started_at = time.perf_counter()
-            session.push_and_pull(step, 0.1, push.floats)
+            session.push_and_pull(step, 0.1, gradient)
             seconds.append(time.perf_counter() - started_at)
             step += 1
         pipe.send((seconds, time.process_time() - used))
@@ -143,7 +102,7 @@ def echo(pipe: Connection, n_clients: int, n_floats: int) -> None:
 
 def _echo(connection: socket.socket, n_floats: int) -> None:
     tune(connection)
-    view = as_bytes(torch.zeros(n_floats))
+    view = as_bytes(np.zeros(n_floats, np.float32))
     while True:
         for first, end in chunks(0, n_floats, n_floats):
             receive_into(connection, view[4 * first : 4 * end])
@@ -153,7 +112,7 @@ def _echo(connection: socket.socket, n_floats: int) -> None:
 def call(pipe: Connection, addresses: list[tuple[str, int]], ranges: list[tuple[int, int]], n_floats: int) -> None:
     """Sends a vector to echo processes, a range to each, while what comes back is received."""
     torch.set_num_threads(1)
-    source, target = as_bytes(torch.ones(n_floats)), as_bytes(torch.ones(n_floats))
+    source, target = as_bytes(np.ones(n_floats, np.float32)), as_bytes(np.ones(n_floats, np.float32))
     connections = [socket.create_connection(address) for address in addresses]
     for connection in connections:
         tune(connection)

@@ -45,7 +45,7 @@ def test_all_tasks_are_told_with_the_kernels_figures(service: Service) -> None:
         return {each.labels["role"]: each.value for each in found if each.name == name}
 
     memory = wait_until("all roles in the metrics", lambda: len(by_role(MEMORY)) == 3 and by_role(MEMORY))
-    assert memory["coordinator"] < memory["server"]
+    assert memory["coordinator"] + memory["server"] < memory["worker"], "only workers have torch"
     assert by_role("optimus_job_used_cpu_cores")["worker"] > 0
     wait_until("the noise scale of an asynchronous job", lambda: service.job(job_id)["noise_scale"])
     assert service.client.post(f"/v1/jobs/{job_id}/cancel").is_success

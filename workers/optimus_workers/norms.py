@@ -10,8 +10,10 @@ import math
 import threading
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_workers.wire.memory import Floats
 
 PIECE_FLOATS = 32_768
 """Squared at a time, in memory of the thread's own: it stays in the processor's cache."""
@@ -22,19 +24,22 @@ NORM_EPS = 1e-6
 _scratch = threading.local()
 
 
-def block_squares(values: Tensor, block_floats: int) -> Tensor:
+def block_squares(values: Floats, block_floats: int) -> NDArray[np.float64]:
     """The sum of squares of each block of `values` (n,), which begin at a block's boundary; the last may be shorter."""
-    piece = max(block_floats, PIECE_FLOATS)  # both are powers of two times 16
-    return torch.cat([_piece_squares(part, block_floats) for part in torch.split(values, piece)])
+    length = max(block_floats, PIECE_FLOATS)  # both are powers of two times 16
+    pieces = [_piece_squares(values[first : first + length], block_floats) for first in range(0, len(values), length)]
+    return np.concatenate(pieces) if pieces else np.zeros(0)
 
 
-def _piece_squares(values: Tensor, block_floats: int) -> Tensor:
+def _piece_squares(values: Floats, block_floats: int) -> NDArray[np.float64]:
     if not hasattr(_scratch, "squares") or len(_scratch.squares) < len(values):
-        _scratch.squares = torch.empty(max(len(values), PIECE_FLOATS), dtype=torch.float64)
-    squares = _scratch.squares[: len(values)].copy_(values).square_()
+        _scratch.squares = np.empty(max(len(values), PIECE_FLOATS))
+    squares: NDArray[np.float64] = _scratch.squares[: len(values)]
+    squares[:] = values
+    np.multiply(squares, squares, out=squares)
     whole = len(values) // block_floats * block_floats
-    sums: Tensor = squares[:whole].view(-1, block_floats).sum(1)
-    return sums if whole == len(values) else torch.cat([sums, squares[whole:].sum().view(1)])
+    sums: NDArray[np.float64] = squares[:whole].reshape(-1, block_floats).sum(1)
+    return sums if whole == len(values) else np.append(sums, squares[whole:].sum())
 
 
 def clip_coefficient(squares: Iterable[float], max_norm: float) -> float:
@@ -45,10 +50,3 @@ def clip_coefficient(squares: Iterable[float], max_norm: float) -> float:
     norm = math.sqrt(math.fsum(squares))
     coefficient = max_norm / (norm + NORM_EPS)
     return min(coefficient, 1.0)
-
-
-def clip(gradient: Tensor, max_norm: float, block_floats: int) -> None:
-    """Multiply a whole gradient (n,), in place."""
-    coefficient = clip_coefficient(block_squares(gradient, block_floats).tolist(), max_norm)
-    if coefficient != 1.0:
-        gradient.mul_(coefficient)

@@ -8,7 +8,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tests.workers.protocol.plain_optimizer import PlainOptimizer
 from torch import Tensor, nn
 
 from optimus_workers.checkpoint.manifest import newest_manifest
@@ -21,6 +23,7 @@ from optimus_workers.parameter_groups import parameter_groups
 from optimus_workers.ranges import aligned, block_floats, worker_slots
 from optimus_workers.sampler import slot_indices_from, step_indices
 from optimus_workers.task import TrainingTask
+from optimus_workers.wire.values import UpdateRule
 from optimus_workers.worker.compute import slot_seed
 
 
@@ -40,13 +43,13 @@ def final_sections(directory: Path, n_sections: int, storage: Storage | None = N
     assert manifest is not None
     assert not complaints
     parts = [read_shard(storage, file.name, file.first, file.first, file.end, n_sections) for file in manifest.files]
-    return manifest.version, [torch.cat(section) for section in zip(*parts, strict=True)]
+    return manifest.version, [torch.from_numpy(np.concatenate(section)) for section in zip(*parts, strict=True)]
 
 
 class Replay:
     """One process that takes the same steps: per worker its slots in order, then the workers in order, one update.
 
-    `vector` has the parameters as the servers have them; the optimizer is torch's, with a slice of it for each group.
+    `vector` has the parameters as the servers have them; the optimizer has a slice of it for each group.
     """
 
     def __init__(self, task: TrainingTask, seed: int) -> None:
@@ -67,9 +70,8 @@ class Replay:
     def _optimizer(self, decays: Sequence[float]) -> torch.optim.Optimizer:
         spec = self.task.optimizer
         groups = [{"params": [part], "weight_decay": decay} for part, decay in zip(self.parts, decays, strict=True)]
-        if spec.kind == "adamw":
-            return torch.optim.AdamW(groups, lr=1.0, betas=spec.betas, eps=spec.eps, fused=True)
-        return torch.optim.SGD(groups, lr=1.0, momentum=spec.momentum, nesterov=spec.nesterov, fused=True)
+        rule = UpdateRule(spec.kind, spec.momentum, spec.nesterov, spec.weight_decay, spec.betas, spec.eps)
+        return PlainOptimizer(groups, rule)
 
     def state(self, name: str) -> Tensor:
         """The optimizer's state of that name, as the servers have it."""
@@ -116,7 +118,9 @@ class Replay:
         limit = self.task.optimizer.max_gradient_norm
         if limit is not None:
             n_floats = len(gradient) + aligned(sum(buffer.numel() for buffer in self.buffers()))
-            gradient = gradient * clip_coefficient(block_squares(gradient, block_floats(n_floats)).tolist(), limit)
+            gradient = gradient * clip_coefficient(
+                block_squares(gradient.numpy(), block_floats(n_floats)).tolist(), limit
+            )
         start = 0
         for part, scale, group in zip(self.parts, self.scales, self.optimizer.param_groups, strict=True):
             part.grad = gradient[start : start + len(part)]

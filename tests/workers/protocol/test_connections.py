@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.workers.protocol.conftest import TOKEN as JOB_TOKEN
@@ -44,8 +45,8 @@ class RunningServer:
         self.service = ShardService(CpuPacer(None))
         self.service.epoch = 3
         self.state = RangeState.zeros(5, 0, PROFILE.total_floats, 2)
-        self.state.sections[0].copy_(torch.arange(PROFILE.total_floats).float())
-        self.state.sections[1].copy_(-self.state.sections[0])
+        self.state.sections[0][:] = np.arange(PROFILE.total_floats)
+        self.state.sections[1][:] = -self.state.sections[0]
         assume = Assume(3, 5, 0, PROFILE.total_floats, PROFILE, 1, False, ())
         self.service.candidate = make_shard(assume, self.state)
         self.failures: list[BaseException] = []
@@ -114,8 +115,8 @@ def test_a_worker_pulls_pushes_and_gets_the_result(server: RunningServer, transp
     assert session.version == 5
     assert torch.equal(values, torch.arange(PROFILE.total_floats).float())
     before = values.clone()
-    memory.floats.fill_(1.0)
-    exchanged = session.push_and_pull(5, 0.5, memory.floats)
+    memory.floats.fill(1.0)
+    exchanged = session.push_and_pull(5, 0.5, torch.from_numpy(memory.floats))
     assert exchanged.version == 6
     is_shared = transport is Transport.AUTO and CAN_SHARE
     assert (exchanged.sent_bytes < 100) if is_shared else (exchanged.sent_bytes > 4 * PROFILE.total_floats)
@@ -131,7 +132,7 @@ def test_a_worker_pulls_pushes_and_gets_the_result(server: RunningServer, transp
 
 
 def test_a_range_is_collected_from_a_server_and_from_own_memory(server: RunningServer, tmp_path: Path) -> None:
-    own = RangeState(5, 600_000, 600_032, [torch.full((32,), 7.0), torch.full((32,), 8.0)])
+    own = RangeState(5, 600_000, 600_032, [np.full(32, value, np.float32) for value in (7.0, 8.0)])
     sources = (
         Source(0, 600_000, 5, task="other", address=server.address),
         Source(600_000, 600_032, 5, task="me"),
@@ -139,8 +140,8 @@ def test_a_range_is_collected_from_a_server_and_from_own_memory(server: RunningS
     assume = Assume(3, 5, 100_000, 600_032, PROFILE, 1, False, sources)
     state = collect(assume, "me", [own], TOKEN, LocalStorage(tmp_path))
     assert state is not None
-    assert torch.equal(state.sections[0][:500_000], server.state.sections[0][100_000:600_000])
-    assert torch.equal(state.sections[1][:500_000], server.state.sections[1][100_000:600_000])
+    assert np.array_equal(state.sections[0][:500_000], server.state.sections[0][100_000:600_000])
+    assert np.array_equal(state.sections[1][:500_000], server.state.sections[1][100_000:600_000])
     assert set(state.sections[0][500_000:].tolist()) == {7.0}
     assert set(state.sections[1][500_000:].tolist()) == {8.0}
 

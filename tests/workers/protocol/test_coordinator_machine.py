@@ -20,6 +20,7 @@ from optimus_workers.coordinator.phases import (
     REGROUP_SECONDS,
     STOPPING_SECONDS,
     UNWANTED_SECONDS,
+    WORKER_START_SECONDS,
     Phase,
 )
 from optimus_workers.wire.messages import (
@@ -86,6 +87,27 @@ def test_arrivals_that_come_together_are_one_change() -> None:
     world.passes(ARRIVAL_SECONDS)
     world.step()
     assert [len(report.workers) for report in world.reports] == [1, 3]
+
+
+def test_servers_that_are_there_first_come_in_with_the_workers() -> None:
+    world = running_world(workers=1)
+    world.wants("worker-0", "worker-1", "server-0", "server-1")
+    world.arrives("server-1")
+    world.passes(WORKER_START_SECONDS / 2)
+    world.step()
+    assert len(world.reports) == 1, "training goes on meanwhile"
+    world.arrives("worker-1")
+    world.step()
+    assert [(len(report.workers), len(report.servers)) for report in world.reports] == [(1, 1), (2, 2)]
+
+
+def test_servers_wait_for_workers_only_so_long() -> None:
+    world = running_world(workers=1)
+    world.wants("worker-0", "worker-1", "server-0", "server-1")
+    world.arrives("server-1")
+    world.passes(WORKER_START_SECONDS)
+    world.step()
+    assert [len(report.servers) for report in world.reports] == [1, 2]
 
 
 def test_nothing_starts_without_a_worker_and_a_server() -> None:

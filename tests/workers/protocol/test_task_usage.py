@@ -37,11 +37,11 @@ def test_real_servers_and_their_coordinator_tell_what_they_use(make_job: Callabl
     job.wait_for("usage of all three, twice", lambda: all(len(told(name)) >= 2 for name in names))
     for name in names:
         newest = told(name)[-1]
-        # Of that very process: each has a size of its own, and the coordinator's is without torch.
+        # Of that very process: each has a size of its own, and neither has torch, which takes 200 MB by itself.
         assert newest["memory_bytes"] == pytest.approx(resident_bytes(job.processes[name].pid), rel=0.3)
         assert all(0.0 <= each["cpu_cores"] <= 2 * (os.cpu_count() or 1) for each in told(name))
         assert any(each["cpu_cores"] > 0.0 for each in told(name))
-    assert told(COORDINATOR)[-1]["memory_bytes"] < told(server(0))[-1]["memory_bytes"] / 2
+        assert newest["memory_bytes"] < 100e6
     assert told(worker(0)) == [], "workers tell it with their samples"
     TelemetryBody.model_validate({"tasks": job.service.usage[-3:]})
 

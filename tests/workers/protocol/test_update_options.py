@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from tests.workers.protocol.replay import Replay, train_in_large_batches
 from torch import Tensor
 
 from optimus_workers.coordinator.journal import Formed
-from optimus_workers.norms import block_squares, clip, clip_coefficient
+from optimus_workers.norms import block_squares, clip_coefficient
 from optimus_workers.ranges import block_floats, server_ranges, worker_slots
 from optimus_workers.server.make import make_shard
 from optimus_workers.server.shard import Norms, Ready, Shard
@@ -23,8 +24,10 @@ from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.task import TrainingTask
 from optimus_workers.wire.frames import FLOAT_BYTES, FrameType, Header
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.values import TaskProfile
+from optimus_workers.worker.clipping import clip
 from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.profile import make_flat, task_profile
@@ -51,7 +54,7 @@ def train(task: TrainingTask, history: Sequence[tuple[Size, int]]) -> tuple[Tens
     flat, groups = make_flat(task, task.build_model(SEED))
     profile = task_profile(task, flat, groups)
     n_sections = 1 + n_state_sections(profile.update)
-    whole = [flat.values.clone(), *(torch.zeros_like(flat.values) for _ in range(n_sections - 1))]
+    whole = [flat.values.numpy().copy(), *(np.zeros_like(flat.values) for _ in range(n_sections - 1))]
     step = 0
     for (n_workers, n_servers), n_steps in history:
         shards = [
@@ -62,16 +65,16 @@ def train(task: TrainingTask, history: Sequence[tuple[Size, int]]) -> tuple[Tens
             _take_step(task, flat, shards, n_workers, step)
             step += 1
         held = [next(state for state in shard.states() if state.version == step) for shard in shards]
-        whole = [torch.cat(sections) for sections in zip(*(state.sections for state in held), strict=True)]
-    flat.values.copy_(whole[0])
+        whole = [np.concatenate(sections) for sections in zip(*(state.sections for state in held), strict=True)]
+    flat.values.copy_(torch.from_numpy(whole[0]))
     plain = torch.cat([parameter.detach().reshape(-1) for parameter in flat.model.parameters()])
-    return whole[0][: flat.parameter_floats], plain
+    return torch.from_numpy(whole[0])[: flat.parameter_floats], plain
 
 
-def _shard(profile: TaskProfile, n_workers: int, version: int, first: int, end: int, whole: list[Tensor]) -> Shard:
+def _shard(profile: TaskProfile, n_workers: int, version: int, first: int, end: int, whole: list[Floats]) -> Shard:
     state = RangeState.zeros(version, first, end, len(whole))
     for section, values in zip(state.sections, whole, strict=True):
-        section.copy_(values[first:end])
+        section[:] = values[first:end]
     return make_shard(Assume(1, version, first, end, profile, n_workers, False, ()), state)
 
 
@@ -86,13 +89,13 @@ def _take_step(task: TrainingTask, flat: FlatModel, shards: list[Shard], n_worke
                     told[shard.first] = ready.squares
     limit = task.optimizer.max_gradient_norm
     if limit is not None:
-        squares = torch.frombuffer(bytearray(b"".join(told[first] for first in sorted(told))), dtype=torch.float64)
+        squares = np.frombuffer(b"".join(told[first] for first in sorted(told)))
         coefficient = clip_coefficient(squares.tolist(), limit)
         for shard in shards:
             header = Header(FrameType.CLIP, epoch=1, step=step)
             assert list(shard.clip_received(header, coefficient)), "the new parameters can be sent"
     for shard in shards:
-        flat.values[shard.first : shard.end] = shard.locate((shard.first, shard.end))[0]
+        flat.values[shard.first : shard.end] = torch.from_numpy(shard.locate((shard.first, shard.end))[0])
 
 
 def _push(shard: Shard, rank: int, step: int, task: TrainingTask, push: Tensor) -> list[Ready]:
@@ -102,7 +105,7 @@ def _push(shard: Shard, rank: int, step: int, task: TrainingTask, push: Tensor) 
             FrameType.PUSH, epoch=1, source=rank, step=step, offset=first, length=FLOAT_BYTES * (end - first),
             version=step, learning_rate=task.learning_rate(step),
         )  # fmt: skip
-        shard.place(header).copy_(push[first:end])
+        shard.place(header)[:] = push[first:end].numpy()
         ready += shard.push_received(header)
     return ready
 
@@ -157,10 +160,10 @@ def test_each_option_matters() -> None:
 def test_the_norm_does_not_depend_on_the_cut(n_units: int, n_servers: int, seed: int) -> None:
     gradient = torch.randn(16 * n_units, generator=torch.Generator().manual_seed(seed))
     length = block_floats(len(gradient))
-    whole = block_squares(gradient, length)
+    whole = block_squares(gradient.numpy(), length)
     ranges = server_ranges(len(gradient), n_servers)
-    parts = [block_squares(gradient[first:end], length) for first, end in ranges if first < end]
-    assert torch.equal(torch.cat(parts), whole), "bit for bit"
+    parts = [block_squares(gradient.numpy()[first:end], length) for first, end in ranges if first < end]
+    assert np.array_equal(np.concatenate(parts), whole), "bit for bit"
     assert len(whole) <= 2 * 4096
     norm = float(torch.linalg.vector_norm(gradient.double()))
     clipped = gradient.clone()

@@ -14,17 +14,17 @@ from optimus_workers.allreduce.board import Board
 from optimus_workers.allreduce.gradients import GroupCompression
 from optimus_workers.allreduce.session import GroupSession
 from optimus_workers.allreduce.step_parts import StepParts
+from optimus_workers.allreduce.update import apply_update
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.norms import clip
 from optimus_workers.ranges import block_floats, server_ranges
 from optimus_workers.server.fetching import collect
 from optimus_workers.server.state import RangeState
-from optimus_workers.server.update import apply_update, n_state_sections, pieces
+from optimus_workers.server.update import n_state_sections, pieces
 from optimus_workers.telemetry.gradients import GradientStatistics
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.errors import ConnectionOver
-from optimus_workers.wire.memory import private_floats
+from optimus_workers.wire.memory import Floats, private_floats
 from optimus_workers.wire.messages import (
     Assume,
     Done,
@@ -40,6 +40,7 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.values import Address, Holding
+from optimus_workers.worker.clipping import clip
 from optimus_workers.worker.compute import Computed, compute_slots
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.session import Exchanged
@@ -61,7 +62,7 @@ class GroupTraining(Training):
         floats = self._flat.total_floats
         self._sections: list[Tensor] = [
             self._flat.values,
-            *(private_floats(floats).to(self._flat.device) for _ in range(n_states)),
+            *(torch.from_numpy(private_floats(floats)).to(self._flat.device) for _ in range(n_states)),
         ]
         self._shared_task = self._task
         is_elastic = environment.spec.get("elastic_batch") is not None
@@ -133,7 +134,7 @@ class GroupTraining(Training):
                 section.zero_()
         elif session.group.sources:
             for section, read in zip(self._sections, self._read(session).sections, strict=True):
-                section.copy_(read)
+                section.copy_(torch.from_numpy(read))
 
     def _read(self, session: GroupSession) -> RangeState:
         """The checkpoint. Raises `OSError`."""
@@ -236,11 +237,11 @@ class GroupTraining(Training):
             self._send(SaveFailed(save.epoch, save.version, "this worker does not have that version"))
             return
         first, end = server_ranges(self._flat.total_floats, session.join.n_workers)[session.join.rank]
-        sections = [section[first:end].to("cpu", copy=True) for section in self._sections]
+        sections = [section[first:end].to("cpu", copy=True).numpy() for section in self._sections]
         self._send(SnapshotTaken(save.epoch, save.version))
         self._writer.submit(self._write, save, first, sections)
 
-    def _write(self, save: Save, first: int, sections: list[Tensor]) -> None:
+    def _write(self, save: Save, first: int, sections: list[Floats]) -> None:
         try:
             file = write_shard(self._environment.checkpoints, save.epoch, save.version, first, sections)
         except OSError as error:

@@ -8,12 +8,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from optimus_workers.checkpoint.storage import Storage
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.values import ShardFile
 
 FLOAT_BYTES = 4
@@ -27,7 +27,7 @@ def section_name(section: int) -> str:
     return "parameters" if section == 0 else f"state_{section}"
 
 
-def write_shard(storage: Storage, epoch: int, version: int, first: int, sections: list[Tensor]) -> ShardFile:
+def write_shard(storage: Storage, epoch: int, version: int, first: int, sections: list[Floats]) -> ShardFile:
     """Write the range that begins at float `first`; on return it is there to stay. Raises `OSError`."""
     end = first + len(sections[0])
     name = f"v{version}-e{epoch}-{first}-{end}.safetensors"
@@ -45,7 +45,7 @@ def write_shard(storage: Storage, epoch: int, version: int, first: int, sections
     return ShardFile(first, end, name, written["n_bytes"], written["sha256"])
 
 
-def read_shard(storage: Storage, name: str, file_first: int, first: int, end: int, n_sections: int) -> list[Tensor]:
+def read_shard(storage: Storage, name: str, file_first: int, first: int, end: int, n_sections: int) -> list[Floats]:
     """[first, end) of each section of a file whose range begins at `file_first`, and no more. Raises `OSError`."""
     header, begin = _read_header(storage, name)
     return [_read_section(storage, name, header, begin, file_first, (first, end), index) for index in range(n_sections)]
@@ -69,7 +69,7 @@ def _read_header(storage: Storage, name: str) -> tuple[dict[str, Any], int]:
 
 def _read_section(
     storage: Storage, name: str, header: dict[str, Any], begin: int, file_first: int, part: tuple[int, int], index: int
-) -> Tensor:
+) -> Floats:
     match header.get(section_name(index)):
         case {"dtype": "F32", "data_offsets": [int(start), int(stop)]}:
             pass
@@ -79,4 +79,4 @@ def _read_section(
     data = storage.read(name, first, end) if begin + start <= first <= end <= begin + stop else b""
     if len(data) != FLOAT_BYTES * (part[1] - part[0]):
         raise OSError(f"cannot read {name}: floats {part[0]} to {part[1]} are not in it")
-    return torch.frombuffer(bytearray(data), dtype=torch.float32) if data else torch.empty(0)
+    return np.frombuffer(data, np.float32)

@@ -24,6 +24,7 @@ from optimus_workers.coordinator.phases import (
     MAX_ARRIVAL_SECONDS,
     REGROUP_SECONDS,
     UNWANTED_SECONDS,
+    WORKER_START_SECONDS,
     Phase,
 )
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
@@ -155,10 +156,13 @@ class Facts:
         wanted = self.wanted.tasks if self.wanted is not None else self._expected
         if self._form_at_once or wanted <= self.tasks.keys() or self._directive is not Directive.RUN:
             return False
-        arrivals = [self.tasks[name].arrived_at for name in members.names - self.members.names]
-        if not arrivals:
+        arrived = [self.tasks[name] for name in members.names - self.members.names]
+        if not arrived:
             return False
-        return self._now < min(max(arrivals) + ARRIVAL_SECONDS, min(arrivals) + MAX_ARRIVAL_SECONDS)
+        times = [task.arrived_at for task in arrived]
+        if all(task.is_server for task in arrived):
+            return self._now < min(times) + WORKER_START_SECONDS
+        return self._now < min(max(times) + ARRIVAL_SECONDS, min(times) + MAX_ARRIVAL_SECONDS)
 
     def _regroup(self, cause: str, message: str) -> None:
         """The membership no longer holds: form a new one with who is there, at once."""

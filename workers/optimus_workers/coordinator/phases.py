@@ -8,6 +8,9 @@ ARRIVAL_SECONDS = 1.5
 """Tasks that arrive within this time of each other come in together: one change instead of several."""
 MAX_ARRIVAL_SECONDS = 5.0
 """Nobody who is ready waits longer than this for others to arrive."""
+WORKER_START_SECONDS = 15.0
+"""Servers start in half a second, workers have torch to import and the user's task to load. So long, servers that
+arrive first wait for them, while training goes on as it is: one change instead of two."""
 REGROUP_SECONDS = 15.0
 """How long a coordinator that took over waits for the servers of the last membership before it gives up the state that
 they hold and restores the last checkpoint. Tasks dial again within a second, busy machines included."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from optimus_workers.server.shard import Norms, Ready
 from optimus_workers.server.sync_shard import SyncShard
+from optimus_workers.server.update import thread_floats
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Header
 
@@ -65,14 +68,13 @@ class ClippingShard(SyncShard):
             is_last = self._is_summed
             self._changed.notify_all()
         if is_last:
-            yield Norms(self._squares.numpy().tobytes())
+            yield Norms(self._squares.tobytes())
 
     def _add_up(self, index: int) -> None:
         """Leave the chunk's gradient where its next parameters will be."""
         first, end = self.chunks[index]
         for block in self._blocks(index):
-            place = self._other.part(*block)[0]
-            place.copy_(self._summed_pushes(index, block))
+            self._other.part(*block)[0][:] = self._summed_pushes(index, block)
         if first < self.parameter_floats:
             self._measure(first, self._other.part(first, end)[0])
 
@@ -80,7 +82,6 @@ class ClippingShard(SyncShard):
         if self.chunks[index][0] >= self.parameter_floats:
             return  # buffers: their sum is their next version
         for block in self._blocks(index):
-            gradient = self._scratch_floats(block[1] - block[0]).copy_(self._other.part(*block)[0])
-            if coefficient != 1.0:
-                gradient.mul_(coefficient)
+            gradient = thread_floats("sum", block[1] - block[0])
+            np.multiply(self._other.part(*block)[0], coefficient, out=gradient)
             self._write(block, self._learning_rate, gradient, self._current, self._other)

@@ -11,15 +11,11 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
 from optimus_workers.server.sending import Buffers, Sending
 from optimus_workers.wire import secret
 from optimus_workers.wire.compression import decode
 from optimus_workers.wire.data import (
     NO_RANK,
-    as_bytes,
     close_descriptors,
     data_context,
     receive_frame,
@@ -31,6 +27,7 @@ from optimus_workers.wire.data import (
 )
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Codec, FrameType, Header
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.sockets import tune
 
 log = logging.getLogger(__name__)
@@ -54,7 +51,7 @@ class Service(Protocol):
     def bytes_per_second(self) -> float | None:
         """How fast one connection may send."""
 
-    def place(self, connection: DataConnection, header: Header) -> Tensor:
+    def place(self, connection: DataConnection, header: Header) -> Floats:
         """Where a frame's numbers go; may wait. Raises `WireError` for one that must not come now."""
 
     def room(self, connection: DataConnection, header: Header) -> memoryview:
@@ -182,7 +179,7 @@ class DataConnection:
     def _scratch(self, n_bytes: int) -> memoryview:
         """Memory for one compressed chunk; `place` has checked its size."""
         if len(self._compressed) < n_bytes:
-            self._compressed = as_bytes(torch.empty(n_bytes, dtype=torch.uint8))
+            self._compressed = memoryview(bytearray(n_bytes))
         return self._compressed[:n_bytes]
 
     def _check_origin(self, header: Header) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.checkpoint.storage import Storage
 from optimus_workers.ranges import chunks
@@ -15,6 +13,7 @@ from optimus_workers.server.update import n_state_sections
 from optimus_workers.wire.data import NO_RANK, as_bytes, connect, receive_header, receive_into
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FrameType, Header, check_crc
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.values import Address, Source
 
@@ -70,12 +69,12 @@ def find_state(states: Sequence[RangeState], version: int, first: int, end: int)
     raise WireError(f"version {version} of [{first}, {end}) is not here")
 
 
-def _copy(pieces: Sequence[Tensor], target: Sequence[Tensor]) -> None:
+def _copy(pieces: Sequence[Floats], target: Sequence[Floats]) -> None:
     for piece, place in zip(pieces, target, strict=True):
-        place.copy_(piece)
+        place[:] = piece
 
 
-def _fetch(source: Source, first: int, end: int, assume: Assume, token: str, target: list[Tensor]) -> None:
+def _fetch(source: Source, first: int, end: int, assume: Assume, token: str, target: list[Floats]) -> None:
     """Have another server send [first, end) of each section into `target`."""
     address: Address | None = source.address
     if address is None:

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
+
 from optimus_workers.server.connection import DataConnection, Service
 from optimus_workers.wire.sockets import listen_locally
 from optimus_workers.wire.values import Address
@@ -45,7 +47,9 @@ class DataListener:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            DataConnection(connection, self._token, self._service).run()
+            # What is not finite is for the workers to find, by their loss.
+            with np.errstate(all="ignore"):
+                DataConnection(connection, self._token, self._service).run()
         except BaseException as error:
             self._failed(error)
             raise

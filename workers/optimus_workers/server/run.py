@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import torch
-
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, TERMINATED
@@ -24,6 +22,7 @@ from optimus_workers.server.service import ShardService
 from optimus_workers.telemetry.usage import ProcessMeter
 from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.errors import WireError
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import (
     Assume,
     Assumed,
@@ -48,7 +47,6 @@ log = logging.getLogger(__name__)
 
 async def run_server(environment: TaskEnvironment) -> int:
     """Serve until let go; the exit code."""
-    torch.set_num_threads(1)
     return await _Server(environment).run()
 
 
@@ -213,11 +211,11 @@ class _Server:
         except WireError as error:
             self._send(SaveFailed(save.epoch, save.version, str(error)))
             return
-        sections = [section.clone() for section in state.sections]
+        sections = [section.copy() for section in state.sections]
         self._send(SnapshotTaken(save.epoch, save.version))
         self._start(self._write(save, shard.first, sections))
 
-    async def _write(self, save: Save, first: int, sections: list[torch.Tensor]) -> None:
+    async def _write(self, save: Save, first: int, sections: list[Floats]) -> None:
         try:
             file = await self._loop.run_in_executor(
                 self._writer, write_shard, self._checkpoints, save.epoch, save.version, first, sections

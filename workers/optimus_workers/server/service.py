@@ -6,8 +6,6 @@ import threading
 import zlib
 from collections.abc import Iterable, Sequence
 
-from torch import Tensor
-
 from optimus_workers.pacing import CpuPacer
 from optimus_workers.ranges import Range, chunks
 from optimus_workers.server.connection import DataConnection
@@ -18,7 +16,7 @@ from optimus_workers.server.state import RangeState
 from optimus_workers.wire.data import NO_RANK, as_bytes
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FLOAT_BYTES, Codec, FrameType, Header
-from optimus_workers.wire.memory import attach_floats
+from optimus_workers.wire.memory import Floats, attach_floats
 from optimus_workers.wire.values import Holding
 
 
@@ -102,7 +100,7 @@ class ShardService:
             if self._workers.get(connection.source) is connection:
                 del self._workers[connection.source]
 
-    def place(self, connection: DataConnection, header: Header) -> Tensor:
+    def place(self, connection: DataConnection, header: Header) -> Floats:
         return self._served(connection).place(header)
 
     def room(self, connection: DataConnection, header: Header) -> memoryview:

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from optimus_workers.ranges import Range, chunks
+from optimus_workers.ranges import Range, block_floats, chunks
 from optimus_workers.server.state import RangeState
-from optimus_workers.server.update import Piece, apply_update, n_state_sections, pieces, write_update
+from optimus_workers.server.update import Piece, n_state_sections, pieces, write_update
 from optimus_workers.wire.compression import check_length
 from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FLOAT_BYTES, Codec, FrameType, Header
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.values import Holding
 
 STAGED_SHARES = 1.5
 """What pushes on their way may take, in shares of parameters and optimizer state. With the two versions of the share
 that is 3.5 shares: below 4 with what else a server needs."""
+BLOCK_FLOATS = 65_536
+"""Summed and updated at a time, at least: what is computed on the way stays in a core's own cache. Smaller blocks cost
+more in calls than they save (docs/training.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Shard(ABC):
         self._current = state or RangeState.zeros(assume.version, self.first, self.end, n_sections)
         self._initial_missing = set[int]() if state else set(range(len(self.chunks)))
         self._pieces: dict[Range, list[Piece]] = {}
-        self._shared: dict[int, Tensor] = {}
+        self._norm_block_floats = block_floats(self.total_floats)
+        self._shared: dict[int, Floats] = {}
         self._changed = threading.Condition()
         self._stopped = False
 
@@ -99,13 +101,13 @@ class Shard(ABC):
         for state in self.states():
             yield Holding(self.epoch, state.version, state.first, state.end)
 
-    def attach(self, rank: int, push: Tensor) -> None:
+    def attach(self, rank: int, push: Floats) -> None:
         """A worker on this machine leaves its pushes in this memory, (total_floats,)."""
         self._check_rank(rank)
         with self._changed:
             self._shared[rank] = push
 
-    def place(self, header: Header) -> Tensor:
+    def place(self, header: Header) -> Floats:
         """Where the values of an INITIAL or PUSH frame go. Waits until there is room.
 
         Raises `WireError` when there is no place for it, `ConnectionOver` once the shard was stopped.
@@ -143,7 +145,7 @@ class Shard(ABC):
         """Worker 0 knows what to multiply the gradient with; what can be sent now."""
         raise WireError("gradients are not clipped here")
 
-    def locate(self, part: Range) -> tuple[Tensor, int]:
+    def locate(self, part: Range) -> tuple[Floats, int]:
         """The newest parameters of one or more chunks, and in which of `memories` they lie."""
         state = self._newest(part)
         return state.part(*part)[0], next((i for i, each in enumerate(self.memories) if each is state), 0)
@@ -165,7 +167,7 @@ class Shard(ABC):
         return found
 
     @abstractmethod
-    def _staging(self, header: Header, index: int) -> Tensor:
+    def _staging(self, header: Header, index: int) -> Floats:
         """Where a push's chunk is received."""
 
     def _check_rank(self, rank: int) -> None:
@@ -184,20 +186,11 @@ class Shard(ABC):
         if self._stopped:
             raise ConnectionOver("the membership epoch is over")
 
-    def _update(self, part: Range, learning_rate: float, summed: Tensor, target: RangeState) -> None:
-        """Apply the summed push of a part of one chunk to `target`, which holds what it is to be applied to."""
+    def _write(self, part: Range, learning_rate: float, summed: Floats, source: RangeState, target: RangeState) -> None:
+        """Apply the summed push of a part of one chunk to what `source` holds, and write it into `target`, which may
+        be the same."""
         if part[0] >= self.parameter_floats:
-            target.part(*part)[0].copy_(summed)  # buffers: the mean that the workers computed, no optimizer
-            return
-        for piece in self._pieces_of(part):
-            parameters, *state = target.part(piece.first, piece.end)
-            rate = learning_rate * piece.learning_rate_scale
-            apply_update(piece.rule, rate, self.version, parameters, _of_piece(summed, part, piece), state)
-
-    def _write(self, part: Range, learning_rate: float, summed: Tensor, source: RangeState, target: RangeState) -> None:
-        """The same, applied to what `source` holds, written into `target`."""
-        if part[0] >= self.parameter_floats:
-            target.part(*part)[0].copy_(summed)
+            target.part(*part)[0][:] = summed  # buffers: the mean that the workers computed, no optimizer
             return
         for piece in self._pieces_of(part):
             old, new = source.part(piece.first, piece.end), target.part(piece.first, piece.end)
@@ -210,16 +203,19 @@ class Shard(ABC):
             found = self._pieces[part] = list(pieces(self._profile.update, part))
         return found
 
-    def _new_staging(self, n_rows: int, n_columns: int) -> Tensor:
-        """Memory for pushes; untouched, it costs nothing."""
-        return torch.empty(n_rows, n_columns)
+    def _blocks(self, index: int) -> Iterator[Range]:
+        """The parts of a chunk that are summed and updated at a time."""
+        start, end = self.chunks[index]
+        length = max(BLOCK_FLOATS, self._norm_block_floats)  # so that norms are of whole blocks
+        for first in range(start, end, length):
+            yield first, min(first + length, end)
 
     @property
     def _chunk_floats(self) -> int:
         return min(CHUNK_FLOATS, self.end - self.first)
 
 
-def _of_piece(summed: Tensor, part: Range, piece: Piece) -> Tensor:
+def _of_piece(summed: Floats, part: Range, piece: Piece) -> Floats:
     """What of a part's sum is the piece's: nearly always all of it."""
     if (piece.first, piece.end) == part:
         return summed

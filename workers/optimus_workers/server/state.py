@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from optimus_workers.ranges import Range
 from optimus_workers.wire.data import as_bytes
-from optimus_workers.wire.memory import FloatMemory, private_floats, shareable_floats
+from optimus_workers.wire.memory import FloatMemory, Floats, private_floats, shareable_floats
 
 
 @dataclass(slots=True)
@@ -18,12 +16,12 @@ class RangeState:
     version: int
     first: int
     end: int
-    sections: list[Tensor]
+    sections: list[Floats]
     memory: FloatMemory | None = None
     """Of section 0, if workers on this machine may map it."""
     # A view takes some microseconds to make, several times that when the caches are cold from copying: too much for
     # what is wanted again at every step.
-    _parts: dict[Range, list[Tensor]] = field(default_factory=dict, repr=False)
+    _parts: dict[Range, list[Floats]] = field(default_factory=dict, repr=False)
     _payloads: dict[Range, memoryview] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -32,7 +30,7 @@ class RangeState:
         others = [private_floats(end - first) for _ in range(n_sections - 1)]
         return cls(version, first, end, [memory.floats, *others], memory)
 
-    def part(self, first: int, end: int) -> list[Tensor]:
+    def part(self, first: int, end: int) -> list[Floats]:
         """Views of [first, end) of each section. Do not write to the list."""
         found = self._parts.get((first, end))
         if found is None:

@@ -8,33 +8,28 @@ repeated from it.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from optimus_workers.norms import block_squares
-from optimus_workers.ranges import Range, block_floats
+from optimus_workers.ranges import Range
 from optimus_workers.server.shard import STAGED_SHARES, Norms, Ready, Shard
 from optimus_workers.server.state import RangeState
+from optimus_workers.server.update import thread_floats
 from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.frames import FLOAT_BYTES, Codec, Header
-from optimus_workers.wire.memory import HUGE_PAGE_BYTES, private_floats
+from optimus_workers.wire.frames import Codec, Header
+from optimus_workers.wire.memory import Floats, private_floats
 from optimus_workers.wire.messages import Assume
 
-BLOCK_FLOATS = 262_144
-"""Summed, copied and updated at a time, as much as a chunk: smaller blocks, which would stay in a core's own cache,
-cost more in calls than they save (docs/training.md)."""
 SLAB_CHUNKS = 4
 """Chunks whose memory is got together, so that it may be huge pages."""
 RUN_CHUNKS = 4
 """Chunks that a thread takes at a time when whole pushes are there: fewer messages."""
 MIN_WINDOW = 4
 """Chunks of one worker that may wait for those of others, at least."""
-assert BLOCK_FLOATS * FLOAT_BYTES <= HUGE_PAGE_BYTES, "a sum has room in one huge page"
 
 
 class SyncShard(Shard):
@@ -49,13 +44,11 @@ class SyncShard(Shard):
         # what is due next.
         shares = STAGED_SHARES * len(self._current.sections) / max(1, self.n_workers)
         self._window = min(len(self.chunks), max(MIN_WINDOW, int(shares * len(self.chunks))))
-        self._staged: dict[tuple[int, int], Tensor] = {}  # (rank, index) → a pushed chunk
-        self._unused: list[Tensor] = []  # the last one used comes first: it is still in the processor's cache
+        self._staged: dict[tuple[int, int], Floats] = {}  # (rank, index) → a pushed chunk
+        self._unused: list[Floats] = []  # the last one used comes first: it is still in the processor's cache
         self._bytes: dict[int, memoryview] = {}  # id of a chunk's memory, which is kept for good → the same as bytes
-        self._scratch = threading.local()
-        self._block_floats = block_floats(self.total_floats)
         n_floats = max(0, min(self.end, self.parameter_floats) - self.first)
-        self._squares = torch.zeros(-(-n_floats // self._block_floats), dtype=torch.float64)
+        self._squares = np.zeros(-(-n_floats // self._norm_block_floats))
         self._learning_rate = 0.0
         self._n_working = 0
         self._begin_step()
@@ -93,7 +86,7 @@ class SyncShard(Shard):
 
     # --- pushes ------------------------------------------------------------------------------------------------------
 
-    def _staging(self, header: Header, index: int) -> Tensor:
+    def _staging(self, header: Header, index: int) -> Floats:
         with self._changed:
             self._check_due(header, index)
             n_before = self._n_pushed[header.source]
@@ -104,12 +97,12 @@ class SyncShard(Shard):
                 self._staged[key] = self._unused_chunk()
             first, end = self.chunks[index]
             staged = self._staged[key]
-            return staged if staged.numel() == end - first else staged[: end - first]
+            return staged if len(staged) == end - first else staged[: end - first]
 
-    def _unused_chunk(self) -> Tensor:
+    def _unused_chunk(self) -> Floats:
         """Memory for a pushed chunk."""
         if not self._unused:
-            slab = torch.split(private_floats(SLAB_CHUNKS * self._chunk_floats), self._chunk_floats)
+            slab = list(private_floats(SLAB_CHUNKS * self._chunk_floats).reshape(SLAB_CHUNKS, -1))
             self._bytes.update((id(chunk), as_bytes(chunk)) for chunk in slab)
             self._unused.extend(slab)
         return self._unused.pop()
@@ -190,7 +183,7 @@ class SyncShard(Shard):
                 self._turn()
             self._changed.notify_all()
         if is_last and tells:
-            yield Norms(self._squares.numpy().tobytes())  # before the step is complete for worker 0
+            yield Norms(self._squares.tobytes())  # before the step is complete for worker 0
         yield self.chunks[run[0]][0], self.chunks[run[-1]][1]
 
     def _release(self, run: list[int]) -> None:
@@ -215,18 +208,13 @@ class SyncShard(Shard):
                 self._measure(block[0], summed)
             self._write(block, self._learning_rate, summed, self._current, self._other)
 
-    def _measure(self, first: int, gradient: Tensor) -> None:
+    def _measure(self, first: int, gradient: Floats) -> None:
         """Keep the sums of squares of a part that begins at a block's boundary."""
-        number = (first - self.first) // self._block_floats
-        squares = block_squares(gradient, self._block_floats)
+        number = (first - self.first) // self._norm_block_floats
+        squares = block_squares(gradient, self._norm_block_floats)
         self._squares[number : number + len(squares)] = squares
 
-    def _blocks(self, index: int) -> Iterator[Range]:
-        start, end = self.chunks[index]
-        for first in range(start, end, BLOCK_FLOATS):
-            yield first, min(first + BLOCK_FLOATS, end)
-
-    def _summed_pushes(self, index: int, block: Range) -> Tensor:
+    def _summed_pushes(self, index: int, block: Range) -> Floats:
         """Of a part of one chunk."""
         chunk = self.chunks[index]
         pushes = [self._pushed(rank, index) for rank in range(self.n_workers)]
@@ -234,27 +222,20 @@ class SyncShard(Shard):
             pushes = [push[block[0] - chunk[0] : block[1] - chunk[0]] for push in pushes]
         return self._sum(pushes)
 
-    def _pushed(self, rank: int, index: int) -> Tensor:
+    def _pushed(self, rank: int, index: int) -> Floats:
         first, end = self.chunks[index]
         shared = self._shared.get(rank)
         if shared is not None:
             return shared[first:end]
         staged = self._staged[rank, index]
-        return staged if staged.numel() == end - first else staged[: end - first]
+        return staged if len(staged) == end - first else staged[: end - first]
 
-    def _sum(self, blocks: list[Tensor]) -> Tensor:
+    def _sum(self, blocks: list[Floats]) -> Floats:
         """In the order of ranks, so that the result is always the same."""
         if len(blocks) == 1:
             return blocks[0]
-        summed = self._scratch_floats(blocks[0].numel())
-        torch.add(blocks[0], blocks[1], out=summed)
+        summed = thread_floats("sum", len(blocks[0]))
+        np.add(blocks[0], blocks[1], out=summed)
         for block in blocks[2:]:
-            summed.add_(block)
+            np.add(summed, block, out=summed)
         return summed
-
-    def _scratch_floats(self, n_floats: int) -> Tensor:
-        """Memory of this thread."""
-        if not hasattr(self._scratch, "floats"):
-            self._scratch.floats = private_floats(HUGE_PAGE_BYTES // FLOAT_BYTES)
-        floats: Tensor = self._scratch.floats
-        return floats[:n_floats]

@@ -1,18 +1,24 @@
-"""The update rule on one chunk, group by group. One fused kernel per rule, at boundaries that are multiples of 16
-floats, so that the result does not depend on how the vector is cut (see `ranges`)."""
+"""The update rule on a part of a chunk, group by group, in float32.
+
+Additions, multiplications, divisions and square roots, one after the other and each rounded as IEEE 754 says: the
+result depends neither on how the vector is cut nor on the machine. torch's fused kernels round a little less often,
+differently on different processors, and would bring torch into the server (docs/training.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
+import numpy as np
 
 from optimus_workers.ranges import Range
+from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.values import UpdateRule
+
+_scratch = threading.local()
 
 
 def n_state_sections(rule: UpdateRule) -> int:
@@ -44,54 +50,74 @@ def pieces(rule: UpdateRule, part: Range) -> Iterator[Piece]:
 
 
 def write_update(
-    rule: UpdateRule, learning_rate: float, n_updates: int, old: list[Tensor], gradient: Tensor, new: list[Tensor]
-) -> None:
-    """What `apply_update` would make of `old` (parameters and state), written into `new`; all of shape (n,)."""
-    if rule.kind == "sgd" and rule.momentum > 0 and not rule.nesterov and not rule.weight_decay:
-        # The same roundings as torch's fused kernel has, without copies of what is written anew all over.
-        torch.mul(old[1], rule.momentum, out=new[1])
-        new[1].add_(gradient)
-        torch.sub(old[0], new[1], alpha=learning_rate, out=new[0])
-        return
-    for source, target in zip(old, new, strict=True):
-        target.copy_(source)
-    apply_update(rule, learning_rate, n_updates, new[0], gradient, new[1:])
+    rule: UpdateRule, learning_rate: float, n_updates: int, old: Sequence[Floats], gradient: Floats,
+    new: Sequence[Floats],
+) -> None:  # fmt: skip
+    """Write into `new` what an update makes of `old` (parameters, then state), which may be the same arrays.
 
-
-def apply_update(
-    rule: UpdateRule, learning_rate: float, n_updates: int, parameters: Tensor, gradient: Tensor, state: list[Tensor]
-) -> None:
-    """Update `parameters` and `state` in place; all of shape (n,). `n_updates`: how many came before this one.
-
-    State that is all zeros is that of an optimizer before its first update.
+    All are of shape (n,); the gradient stays as it is. `n_updates`: how many came before this one. State that is all
+    zeros is that of an optimizer before its first update.
     """
     if rule.kind == "adamw":
-        adamw(
-            [parameters],
-            [gradient],
-            [state[0]],
-            [state[1]],
-            [],
-            [torch.tensor(float(n_updates))],
-            fused=True,
-            amsgrad=False,
-            beta1=rule.betas[0],
-            beta2=rule.betas[1],
-            lr=learning_rate,
-            weight_decay=rule.weight_decay,
-            eps=rule.eps,
-            maximize=False,
-        )
-        return
-    sgd(
-        [parameters],
-        [gradient],
-        [state[0] if state else None],
-        fused=True,
-        weight_decay=rule.weight_decay,
-        momentum=rule.momentum,
-        lr=learning_rate,
-        dampening=0.0,
-        nesterov=rule.nesterov,
-        maximize=False,
-    )
+        _write_adamw(rule, learning_rate, n_updates, old, gradient, new)
+    else:
+        _write_sgd(rule, learning_rate, old, gradient, new)
+
+
+def _write_sgd(
+    rule: UpdateRule, learning_rate: float, old: Sequence[Floats], gradient: Floats, new: Sequence[Floats]
+) -> None:
+    """d = g + λp;  m ← μm + d;  p ← p − η(d + μm) with Nesterov's momentum, p − ηm with plain, p − ηd without."""
+    scratch = thread_floats("update", len(gradient))
+    change = gradient
+    if rule.weight_decay:
+        change = thread_floats("decayed", len(gradient))
+        np.multiply(old[0], rule.weight_decay, out=change)
+        np.add(change, gradient, out=change)
+    if rule.momentum:
+        np.multiply(old[1], rule.momentum, out=new[1])
+        np.add(new[1], change, out=new[1])
+        if rule.nesterov:
+            np.multiply(new[1], rule.momentum, out=scratch)
+            np.add(scratch, change, out=scratch)
+            change = scratch
+        else:
+            change = new[1]
+    np.multiply(change, learning_rate, out=scratch)
+    np.subtract(old[0], scratch, out=new[0])
+
+
+def _write_adamw(
+    rule: UpdateRule, learning_rate: float, n_updates: int, old: Sequence[Floats], gradient: Floats,
+    new: Sequence[Floats],
+) -> None:  # fmt: skip
+    """m ← m + (1−β₁)(g − m);  v ← β₂v + (1−β₂)g²;  p ← (1 − ηλ)p − ηc/(1−β₁ᵗ) · m / (√v + cε) with c = √(1−β₂ᵗ).
+
+    Loshchilov and Hutter 2019, in the order of Kingma and Ba 2015 (end of section 2), which saves a pass.
+    """
+    beta1, beta2 = rule.betas
+    step = n_updates + 1
+    correction = math.sqrt(1.0 - beta2**step)
+    scratch = thread_floats("update", len(gradient))
+    np.subtract(gradient, old[1], out=scratch)
+    np.multiply(scratch, 1.0 - beta1, out=scratch)
+    np.add(old[1], scratch, out=new[1])
+    np.multiply(gradient, gradient, out=scratch)
+    np.multiply(scratch, 1.0 - beta2, out=scratch)
+    np.multiply(old[2], beta2, out=new[2])
+    np.add(new[2], scratch, out=new[2])
+    np.sqrt(new[2], out=scratch)
+    np.add(scratch, rule.eps * correction, out=scratch)
+    np.divide(new[1], scratch, out=scratch)
+    np.multiply(scratch, learning_rate * correction / (1.0 - beta1**step), out=scratch)
+    np.multiply(old[0], 1.0 - learning_rate * rule.weight_decay, out=new[0])
+    np.subtract(new[0], scratch, out=new[0])
+
+
+def thread_floats(name: str, n_floats: int) -> Floats:
+    """Memory of this thread, (n_floats,), which holds what it held until it is asked for again by this name."""
+    floats: Floats | None = getattr(_scratch, name, None)
+    if floats is None or len(floats) < n_floats:
+        floats = np.empty(n_floats, np.float32)
+        setattr(_scratch, name, floats)
+    return floats[:n_floats]

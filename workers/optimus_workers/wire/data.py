@@ -1,4 +1,4 @@
-"""The calling end of a data connection (blocking), the exchange of memory, and views of tensors as bytes."""
+"""The calling end of a data connection (blocking), the exchange of memory, and views of arrays as bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import socket
 from collections.abc import Sequence
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from optimus_workers.wire import secret
 from optimus_workers.wire.errors import ConnectionOver, WireError
@@ -143,7 +144,7 @@ def unsent(buffers: list[memoryview], n_bytes: int) -> list[memoryview]:
     return []
 
 
-def as_bytes(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, writable, without a copy."""
+def as_bytes(array: NDArray[np.generic]) -> memoryview:
+    """The memory of a contiguous array, without a copy."""
     # numpy's stubs call an array a buffer only from Python 3.12 on.
-    return memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type,unused-ignore]
+    return memoryview(array).cast("B")  # type: ignore[arg-type,unused-ignore]

@@ -14,8 +14,8 @@ import sys
 import weakref
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES
@@ -29,18 +29,21 @@ else:  # tasks then talk over TCP
     CAN_SHARE = False
 
 HUGE_PAGE_BYTES = 2**21
+Floats = NDArray[np.float32]
+"""Shape (n,). Servers do their arithmetic with numpy: torch would take four times as much memory as all else they need
+and seconds to be imported. Workers wrap such memory in tensors without a copy."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class FloatMemory:
     """A float32 vector; `descriptor` opens it to others (None: it cannot be shared)."""
 
-    floats: Tensor
+    floats: Floats
     descriptor: int | None = None
 
 
 def shareable_floats(n_floats: int) -> FloatMemory:
-    """Zeros that may be shared. The descriptor is closed with the returned object, the mapping with the tensor."""
+    """Zeros that may be shared. The descriptor is closed with the returned object, the mapping with the array."""
     if not CAN_SHARE or n_floats == 0:
         return FloatMemory(private_floats(n_floats))
     descriptor = os.memfd_create("optimus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -55,7 +58,7 @@ def shareable_floats(n_floats: int) -> FloatMemory:
     return memory
 
 
-def attach_floats(descriptor: int, n_floats: int) -> Tensor:
+def attach_floats(descriptor: int, n_floats: int) -> Floats:
     """Map what another process shares. Raises `WireError` when it is not exactly `n_floats` long, or could shrink."""
     if not CAN_SHARE:
         raise WireError("this system cannot share memory")
@@ -66,18 +69,18 @@ def attach_floats(descriptor: int, n_floats: int) -> Tensor:
         raise WireError(f"not shared memory: {error}") from error
     if not seals & fcntl.F_SEAL_SHRINK or n_bytes != n_floats * FLOAT_BYTES:
         raise WireError(f"shared memory of {n_bytes} bytes for {n_floats} floats, or not sealed")
-    return _mapped(descriptor, n_floats) if n_floats else torch.zeros(0)
+    return _mapped(descriptor, n_floats) if n_floats else np.zeros(0, np.float32)
 
 
-def private_floats(n_floats: int) -> Tensor:
+def private_floats(n_floats: int) -> Floats:
     """Zeros of this process alone, on huge pages if there are enough of them: large vectors are touched as a whole."""
     n_bytes = n_floats * FLOAT_BYTES
     if n_bytes < HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(n_floats)
+        return np.zeros(n_floats, np.float32)
     memory = mmap.mmap(-1, n_bytes)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float32)
+    return np.frombuffer(memory, np.float32)
 
 
-def _mapped(descriptor: int, n_floats: int) -> Tensor:
-    return torch.frombuffer(mmap.mmap(descriptor, n_floats * FLOAT_BYTES), dtype=torch.float32)
+def _mapped(descriptor: int, n_floats: int) -> Floats:
+    return np.frombuffer(mmap.mmap(descriptor, n_floats * FLOAT_BYTES), np.float32)

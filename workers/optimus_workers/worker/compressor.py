@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from optimus_workers.wire.compression import Compression, decode, encode
+from optimus_workers.wire.compression import Compression, decode
 from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.frames import Codec
+from optimus_workers.worker.encoding import encode
 
 DEFAULT_KEEP = 0.01
 """The fraction that topk sends unless the job says otherwise."""
@@ -38,14 +41,14 @@ class Compressor:
         self._residual = torch.zeros(parameter_floats) if has_feedback else None
         self._next = torch.zeros(parameter_floats) if has_feedback else None
 
-    def encode(self, gradient: Tensor, first: int) -> tuple[Codec, Tensor]:
+    def encode(self, gradient: Tensor, first: int) -> tuple[Codec, NDArray[np.uint8]]:
         """The chunk that begins at `first`, as bytes."""
         if self._residual is None or self._next is None:
             return self._codec, encode(self._codec, gradient)
         part = slice(first, first + len(gradient))
         wanted = torch.add(gradient, self._residual[part])
         payload = encode(self._codec, wanted, self._keep)
-        decode(self._codec, as_bytes(payload), self._next[part])
+        decode(self._codec, as_bytes(payload), self._next[part].numpy())
         torch.sub(wanted, self._next[part], out=self._next[part])
         return self._codec, payload
 

@@ -48,9 +48,9 @@ class FlatModel:
         self.parameter_floats = ends[-1]
         n_buffer_floats = sum(model.get_buffer(name).numel() for name in self._buffers)
         self.total_floats = self.parameter_floats + aligned(n_buffer_floats)
-        self.values = private_floats(self.total_floats)
+        self.values = torch.from_numpy(private_floats(self.total_floats))
         self.push_memory = shareable_floats(self.total_floats)
-        self.push = self.push_memory.floats
+        self.push = torch.from_numpy(self.push_memory.floats)
         starts = [first for first, _ in self.group_ranges]
         places = {
             id(each): place

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,7 +81,7 @@ class Link:
         self._header = header
         self._values = values
         # Views of bytes are made much faster than those of tensors.
-        self._value_bytes = as_bytes(values)
+        self._value_bytes = as_bytes(values.numpy())
         self._sent_vector: Tensor | None = None
         self._sent_bytes = memoryview(b"")
         self._parameter_floats = parameter_floats
@@ -127,7 +128,8 @@ class Link:
         send_share(self.connection, self._header.epoch, self._header.source, ours, maps=maps_parameters)
         _, theirs = receive_share(self.connection)
         try:
-            self._parameters = [attach_floats(descriptor, self.end - self.first) for descriptor in theirs]
+            n_floats = self.end - self.first
+            self._parameters = [torch.from_numpy(attach_floats(descriptor, n_floats)) for descriptor in theirs]
         finally:
             close_descriptors(theirs)
         self._shares_push = bool(ours)
@@ -208,7 +210,7 @@ class Link:
     def _bytes_of(self, vector: Tensor) -> memoryview:
         """The whole vector: the same one at almost every step."""
         if self._sent_vector is not vector:
-            self._sent_vector, self._sent_bytes = vector, as_bytes(vector)
+            self._sent_vector, self._sent_bytes = vector, as_bytes(vector.numpy())
         return self._sent_bytes
 
     def _send_buffers(self, buffers: Sequence[memoryview | bytes]) -> None:
@@ -243,7 +245,7 @@ class Link:
     def _receive_squares(self, header: Header) -> None:
         if self.squares is not None or header.length != 8 * self.n_squares or header.epoch != self._header.epoch:
             raise WireError(f"norms of {header.length} bytes, epoch {header.epoch}, were not due")
-        squares = torch.empty(self.n_squares, dtype=torch.float64)
+        squares = np.empty(self.n_squares)
         receive_into(self.connection, as_bytes(squares))
         self.n_received += HEADER_BYTES + header.length
         self.squares = squares.tolist()

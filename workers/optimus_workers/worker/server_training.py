@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.norms import clip
 from optimus_workers.ranges import block_floats
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of
 from optimus_workers.wire.messages import Done, Go, Halt, Join, Joined
 from optimus_workers.wire.sockets import Transport
+from optimus_workers.worker.clipping import clip
 from optimus_workers.worker.compressor import make_compressor
 from optimus_workers.worker.compute import Computed, compute_slots
 from optimus_workers.worker.hooks import GradientHooks
