@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from optimus_scheduler.forecast import RememberingForecaster
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.forecast import RememberingForecaster
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import (
     Architecture,
     ConvergenceRule,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optimus_scheduler.forecast import forecast
+from optimus_scheduler.forecasting.forecast import forecast
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
     Allocation,

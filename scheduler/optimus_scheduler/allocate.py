@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optimus_scheduler.asking import request_for
 from optimus_scheduler.constraints.sharing_out import share_out
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.memory import Memory
-from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placer
+from optimus_scheduler.placement.asking import request_for
+from optimus_scheduler.placement.place import Placer
+from optimus_scheduler.placement.requests import Held
 from optimus_scheduler.policies.base import Contest, Grant, Policy
-from optimus_scheduler.requests import Held
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Directive, Reason, Resources, Role, Snapshot
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation
 

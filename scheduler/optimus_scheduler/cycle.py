@@ -12,13 +12,13 @@ from optimus_scheduler.batches import batch_for
 from optimus_scheduler.constraints.dead_ends import without_dead_ends
 from optimus_scheduler.constraints.look_ahead import look_ahead
 from optimus_scheduler.explain import decide
-from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.forecasting.forecast import forecast_all
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.memory import Memory
-from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placed, Placements
+from optimus_scheduler.placement.place import Placed, Placements
+from optimus_scheduler.placement.requests import Held
 from optimus_scheduler.policies.base import Grant, Policy
 from optimus_scheduler.reconcile import Want, reconcile
-from optimus_scheduler.requests import Held
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers
 from optimus_scheduler.types import NOTHING, Directive, Job, Plan, Snapshot

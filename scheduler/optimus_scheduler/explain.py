@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placed, Unplaced
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.placement.place import Placed, Unplaced
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.types import NOTHING, Allocation, Decision, Reason
 from optimus_scheduler.wording import duration, size_words

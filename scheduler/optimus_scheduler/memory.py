@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from optimus_scheduler.asking import Requests
 from optimus_scheduler.constraints.gpu_types import has_left_its_type
-from optimus_scheduler.place import Placer
+from optimus_scheduler.placement.asking import Requests
+from optimus_scheduler.placement.place import Placer
+from optimus_scheduler.placement.requests import Held, Post
 from optimus_scheduler.policies.base import Kept
-from optimus_scheduler.requests import Held, Post
 from optimus_scheduler.types import Job, Node, Role, Snapshot, TaskKey, TaskPhase
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optimus_scheduler.constraints.gpu_types import has_left_its_type
-from optimus_scheduler.place import Post, posts
+from optimus_scheduler.placement.place import Post, posts
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
     Action,

@@ -12,9 +12,9 @@ import numpy as np
 
 from optimus_models import cost as money
 from optimus_models.cost import Estimate, NothingFits, Prices
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.prices import job_prices, priced
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Allocation, JobSpec
 from optimus_service.api.schemas import ChoiceBody, CostBody, IntervalBody
 from optimus_service.views import finite

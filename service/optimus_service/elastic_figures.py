@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from optimus_models.batch_speed import BatchSpeed
 from optimus_models.elastic_batch import ElasticBatch
 from optimus_models.noise_scale import gain
-from optimus_scheduler.goodput_fits import fit_step_times
+from optimus_scheduler.forecasting.goodput_fits import fit_step_times
 from optimus_scheduler.types import Job, SpeedSample
 from optimus_service.loop.history import JobHistory
 from optimus_service.store.records import Document

@@ -16,8 +16,8 @@ from dataclasses import astuple
 from statistics import median
 
 from optimus_models.analytic.description import cost_of_description
-from optimus_scheduler.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
-from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.forecasting.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
+from optimus_scheduler.forecasting.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.types import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import rule_from, spec_of

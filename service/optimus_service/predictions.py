@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from optimus_models.loss_curve import LossCurve
 from optimus_models.metric_curve import MetricCurve
-from optimus_scheduler.fits import Fits, Fitted
+from optimus_scheduler.forecasting.fits import Fits, Fitted
 from optimus_scheduler.prices import has_prices
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation, EndedJob, Job

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimus_scheduler.forecast import forecast
+from optimus_scheduler.forecasting.forecast import forecast
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.types import (

@@ -25,7 +25,7 @@ import uvicorn
 
 from optimus_scheduler import cycle
 from optimus_scheduler.collector import collector_paused
-from optimus_scheduler.forecast import RememberingForecaster
+from optimus_scheduler.forecasting.forecast import RememberingForecaster
 from optimus_scheduler.memory import Memory
 from optimus_scheduler.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.types import Plan, Snapshot

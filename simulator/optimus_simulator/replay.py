@@ -10,11 +10,11 @@ import numpy as np
 
 from optimus_scheduler.collector import collector_paused
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecast import RememberingForecaster
+from optimus_scheduler.forecasting.forecast import RememberingForecaster
+from optimus_scheduler.forecasting.priors import EndedJobs
 from optimus_scheduler.memory import Memory
 from optimus_scheduler.policies.base import Policy
 from optimus_scheduler.prices import cost_per_second
-from optimus_scheduler.priors import EndedJobs
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
 from optimus_simulator.cluster import Cluster, shape_of

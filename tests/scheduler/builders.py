@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from optimus_scheduler.place import Post, posts
+from optimus_scheduler.placement.place import Post, posts
 from optimus_scheduler.types import (
     Action,
     Allocation,

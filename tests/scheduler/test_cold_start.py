@@ -9,7 +9,7 @@ from tests.scheduler.builders import a_spec
 
 from optimus_models.analytic import CPU_CORE, ColdStart, count
 from optimus_models.analytic.networks import NETWORKS
-from optimus_scheduler.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
+from optimus_scheduler.forecasting.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.types import JobSpec, Mode, Resources, TaskDemand
 
 VGG = count(NETWORKS["vgg-19"]())

@@ -13,7 +13,7 @@ from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worl
 from optimus_scheduler.constraints.gpu_types import accepted_types
 from optimus_scheduler.constraints.quotas import guarantees
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.place import posts
+from optimus_scheduler.placement.place import posts
 from optimus_scheduler.policies import POLICIES, policy_named
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.types import Job, Resources, Role, Snapshot, StartTask

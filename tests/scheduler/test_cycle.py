@@ -25,7 +25,7 @@ from tests.scheduler.builders import (
 )
 
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.place import posts
+from optimus_scheduler.placement.place import posts
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings

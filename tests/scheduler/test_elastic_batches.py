@@ -16,7 +16,7 @@ from optimus_scheduler.batches import batch_for
 from optimus_scheduler.constraints.gpu_types import on_type
 from optimus_scheduler.constraints.type_speeds import relative_speeds
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecast import forecast
+from optimus_scheduler.forecasting.forecast import forecast
 from optimus_scheduler.policies import POLICIES, policy_named
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
-from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.forecasting.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.forecasting.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.forecasting.speeds import SpeedSource
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.speeds import SpeedSource
 from optimus_scheduler.types import Allocation, Architecture, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
 
 STEPS = tuple(float(step) for step in range(10, 2010, 20))

@@ -8,8 +8,8 @@ import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
 
 from optimus_scheduler.explain import decide
-from optimus_scheduler.forecast import forecast
-from optimus_scheduler.place import Placed, Unplaced, posts
+from optimus_scheduler.forecasting.forecast import forecast
+from optimus_scheduler.placement.place import Placed, Unplaced, posts
 from optimus_scheduler.policies import Grant
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Allocation, Decision, Job, Reason

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.place import Placed, Placements, Post, Request, place
-from optimus_scheduler.requests import posts
-from optimus_scheduler.transfer import spread_least_transfer
+from optimus_scheduler.placement.place import Placed, Placements, Post, Request, place
+from optimus_scheduler.placement.requests import posts
+from optimus_scheduler.placement.transfer import spread_least_transfer
 from optimus_scheduler.types import Allocation, Node, Resources
 
 GPU = "v100"

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
 from optimus_scheduler import cycle
-from optimus_scheduler.forecast import RememberingForecaster
+from optimus_scheduler.forecasting.forecast import RememberingForecaster
 from optimus_scheduler.memory import HeldPosts, Memory
-from optimus_scheduler.place import Placed, Placer, Post, Request, place
+from optimus_scheduler.placement.place import Placed, Placer, Post, Request, place
+from optimus_scheduler.placement.transfer import spread_least_transfer
 from optimus_scheduler.policies import policy_named
-from optimus_scheduler.transfer import spread_least_transfer
 from optimus_scheduler.types import Allocation, Job, Node, Resources, Snapshot
 
 OPTIMUS = policy_named("optimus")

@@ -13,8 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast import forecast_all
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.forecast import forecast_all
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies import Contest, Grant, policy_named
 from optimus_scheduler.policies.ladders import Ladders
 from optimus_scheduler.policies.weights import rank_weights, weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast import forecast, forecast_all
+from optimus_scheduler.forecasting.forecast import forecast, forecast_all
 from optimus_scheduler.policies import POLICIES, Contest, Grant, UnknownPolicy, policy_named
 from optimus_scheduler.policies.optimus_paper import marginal_gain
 from optimus_scheduler.settings import Settings

@@ -15,7 +15,7 @@ from tests.scheduler.constrained_worlds import next_round, trained
 from optimus_scheduler.constraints.quotas import guarantees
 from optimus_scheduler.constraints.sharing_out import share_out
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecast import forecast_all
+from optimus_scheduler.forecasting.forecast import forecast_all
 from optimus_scheduler.policies import POLICIES, Contest, policy_named
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Job, Node, Quota, Reason, Resources, Snapshot

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, applied, live_tasks
 
-from optimus_scheduler.place import posts
+from optimus_scheduler.placement.place import posts
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from optimus_models.speed_model import SpeedModel
 from optimus_models.speed_terms import Mode
-from optimus_scheduler.speed_table import FURTHER, SpeedTable
-from optimus_scheduler.speeds import Speeds
+from optimus_scheduler.forecasting.speed_table import FURTHER, SpeedTable
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.types import Allocation
 
 measured = st.lists(

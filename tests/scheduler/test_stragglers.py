@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_cluster, a_job, a_snapshot, a_spec
 
-from optimus_scheduler.place import Post, posts
+from optimus_scheduler.placement.place import Post, posts
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers

@@ -13,8 +13,8 @@ from tests.scheduler.constrained_worlds import PRICES, gpu_node, gpu_spec, measu
 
 from optimus_scheduler.constraints.terms import Terms, sizes, terms_of
 from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecast import forecast
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.forecast import forecast
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies import POLICIES, policy_named
 from optimus_scheduler.prices import cost_per_second
 from optimus_scheduler.settings import Settings

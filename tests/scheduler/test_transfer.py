@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.rooms import Rooms
-from optimus_scheduler.thresholds import Added, Extra
-from optimus_scheduler.transfer import (
+from optimus_scheduler.placement.rooms import Rooms
+from optimus_scheduler.placement.thresholds import Added, Extra
+from optimus_scheduler.placement.transfer import (
     Present,
     Spread,
     spread_balanced,

@@ -10,8 +10,8 @@ from itertools import pairwise
 from optimus_workers.wire.frames import CHUNK_FLOATS
 
 ALIGNMENT = 16
-"""Floats, one cache line. The fused optimizer kernels of all-reduce workers compute the tail behind the last full vector
-register differently (one rounding less), so parameter groups do not end elsewhere."""
+"""Floats, one cache line. The fused optimizer kernels of all-reduce workers compute the tail behind the last full
+vector register differently (one rounding less), so parameter groups do not end elsewhere."""
 
 NORM_BLOCKS = 4096
 """A squared norm is the sum of about so many partial sums, at most twice as many: few enough to send at every step."""

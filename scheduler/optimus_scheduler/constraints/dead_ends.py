@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from optimus_scheduler.constraints.gpu_types import ANY_GPU, accepted_types, has_left_its_type, one_of_each
-from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.place import Placed, Placements
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.placement.place import Placed, Placements
 from optimus_scheduler.types import Directive, Job, Node, Snapshot
 
 

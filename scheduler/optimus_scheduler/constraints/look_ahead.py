@@ -24,7 +24,7 @@ from optimus_scheduler.constraints.gpu_types import (
 from optimus_scheduler.constraints.terms import terms_of
 from optimus_scheduler.constraints.type_market import traded_types
 from optimus_scheduler.constraints.type_speeds import RelativeSpeeds, relative_speeds
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Job, Reason, Snapshot
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.constraints.terms import bounded
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant, Kept, Policy
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Allocation, Reason, Resources

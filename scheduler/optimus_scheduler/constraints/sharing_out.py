@@ -9,7 +9,7 @@ from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.constraints.precedence import Claims, Grants, Sharing, demand_of, fitting_claims, left, smaller
 from optimus_scheduler.constraints.quotas import guarantees, may_not_borrow
 from optimus_scheduler.constraints.terms import Terms, may_have_terms, terms_of
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.base import Contest, Grant, Policy
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation, Quota, Reason, Resources

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation, JobSpec, Reason, Resources, TaskDemand

@@ -24,7 +24,7 @@ import numpy as np
 
 from optimus_scheduler.constraints.gpu_types import gpus_by_type, gpus_of_a_worker, may_move
 from optimus_scheduler.constraints.type_speeds import RelativeSpeeds
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
 from optimus_scheduler.policies.ladders import Ladders

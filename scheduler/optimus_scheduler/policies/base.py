@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.placement.transfer import Spread
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.transfer import Spread
 from optimus_scheduler.types import Allocation, Reason, Resources
 
 _Kind = TypeVar("_Kind")

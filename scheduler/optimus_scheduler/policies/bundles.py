@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.types import NOTHING, Allocation, Reason, Resources
 

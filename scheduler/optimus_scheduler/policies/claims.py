@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.candidates import Candidates
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
 from optimus_scheduler.settings import Settings

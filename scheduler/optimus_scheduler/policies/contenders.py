@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.kinds import Kinds
 from optimus_scheduler.policies.outlook_rows import FIGURES, OutlookRows, Rows
 from optimus_scheduler.types import Resources

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.scaling_curve import ScalingCurve, predict_many
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.forecasting.speed_table import FURTHER, SpeedTable
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.policies.contenders import Contenders, FloatArray, IntArray
-from optimus_scheduler.speed_table import FURTHER, SpeedTable
-from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Resources
 
 _CROWDED = 0.75

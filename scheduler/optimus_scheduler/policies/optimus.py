@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimus_scheduler.placement.transfer import spread_least_transfer
 from optimus_scheduler.policies.base import Contest, Grant
 from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.policies.claims import claims, present_rows
@@ -18,7 +19,6 @@ from optimus_scheduler.policies.outlook_rows import OutlookRows
 from optimus_scheduler.policies.reasons import grants
 from optimus_scheduler.policies.stack import Stack
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.transfer import spread_least_transfer
 
 
 class OptimusPolicy:

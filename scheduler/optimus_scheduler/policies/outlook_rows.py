@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.policies.kinds import Kinds
-from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import Forecast, Job, Resources
 
 _ATTRIBUTES = {

@@ -7,7 +7,7 @@ from itertools import repeat
 
 import numpy as np
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.base import Grant
 from optimus_scheduler.policies.candidates import Candidates
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.placement.transfer import spread_emptiest
 from optimus_scheduler.policies.base import Contest, Grant
 from optimus_scheduler.policies.bundles import grant
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.transfer import spread_emptiest
 from optimus_scheduler.types import Resources
 
 QUEUE_UNIT_SECONDS = 16 * 3600.0

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.contenders import Contenders, FloatArray
 from optimus_scheduler.policies.ladders import Ladder
 from optimus_scheduler.settings import Settings

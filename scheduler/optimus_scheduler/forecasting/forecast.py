@@ -21,13 +21,13 @@ from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergen
 from optimus_models.loss_curve import LossCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed_model import SpeedModel
-from optimus_scheduler.fits import Fits, Fitted
-from optimus_scheduler.metric_targets import metric_is_reached
-from optimus_scheduler.outlook import Outlook
-from optimus_scheduler.precedents import confidence, precedents, with_precedents
+from optimus_scheduler.forecasting.fits import Fits, Fitted
+from optimus_scheduler.forecasting.metric_targets import metric_is_reached
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.forecasting.precedents import confidence, precedents, with_precedents
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
 
 _LINDY = 9.0

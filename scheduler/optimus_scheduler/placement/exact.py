@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from optimus_scheduler.amounts import covers, together
-from optimus_scheduler.thresholds import Added, Extra, Space
+from optimus_scheduler.placement.thresholds import Added, Extra, Space
 
 _MOST_WORK = 6_000
 """Combinations that are looked at, some 6 ms."""

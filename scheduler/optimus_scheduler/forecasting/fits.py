@@ -12,11 +12,11 @@ from optimus_models.goodput import Goodput, StepTimes
 from optimus_models.history import LossHistory
 from optimus_models.loss_curve import LossCurve
 from optimus_models.metric_curve import MetricCurve
-from optimus_scheduler.goodput_fits import ElasticData
-from optimus_scheduler.priors import LossPriors, has_prior
+from optimus_scheduler.forecasting.goodput_fits import ElasticData
+from optimus_scheduler.forecasting.priors import LossPriors, has_prior
+from optimus_scheduler.forecasting.speed_fits import SpeedData, fit_speeds, without_noise
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.speed_fits import SpeedData, fit_speeds, without_noise
-from optimus_scheduler.speeds import Speeds
 from optimus_scheduler.types import EndedJob, Job, JobSpec, MetricTarget, SpeedSample
 
 _Points = tuple[tuple[float, ...], tuple[float, ...]]

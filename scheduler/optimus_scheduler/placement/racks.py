@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.amounts import Vector
-from optimus_scheduler.groups import FloatArray, IntArray, holding, most, weights_of
+from optimus_scheduler.placement.groups import FloatArray, IntArray, holding, most, weights_of
 from optimus_scheduler.types import Node
 
 RACK_LABELS = ("topology.kubernetes.io/rack", "rack")

@@ -27,9 +27,9 @@ from optimus_models.scaling_curve import ScalingCurve
 from optimus_models.speed_drift import present_speeds
 from optimus_models.speed_model import SpeedModel
 from optimus_scheduler.asked_once import Same
-from optimus_scheduler.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
+from optimus_scheduler.forecasting.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
+from optimus_scheduler.forecasting.speeds import Speeds, SpeedSource
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.speeds import Speeds, SpeedSource
 from optimus_scheduler.types import Architecture, EndedJob, Job, Mode, SpeedSample
 
 FloatArray = NDArray[np.float64]

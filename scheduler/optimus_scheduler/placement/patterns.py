@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from optimus_scheduler.amounts import Vector, covers, holds, minus, times, together
-from optimus_scheduler.thresholds import Extra
+from optimus_scheduler.placement.thresholds import Extra
 
 
 @dataclass(frozen=True)

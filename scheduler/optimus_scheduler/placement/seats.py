@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optimus_scheduler.amounts import Vector, plus, together
-from optimus_scheduler.requests import Placed, Post, Request, posts
-from optimus_scheduler.rooms import Rooms
-from optimus_scheduler.thresholds import Added, Extra
-from optimus_scheduler.transfer import Present, Spread
+from optimus_scheduler.placement.requests import Placed, Post, Request, posts
+from optimus_scheduler.placement.rooms import Rooms
+from optimus_scheduler.placement.thresholds import Added, Extra
+from optimus_scheduler.placement.transfer import Present, Spread
 from optimus_scheduler.types import Allocation, Node, Resources, Role
 
 

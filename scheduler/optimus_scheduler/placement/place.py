@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from optimus_scheduler.giving_way import givers, make_room
-from optimus_scheduler.requests import Placed, Placements, Post, Request, Unplaced, posts
-from optimus_scheduler.rooms import Rooms
-from optimus_scheduler.seats import Seating, Seats
-from optimus_scheduler.thresholds import Extra
-from optimus_scheduler.transfer import Spread
+from optimus_scheduler.placement.giving_way import givers, make_room
+from optimus_scheduler.placement.requests import Placed, Placements, Post, Request, Unplaced, posts
+from optimus_scheduler.placement.rooms import Rooms
+from optimus_scheduler.placement.seats import Seating, Seats
+from optimus_scheduler.placement.thresholds import Extra
+from optimus_scheduler.placement.transfer import Spread
 from optimus_scheduler.types import NOTHING, Allocation, Node, Resources, Role
 
 __all__ = ["Placed", "Placements", "Placer", "Post", "Request", "Unplaced", "fits_when_empty", "place", "posts"]

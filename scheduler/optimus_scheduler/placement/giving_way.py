@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from optimus_scheduler.amounts import Vector, holds, minus, plus, times, together
-from optimus_scheduler.requests import Post
-from optimus_scheduler.rooms import Rooms
-from optimus_scheduler.seats import Seating, Seats, by_node
+from optimus_scheduler.placement.requests import Post
+from optimus_scheduler.placement.rooms import Rooms
+from optimus_scheduler.placement.seats import Seating, Seats, by_node
 from optimus_scheduler.types import Allocation, Role
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from optimus_models.speed_model import SpeedModel
 from optimus_models.speed_residual import along_servers, along_workers
-from optimus_scheduler.speeds import Speeds
+from optimus_scheduler.forecasting.speeds import Speeds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

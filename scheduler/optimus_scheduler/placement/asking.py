@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from optimus_scheduler.outlook import Outlook
+from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.placement.requests import Held, Post, Request
 from optimus_scheduler.policies.base import Grant, Policy
-from optimus_scheduler.requests import Held, Post, Request
 from optimus_scheduler.types import Allocation, Architecture, Job
 
 _DOUBLED = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from optimus_scheduler.speeds import Speeds
+from optimus_scheduler.forecasting.speeds import Speeds
 from optimus_scheduler.types import Allocation, Forecast, Job, Resources, TaskDemand
 
 

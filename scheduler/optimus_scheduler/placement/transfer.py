@@ -21,11 +21,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from heapq import heapify, heappop, heappush, heapreplace
 
 from optimus_scheduler.amounts import Vector, covers, holds, minus, times, together
-from optimus_scheduler.exact import cheapest_of_all
-from optimus_scheduler.groups import View
-from optimus_scheduler.patterns import Pattern, best_pattern
-from optimus_scheduler.rooms import Rooms
-from optimus_scheduler.thresholds import Added, Extra, Space, spread_over
+from optimus_scheduler.placement.exact import cheapest_of_all
+from optimus_scheduler.placement.groups import View
+from optimus_scheduler.placement.patterns import Pattern, best_pattern
+from optimus_scheduler.placement.rooms import Rooms
+from optimus_scheduler.placement.thresholds import Added, Extra, Space, spread_over
 
 _FEW = 12
 """Nodes of each kind that are looked at first for a job that does not fit a pattern."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optimus_scheduler.amounts import Amounts, Vector, covers, minus, plus
-from optimus_scheduler.groups import Groups
-from optimus_scheduler.racks import Racks, rack_of
+from optimus_scheduler.placement.groups import Groups
+from optimus_scheduler.placement.racks import Racks, rack_of
 from optimus_scheduler.types import Node
 
 

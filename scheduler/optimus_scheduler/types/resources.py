@@ -1,0 +1,124 @@
+"""Amounts of resources, the nodes that have them, and what projects are guaranteed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+NO_GPUS: Mapping[str, int] = MappingProxyType({})
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+# Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factories.
+def _no_gpus() -> Mapping[str, int]:
+    return NO_GPUS
+
+
+def _nothing_named() -> Mapping[str, str]:
+    return _NO_LABELS
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of each resource: CPU cores, memory in bytes, GPUs by type."""
+
+    cpu: float = 0.0
+    memory_bytes: int = 0
+    gpus: Mapping[str, int] = field(default_factory=_no_gpus)
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu + other.cpu, self.memory_bytes + other.memory_bytes, _combine(self.gpus, other.gpus, 1)
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu - other.cpu, self.memory_bytes - other.memory_bytes, _combine(self.gpus, other.gpus, -1)
+        )
+
+    def __mul__(self, count: int) -> Resources:
+        if count == 1:
+            return self
+        return Resources(
+            self.cpu * count, self.memory_bytes * count, {kind: number * count for kind, number in self.gpus.items()}
+        )
+
+    def fits_in(self, room: Resources) -> bool:
+        """Whether `room` holds this amount of every resource (cores are compared to within 1e-9)."""
+        return (
+            self.cpu <= room.cpu + 1e-9
+            and self.memory_bytes <= room.memory_bytes
+            and all(number <= room.gpus.get(kind, 0) for kind, number in self.gpus.items())
+        )
+
+    def dominant_share(self, capacity: Resources) -> float:
+        """The largest fraction of `capacity` that this amount takes of any one resource.
+
+        Infinite when something is asked for that the capacity has none of. (Ghodsi et al., NSDI 2011.)
+        """
+        shares = [_share(self.cpu, capacity.cpu), _share(self.memory_bytes, capacity.memory_bytes)]
+        shares += [_share(number, capacity.gpus.get(kind, 0)) for kind, number in self.gpus.items()]
+        return max(shares)
+
+
+def gpu_type_of(resources: Resources) -> str | None:
+    """The GPU type that is asked for; None if none is."""
+    gpus = resources.gpus
+    if not gpus:
+        return None
+    if len(gpus) == 1:  # nearly always
+        ((kind, count),) = gpus.items()
+        return kind if count > 0 else None
+    return next((kind for kind, count in sorted(gpus.items()) if count > 0), None)
+
+
+def total_of(amounts: Iterable[Resources]) -> Resources:
+    """All of them together, in one go: a cluster may have tens of thousands of nodes."""
+    cpu, memory_bytes, gpus = 0.0, 0, dict[str, int]()
+    for amount in amounts:
+        cpu += amount.cpu
+        memory_bytes += amount.memory_bytes
+        for kind, count in amount.gpus.items():
+            gpus[kind] = gpus.get(kind, 0) + count
+    return Resources(cpu, memory_bytes, dict(sorted(gpus.items())) if gpus else NO_GPUS)
+
+
+def _combine(left: Mapping[str, int], right: Mapping[str, int], sign: int) -> Mapping[str, int]:
+    if not right:
+        return left
+    if not left and sign > 0:
+        return right
+    return {kind: left.get(kind, 0) + sign * right.get(kind, 0) for kind in sorted({*left, *right})}
+
+
+def _share(amount: float, capacity: float) -> float:
+    if amount <= 0:
+        return 0.0
+    return amount / capacity if capacity > 0 else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine that tasks can be placed on. `capacity` is what Optimus may use of it."""
+
+    name: str
+    capacity: Resources
+    schedulable: bool = True
+    """False for a cordoned or lost node: nothing new is placed there."""
+    labels: Mapping[str, str] = field(default_factory=_nothing_named)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a project is guaranteed of the cluster. What it does not use, others may borrow."""
+
+    project: str
+    share: float | None = None
+    """Fraction of everything, 0 to 1."""
+    cpu: float | None = None
+    """CPU cores; with `memory_bytes` and `gpus` it overrules `share` for that resource."""
+    memory_bytes: int | None = None
+    gpus: Mapping[str, int] = field(default_factory=_no_gpus)
+    may_borrow: bool = True
+    """Whether it may have more than that while others leave it idle."""
