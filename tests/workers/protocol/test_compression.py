@@ -47,6 +47,17 @@ def test_dense_codecs_take_fewer_bytes_and_lose_little(kind: Compression, n_byte
     assert float((read - values).abs().max()) <= 4 * error
 
 
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_every_half_is_read_as_what_it_is(is_finite: bool) -> None:
+    """Zeros of both signs, denormal and normal numbers, and what is none."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)] if is_finite else halves
+    read = np.empty(len(halves), np.float32)
+    decode(Codec.FLOAT16, as_bytes(halves), read)
+    np.testing.assert_array_equal(read, halves.astype(np.float32))
+    assert np.array_equal(np.signbit(read), np.signbit(halves))
+
+
 def test_topk_sends_the_largest_of_all_signs_exactly() -> None:
     values = torch.randn(N_FLOATS, generator=torch.Generator().manual_seed(2))
     read, taken = sent(Compression.TOPK, values, keep=0.01)
