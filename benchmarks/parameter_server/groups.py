@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -76,11 +76,9 @@ class Group:
         """Run `body(pipe, *arguments)` in a process that takes steps."""
         self._steppers.append(self._start(FORKING, body, arguments))
 
-    def _start(self, context: BaseContext, body: Body, arguments: tuple[Any, ...]) -> Connection:
+    def _start(self, context: ForkContext | SpawnContext, body: Body, arguments: tuple[Any, ...]) -> Connection:
         ours, theirs = context.Pipe()
-        process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=_run, args=(body, theirs, self._realtime, arguments), daemon=True
-        )
+        process: BaseProcess = context.Process(target=_run, args=(body, theirs, self._realtime, arguments), daemon=True)
         process.start()
         self._processes.append(process)
         return ours

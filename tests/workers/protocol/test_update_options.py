@@ -27,7 +27,7 @@ from optimus_workers.wire.frames import FLOAT_BYTES, FrameType, Header
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.values import TaskProfile
-from optimus_workers.worker.clipping import clip
+from optimus_workers.worker.clipping import clip, square_on_device
 from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat import FlatModel
 from optimus_workers.worker.profile import make_flat, task_profile
@@ -166,6 +166,7 @@ def test_the_norm_does_not_depend_on_the_cut(n_units: int, n_servers: int, seed:
     assert np.array_equal(np.concatenate(parts), whole), "bit for bit"
     assert len(whole) <= 2 * 4096
     norm = float(torch.linalg.vector_norm(gradient.double()))
+    assert square_on_device(gradient) == pytest.approx(float(whole.sum()), rel=1e-9), "as GPUs compute it"
     clipped = gradient.clone()
     clip(clipped, 1.0, length)
     assert float(torch.linalg.vector_norm(clipped.double())) == pytest.approx(min(1.0, norm), rel=1e-5)

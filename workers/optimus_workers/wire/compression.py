@@ -87,7 +87,7 @@ def decode(codec: Codec, payload: memoryview, target: Floats) -> None:
 
 
 def _decode_float16(halves: NDArray[np.uint16], target: Floats) -> None:
-    """What `target[:] = halves` is for halves, four times as fast: numpy converts one by one.
+    """What `target[:] = halves` is for halves, without numpy's conversion, which goes one by one.
 
     Sign, exponent and fraction move to where float32 has them; what is left is that its exponents count from
     elsewhere, which a multiplication by a power of two makes up for, exactly and for denormal numbers too.
