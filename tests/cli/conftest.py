@@ -112,7 +112,7 @@ def scripted() -> Iterator[ScriptedService]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)
 
 
 Optimus = Callable[..., Result]

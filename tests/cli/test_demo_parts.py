@@ -24,7 +24,7 @@ from optimus_cli.demo.summary import Record, prediction_at, sizes, summarize
 from optimus_cli.errors import DemoFailed
 from optimus_service.api.schemas import JobSpecBody
 
-END_SECONDS = 20.0
+END_SECONDS = 60.0
 
 
 # --- the scenario

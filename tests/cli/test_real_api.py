@@ -24,7 +24,7 @@ from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from typing import Any
 import httpx
 
 OPTIMUS = [sys.executable, "-m", "optimus_cli"]
+TASKS = Path(__file__).parents[1] / "tasks"
+"""Training code that only tests use, for a job's `working_directory`."""
 PATIENCE_SECONDS = 240.0
 """Longest wait for anything: the tests wait on conditions, this only bounds a hang."""
 
@@ -54,10 +56,10 @@ class Service:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "service.out").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        url = wait_until("the service is up", self._address, 60)
+        url = wait_until("the service is up", self._address)
         self.port = int(url.rsplit(":", 1)[1])
         self.client.base_url = httpx.URL(url)
-        wait_until("the service is ready", self._ready, 60)
+        wait_until("the service is ready", self._ready)
 
     def _address(self) -> str | None:
         assert self.process is not None
@@ -76,20 +78,20 @@ class Service:
         """As a machine running out of memory would: no goodbye."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self) -> None:
         """End the service and every process that it started."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
         for pid in self.processes().values():
             os.kill(pid, signal.SIGKILL)
-        wait_until("no task is left", lambda: not self.processes(), 20)
+        wait_until("no task is left", lambda: not self.processes(), 60)
         self.client.close()
 
     def get(self, path: str, **params: Any) -> Any:

@@ -41,4 +41,4 @@ def test_error_in_own_code_fails_the_job_with_its_traceback(service: Service, tm
     (job,) = service.get("/v1/jobs")["jobs"]
     assert job["state"] == "failed"
     assert "no data at /data/cats" in job["failure"]
-    wait_until("its other tasks have ended", lambda: not service.processes(), 30)
+    wait_until("its other tasks have ended", lambda: not service.processes())

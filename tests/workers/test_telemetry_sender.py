@@ -12,7 +12,7 @@ from optimus_workers.telemetry import Telemetry
 from optimus_workers.telemetry.outbox import Outbox
 from optimus_workers.telemetry.samples import Sample
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Service:

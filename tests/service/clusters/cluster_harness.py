@@ -14,7 +14,7 @@ from optimus_service.clusters.base import Cluster, TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 150.0
 """Longest wait for a condition: this only bounds a hang."""
 
 OBEDIENT = ("/bin/sh", "-c", 'echo "started $OPTIMUS_TASK_NAME"; read -r code < "$FIFO"; exit "$code"')

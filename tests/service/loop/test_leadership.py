@@ -136,13 +136,13 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
 
 def test_the_lease_is_kept_during_a_long_round(repository: Repository) -> None:
     """In real time, as rounds are: longer than a lease, and still nobody else leads."""
-    mine = Leadership(repository, 0.6, time.time, elsewhere(1))
-    other = Leadership(repository, 0.6, time.time, elsewhere(2))
+    mine = Leadership(repository, 2.0, time.time, elsewhere(1))
+    other = Leadership(repository, 2.0, time.time, elsewhere(2))
     token = mine.claim()
     assert token is not None
     busy = Event()
     with mine.kept():
-        for _ in range(10):
+        for _ in range(20):
             busy.wait(0.15)
             assert other.claim() is None
             repository.check_fence(token)

@@ -35,7 +35,7 @@ class Planner:
         self.gate.set()
 
     def __call__(self, snapshot: Snapshot, timer: cycle.Timer) -> Plan:
-        self.gate.wait(20)
+        self.gate.wait(60)
         self.n_rounds += 1
         if self.error is not None:
             raise self.error

@@ -244,7 +244,7 @@ class LiveService:
         self.loop.stop(10.0)
         self._server.should_exit = True
         for thread in self._threads:
-            thread.join(10.0)
+            thread.join(60.0)
         self._tasks.close()
         self._listener.close()
 

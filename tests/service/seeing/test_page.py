@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "service" / "optimus_service" / "web" / "static"
 TOKEN = "a token of sixteen and more"
 PHONE = {"width": 390, "height": 844}
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 """Bounds a hang; the tests wait on conditions."""
 
 # uvicorn 0.5x and websockets warn of each other's deprecations when a server runs in a thread.

@@ -34,7 +34,7 @@ def test_second_service_is_kept_out_until_the_first_is_dead(tmp_path: Path) -> N
         with pytest.raises(CannotStart, match="another service is running"), DataDirectory.locked(tmp_path):
             pass
         holder.kill()
-        holder.wait(20)
+        holder.wait(60)
         with DataDirectory.locked(tmp_path):
             pass
 

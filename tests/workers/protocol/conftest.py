@@ -21,7 +21,7 @@ from tests.workers.protocol.object_store import ObjectStore, ObjectStoreMissing,
 
 HERE = Path(__file__).parent
 TOKEN = "test-token"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 """Longest wait for anything; only a hang comes near it."""
 
 
@@ -189,7 +189,7 @@ class Job:
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()
-        self.processes[name].wait(10)
+        self.processes[name].wait(60)
 
     def exit_code(self, name: str) -> int:
         return self.processes[name].wait(PATIENCE_SECONDS)
@@ -251,7 +251,7 @@ class Job:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 def _impatient(lease_seconds: float) -> list[str]:

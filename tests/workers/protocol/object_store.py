@@ -65,8 +65,8 @@ class ObjectStore:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(10)
-        self._reader.join(10)
+        self._process.wait(60)
+        self._reader.join(60)
         assert self._process.stderr is not None
         self._process.stderr.close()
 

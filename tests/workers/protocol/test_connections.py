@@ -96,7 +96,7 @@ def test_a_frame_that_must_not_come_ends_the_connection(server: RunningServer, f
 
 
 def test_frames_before_the_handshake_end_the_connection(server: RunningServer) -> None:
-    with closing(socket.create_connection(server.address, timeout=10)) as connection:
+    with closing(socket.create_connection(server.address, timeout=60)) as connection:
         receive_frame(connection, FrameType.CHALLENGE)
         connection.sendall(Header(FrameType.PULL, epoch=3).encode())
         with pytest.raises((ConnectionOver, ConnectionError)):
@@ -166,7 +166,7 @@ def test_a_stranger_is_no_coordinator_and_no_task(monkeypatch: pytest.MonkeyPatc
         stranger.start()
         with pytest.raises(CoordinatorGone):
             dial(listener.getsockname(), TOKEN, hello("w"), lambda _: None, threading.Event())
-        stranger.join(10)
+        stranger.join(60)
 
 
 def _talk(listener: socket.socket) -> None:
@@ -195,13 +195,13 @@ def test_a_coordinator_takes_in_whoever_knows_the_token_and_nobody_else(
     heard: SimpleQueue[object] = SimpleQueue()
     friend = dial(address, JOB_TOKEN, hello("job-worker-0-0"), heard.put, threading.Event())
     friend.send(Failed("Traceback of the user"))
-    assert isinstance(heard.get(timeout=10), Exit)
+    assert isinstance(heard.get(timeout=60), Exit)
 
     monkeypatch.setattr(control, "DIAL_SECONDS", 0.0)
     with pytest.raises(CoordinatorGone):
         dial(address, "guess", hello("job-worker-0-0"), heard.put, threading.Event())
     friend.close()
-    assert isinstance(heard.get(timeout=10), CoordinatorLost)
+    assert isinstance(heard.get(timeout=60), CoordinatorLost)
     assert job.exit_code("job-coordinator-0-0") == 3
     assert job.wait_for_result()["error"] == "Traceback of the user"
 
@@ -211,7 +211,7 @@ def test_noise_does_not_disturb_a_coordinator(make_job: Callable[..., Job], nois
     job = make_job()
     address = ("127.0.0.1", job.port)
     job.wait_for("the coordinator listens", lambda: _can_connect(address))
-    with closing(socket.create_connection(address, timeout=10)) as connection, suppress(ConnectionError):
+    with closing(socket.create_connection(address, timeout=60)) as connection, suppress(ConnectionError):
         connection.sendall(noise)
         while connection.recv(4096):
             pass  # the challenge, then the end
@@ -221,6 +221,6 @@ def test_noise_does_not_disturb_a_coordinator(make_job: Callable[..., Job], nois
 
 def _can_connect(address: Address) -> bool:
     with suppress(ConnectionError):
-        socket.create_connection(address, timeout=10).close()
+        socket.create_connection(address, timeout=60).close()
         return True
     return False

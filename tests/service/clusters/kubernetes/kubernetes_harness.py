@@ -21,7 +21,7 @@ from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.clusters.kubernetes.names import pod_name
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 150.0
 """Longest wait for a condition: this only bounds a hang."""
 _numbers = itertools.count()
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _NAMESPACES, _STATE, _CGROUPS = Path("/run/netns"), Path("/run"), Path("/sys/fs/cgroup")
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 
 @contextmanager

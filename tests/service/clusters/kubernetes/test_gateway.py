@@ -42,7 +42,7 @@ def silent() -> Iterator[Silent]:
         thread.start()
         yield found
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
         for connection in found.connections:
             connection.close()
 

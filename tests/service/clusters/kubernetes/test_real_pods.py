@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 400.0
 TOKEN = "token-of-the-end-to-end-test"
 NAMESPACE = "optimus"
-TASK = "optimus_workers.zoo.digits:resnet"
+RESNET: dict[str, Any] = {"task": "optimus_workers.zoo.digits:resnet"}
 
 
-def wait_until(what: str, condition: Callable[[], Any]) -> Any:
+def wait_until(what: str, condition: Callable[[], Any], story: Callable[[], str] = str) -> Any:
     pause, give_up_at = Event(), time.monotonic() + PATIENCE_SECONDS
     while not (found := condition()):
-        assert time.monotonic() < give_up_at, f"still not true: {what}"
+        assert time.monotonic() < give_up_at, f"still not true: {what}\n{story()}"
         pause.wait(0.3)
     return found
 
@@ -67,8 +67,11 @@ class Deployment:
         return int(job["running"]["workers"])
 
     def story(self, job_id: str) -> str:
+        """What happened to the job, what was decided about it, and why."""
         events = self.get(f"/v1/jobs/{job_id}/events?limit=100")["events"]
-        return "\n".join(f"{each['at']} {each['type']} {each['message']}" for each in reversed(events))
+        happened = [f"{each['at']} {each['type']} {each['message']}" for each in reversed(events)]
+        asked = ("explanation", "decisions?limit=30", "predictions")
+        return "\n".join([*happened, *(json.dumps(self.get(f"/v1/jobs/{job_id}/{what}"), indent=1) for what in asked)])
 
     def wait_for_end(self, job_id: str) -> dict[str, Any]:
         job = wait_until(f"{job_id} has ended", lambda: (found := self.job(job_id))["finished_at"] and found)
@@ -133,10 +136,17 @@ def deployment(real_cluster: RealCluster) -> Iterator[Deployment]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def specification(name: str, epochs: int, workers: tuple[int, int]) -> dict[str, Any]:
+def paced(cluster: RealCluster) -> dict[str, Any]:
+    """A task that is faster with every worker, whatever else the machine does; pods see the repository."""
+    directory = cluster.repository / "tests" / "tasks"
+    arguments = {"seconds_per_example": 0.01}
+    return {"task": "paced:mlp", "task_args": arguments, "working_directory": str(directory)}
+
+
+def specification(name: str, task: dict[str, Any], epochs: int, workers: tuple[int, int]) -> dict[str, Any]:
     return {
         "name": name,
-        "task": TASK,
+        **task,
         "convergence": {"max_epochs": epochs},
         "checkpoint_seconds": 2,
         "workers": {
@@ -156,11 +166,10 @@ def submit(deployment: Deployment, specification: dict[str, Any]) -> str:
 
 def test_pods_train_scale_and_survive(deployment: Deployment, record_property: Callable[[str, object], None]) -> None:
     cluster = deployment.cluster
-    # Four GPUs. The first job would train for so long that growing is worth a pause on any machine. The second needs
-    # three of them, so the first gives back what it got.
-    first = submit(deployment, specification("first", 5000, (1, 4)))
-    wait_until("the first job has more workers", lambda: deployment.running_workers(first) >= 2)
-    second = submit(deployment, specification("second", 15, (3, 3)))
+    # Four GPUs. The second job needs three of them, so the first gives back what it got.
+    first = submit(deployment, specification("first", paced(cluster), 5000, (1, 4)))
+    wait_for_growth(deployment, first)
+    second = submit(deployment, specification("second", RESNET, 15, (3, 3)))
     wait_until("the second job trains", lambda: deployment.job(second)["step"] > 0)
     assert deployment.running_workers(first) <= 1, deployment.story(first)
 
@@ -177,13 +186,20 @@ def test_pods_train_scale_and_survive(deployment: Deployment, record_property: C
 
     ended = deployment.wait_for_end(second)
     assert ended["result"]["final_loss"] < 0.5, ended
-    wait_until("the first job has more workers again", lambda: deployment.running_workers(first) >= 2)
+    wait_for_growth(deployment, first)
     deployment.optimus("cancel", first)
     wait_until("the first job is cancelled", lambda: deployment.job(first)["state"] == "cancelled")
     wait_until("nothing of the jobs is left but logs", lambda: not deployment.names("secrets,services"))
     alive = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
     assert {pod["status"]["phase"] for pod in alive} <= {"Succeeded", "Failed"}
     record_property("summary", json.dumps([summary(deployment, job_id) for job_id in (first, second)], indent=1))
+
+
+def wait_for_growth(deployment: Deployment, job_id: str) -> None:
+    def is_larger() -> bool:
+        return deployment.running_workers(job_id) >= 2
+
+    wait_until("it has more workers", is_larger, lambda: deployment.story(job_id))
 
 
 def summary(deployment: Deployment, job_id: str) -> dict[str, Any]:
