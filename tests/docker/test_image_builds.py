@@ -20,18 +20,18 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BASE, OPTIONS = "OPTIMUS_TEST_BASE_IMAGE", "OPTIMUS_TEST_BUILD_OPTIONS"
-MEBIBYTE = 2**20
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
 
 class Image:
     """One built image, and a container of it in which commands run as the image says."""
 
-    def __init__(self, name: str, base: str, argument: str) -> None:
+    def __init__(self, name: str, file: str, *arguments: str) -> None:
         self.name = f"optimus-{name}:under-test"
-        options = ["--isolation", "chroot", "--layers", "--format", "docker", "--build-arg", f"{argument}={base}"]
+        options = ["--isolation", "chroot", "--layers", "--format", "docker"]
+        options += [word for argument in arguments for word in ("--build-arg", argument)]
         options += shlex.split(os.environ.get(OPTIONS, ""))
-        buildah("build", *options, "-f", f"docker/{name}.Dockerfile", "-t", self.name, ".")
+        buildah("build", *options, "-f", f"docker/{file}.Dockerfile", "-t", self.name, ".")
         self.container = buildah("from", "--pull-never", self.name).stdout.strip()
 
     @property
@@ -61,23 +61,28 @@ def buildah(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[
     return done
 
 
-def built(name: str, argument: str) -> Iterator[Image]:
+def built(name: str, file: str, argument: str, *others: str) -> Iterator[Image]:
     base = os.environ.get(BASE)
     if shutil.which("buildah") is None or base is None:
         pytest.skip(f"images are built only with buildah (here: {shutil.which('buildah')}) and {BASE} (here: {base})")
-    image = Image(name, base, argument)
+    image = Image(name, file, f"{argument}={base}", *others)
     yield image
     buildah("rm", image.container)
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Image]:
-    yield from built("service", "PYTHON_IMAGE")
+    yield from built("service", "service", "PYTHON_IMAGE")
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Image]:
-    yield from built("worker", "BASE_IMAGE")
+    yield from built("worker", "worker", "BASE_IMAGE")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Image]:
+    yield from built("server", "worker", "BASE_IMAGE", "TORCH=", "EXTRAS=server")
 
 
 def test_the_worker_has_workers_and_nothing_of_the_service(worker: Image) -> None:
@@ -86,6 +91,12 @@ def test_the_worker_has_workers_and_nothing_of_the_service(worker: Image) -> Non
     for module in ("fastapi", "sqlalchemy", "kubernetes", "optimus_service", "optimus_scheduler", "optimus_cli"):
         assert not worker.imports(module), module
     assert worker.run("sh", "-c", "command -v optimus", check=False).returncode != 0
+
+
+def test_the_servers_image_has_what_servers_and_coordinators_import_and_no_torch(server: Image) -> None:
+    assert server.imports("optimus_workers.server.run, optimus_workers.coordinator.shell")
+    for module in ("torch", "scipy", "fastapi", "optimus_service"):
+        assert not server.imports(module), module
 
 
 def test_the_service_serves_and_has_no_torch(service: Image) -> None:
@@ -101,21 +112,23 @@ def test_the_service_serves_and_has_no_torch(service: Image) -> None:
     service.run("sh", "-c", f"export OPTIMUS_TOKEN=of-the-image-test-1234; {script}")
 
 
-@pytest.mark.parametrize(("name", "most"), [("service", 700 * MEBIBYTE), ("worker", 1400 * MEBIBYTE)])
-def test_it_is_small_and_runs_as_nobody_special(request: pytest.FixtureRequest, name: str, most: int) -> None:
+@pytest.mark.parametrize(("name", "most_mebibytes"), [("service", 700), ("worker", 1400), ("server", 350)])
+def test_it_is_small_and_runs_as_nobody_special(request: pytest.FixtureRequest, name: str, most_mebibytes: int) -> None:
     image: Image = request.getfixturevalue(name)
     assert image.config["config"]["User"] == "10001:10001"
     assert image.run("id", "-u").stdout.strip() == "10001"
     check = image.config["config"]["Healthcheck"]["Test"]
     assert check[0] == "CMD"
-    assert image.size < most, image.size
+    assert image.size < most_mebibytes * 2**20, image.size
 
 
-def test_a_workers_health_check_passes(worker: Image) -> None:
-    assert worker.run(*worker.config["config"]["Healthcheck"]["Test"][1:]).returncode == 0
+@pytest.mark.parametrize("name", ["worker", "server"])
+def test_the_health_check_of_tasks_passes(request: pytest.FixtureRequest, name: str) -> None:
+    image: Image = request.getfixturevalue(name)
+    assert image.run(*image.config["config"]["Healthcheck"]["Test"][1:]).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["service", "worker"])
+@pytest.mark.parametrize("name", ["service", "worker", "server"])
 def test_nothing_of_the_build_stays_in_it(request: pytest.FixtureRequest, name: str) -> None:
     image: Image = request.getfixturevalue(name)
     assert image.run("sh", "-c", "cat /etc/pip.conf 2>/dev/null || true").stdout == ""

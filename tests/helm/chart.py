@@ -23,6 +23,8 @@ EVERYTHING: Json = {
     "extraEnv": [{"name": "OPTIMUS_KEEP_SECONDS", "value": "86400"}],
     "service": {"type": "NodePort", "annotations": {"note": "hello"}, "clusterIP": "10.96.0.50"},
     "tasks": {
+        "image": {"repository": "registry.example/worker", "tag": "2-cuda"},
+        "serverImage": {"repository": "registry.example/server"},
         "nodeSelector": {"pool": "training"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "priorityClassName": "training",

@@ -85,6 +85,10 @@ def test_the_service_accepts_its_settings(values: Json, monkeypatch: pytest.Monk
     assert (found.cluster, kubernetes.namespace, kubernetes.instance) == ("kubernetes", "ml", "demo")
     assert kubernetes.service_account == only(objects(values), "Deployment")["metadata"]["name"] + "-task"
     assert kubernetes.node_selector == tasks.get("nodeSelector", {})
+    everything = ("registry.example/worker:2-cuda", "registry.example/server:0.1.0")
+    assert (kubernetes.image, kubernetes.server_image) == (
+        everything if values is EVERYTHING else ("optimus-worker:0.1.0", None)
+    )
     assert kubernetes.jobs_claim == tasks.get("jobs", {}).get("existingClaim", "demo-optimus-jobs")
     assert kubernetes.training_jobs is values.get("trainingJobs", {}).get("enabled", True)
     assert kubernetes.unschedulable_seconds == (30 if values is EVERYTHING else 60)

@@ -80,6 +80,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   "queue" $tasks.queue
   "training_jobs" .Values.trainingJobs.enabled
   "keep_objects_seconds" .Values.trainingJobs.keepSeconds -}}
+{{- with $tasks.serverImage.repository }}{{ $_ := set $found "server_image" (printf "%s:%s" . (default $.Chart.AppVersion $tasks.serverImage.tag)) }}{{ end -}}
 {{- with include "optimus.claim" . }}{{ $_ := set $found "jobs_claim" . }}{{ end -}}
 {{- with $tasks.priorityClassName }}{{ $_ := set $found "priority_class" . }}{{ end -}}
 {{- with $tasks.runtimeClassName }}{{ $_ := set $found "runtime_class" . }}{{ end -}}

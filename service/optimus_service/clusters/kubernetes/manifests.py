@@ -96,7 +96,7 @@ def _spec(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
 def _container(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
     return {
         "name": CONTAINER,
-        "image": settings.image,
+        "image": settings.image if launch.key.role is Role.WORKER else settings.server_image or settings.image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": [part.replace("{role}", launch.key.role.value) for part in settings.command],
         "workingDir": launch.working_directory or job_directory(launch.key.job_id, settings),

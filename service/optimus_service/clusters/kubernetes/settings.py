@@ -37,6 +37,9 @@ class KubernetesSettings(_Part):
 
     # --- task pods
     image: str = Field(default="optimus-worker:latest", min_length=1, description="of task pods")
+    server_image: str | None = Field(
+        default=None, min_length=1, description="of servers and coordinators, which need no PyTorch; default: `image`"
+    )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     command: tuple[str, ...] = Field(

@@ -4,8 +4,8 @@
 the binaries come from `KUBEBUILDER_ASSETS`. Needs root, containerd, runc, the CNI plugins, iproute2 and iptables.
 
 Containers run this machine's Python, repository and virtual environment, seen read-only; no image has to be built. With
-`OPTIMUS_TEST_SERVICE_IMAGE` and `OPTIMUS_TEST_WORKER_IMAGE` (archives of images built from docker/, named
-`optimus-service:test` and `optimus-worker:test`) they run those instead.
+`OPTIMUS_TEST_SERVICE_IMAGE`, `OPTIMUS_TEST_WORKER_IMAGE` and `OPTIMUS_TEST_SERVER_IMAGE` (archives of images built from
+docker/, named `optimus-service:test`, `optimus-worker:test` and `optimus-server:test`) they run those instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from pathlib import Path
 
 HOW_TO = "set OPTIMUS_TEST_KUBE_NODES and KUBEBUILDER_ASSETS (see docs/kubernetes.md, 'Tests')"
 BRIDGE = "10.240.0.1"
-SERVICE_IMAGE, WORKER_IMAGE = "docker.io/library/optimus-service:test", "docker.io/library/optimus-worker:test"
+SERVICE_IMAGE, WORKER_IMAGE, SERVER_IMAGE = (
+    f"docker.io/library/optimus-{name}:test" for name in ("service", "worker", "server")
+)
 REPOSITORY = Path(__file__).resolve().parents[4]
 _PROGRAMS = ("containerd", "runc", "ctr", "ip", "iptables", "curl", "openssl")
 
@@ -56,6 +58,11 @@ def _bound(place: Path, other: Path) -> Iterator[None]:
     finally:
         subprocess.run(["umount", "--lazy", str(other)], check=True, capture_output=True)
         other.rmdir()
+
+
+def _given(image: str) -> str | None:
+    """The archive of SERVICE, WORKER or SERVER."""
+    return os.environ.get(f"OPTIMUS_TEST_{image}_IMAGE")
 
 
 class NodesMissing(Exception):
@@ -95,7 +102,7 @@ class RealCluster:
         cluster._run("start-control-plane.sh", str(directory), ADDR=BRIDGE)
         try:
             cluster.archives = [cluster.scripts / "images" / "hostfs.tar", cluster._archive_of_service()]
-            cluster.archives += [Path(given)] if (given := os.environ.get("OPTIMUS_TEST_WORKER_IMAGE")) else []
+            cluster.archives += [Path(given) for name in ("WORKER", "SERVER") if (given := _given(name))]
             for index in range(1, n_nodes + 1):
                 cluster._start_node(index, gpus)
         except BaseException:
@@ -116,15 +123,15 @@ class RealCluster:
     @property
     def task_settings(self) -> dict[str, object]:
         """Of the backend: image and command of task pods."""
-        if os.environ.get("OPTIMUS_TEST_WORKER_IMAGE"):
-            return {"image": WORKER_IMAGE}
+        if _given("WORKER"):
+            return {"image": WORKER_IMAGE, "server_image": SERVER_IMAGE if _given("SERVER") else None}
         command = ("/usr/bin/env", f"PYTHONPATH={self.repository / 'workers'}")
         python = str(self.environment / "bin" / "python")
         return {"image": "python:3.11-slim", "command": [*command, python, "-m", "optimus_workers", "{role}"]}
 
     def _archive_of_service(self) -> Path:
         """An image that runs `optimus`."""
-        if given := os.environ.get("OPTIMUS_TEST_SERVICE_IMAGE"):
+        if given := _given("SERVICE"):
             return Path(given)
         root, archive = self.directory / "rootfs", self.directory / "service.tar"
         root.mkdir()
@@ -157,11 +164,10 @@ class RealCluster:
                 route = ["route", "replace", f"10.244.{there}.0/24", "via", f"10.240.0.{10 + there}"]
                 subprocess.run(["ip", "-n", f"kn{here}", *route], check=True, capture_output=True)
 
-    @staticmethod
-    def _shown(mounts: list[str]) -> str:
-        """Built images have all that they need, and this machine's files must not lie over theirs."""
-        built = all(os.environ.get(f"OPTIMUS_TEST_{name}_IMAGE") for name in ("SERVICE", "WORKER"))
-        return "" if built else " ".join(mounts)
+    def _shown(self, mounts: list[str]) -> str:
+        """Built images have all but the tests' tasks, and this machine's files must not lie over theirs."""
+        built = all(_given(name) for name in ("SERVICE", "WORKER"))
+        return str(self.repository / "tests" / "tasks") if built else " ".join(mounts)
 
     def _run(self, script: str, *arguments: str, **options: str) -> None:
         environment = {**os.environ, "BIN": str(self.binaries), **options}

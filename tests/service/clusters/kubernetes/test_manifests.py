@@ -63,6 +63,16 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+def test_servers_and_coordinators_may_have_an_image_of_their_own() -> None:
+    def images(**changes: Any) -> list[str]:
+        return [container(pod(TaskKey("job-1", role, 0), **changes))["image"] for role in Role]
+
+    usual = "registry.example/worker:1"
+    assert images() == [usual] * len(Role)
+    small = "registry.example/server:1"
+    assert images(server_image=small) == [usual if role is Role.WORKER else small for role in Role]
+
+
 @pytest.mark.parametrize(
     "changes", [{}, EVERYTHING, {"gang": "volcano"}, {"jobs_volume": {"hostPath": {"path": "/x"}}}]
 )
