@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.end_to_end.harness import OPTIMUS, Service
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 
 
 def test_demo_trains_rescales_and_cleans_up(tmp_path: Path) -> None:
