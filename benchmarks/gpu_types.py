@@ -1,12 +1,14 @@
 """What choosing GPU types is worth: jobs measured on three types, replayed with different ways to choose.
 
-    python -m benchmarks.gpu_types [--jobs 60] [--seeds 3] [--load 1.0] [--policies optimus,srtf]
+    python -m benchmarks.gpu_types [--jobs 60] [--seeds 3] [--load 1.0] [--policies optimus,srtf] [--scaling even]
 
 Speeds are the measured ones of `$OPTIMUS_DATA/gavel_throughputs.json` (Narayanan et al., "Gavel", OSDI 2020): each job
-is one of its networks and batch sizes, alone on one GPU of each type. Larger jobs scale with an exchange of a tenth of
-a step, arrivals are Poisson, lengths log-uniform from 5 minutes to 2 hours on one V100: these are made up. The
-cluster has as many GPUs of each type, four a node. With `--policies` these are compared instead, all with the types
-that the scheduler chooses; those that do not choose sizes give each job two GPUs. Prints one JSON object.
+is one of its networks and batch sizes, alone on one GPU of each type. With more workers, each computes a smaller part
+of the batch, which takes as long as such batches of this network took on a V100 (a line through those that were
+measured), or as if computing could be divided evenly (`--scaling even`). An exchange of a tenth of a step, Poisson
+arrivals, and lengths log-uniform from 5 minutes to 2 hours on one V100 are made up. The cluster has as many GPUs of
+each type, four a node. With `--policies` these are compared instead, all with the types that the scheduler chooses;
+those that do not choose sizes give each job two GPUs. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -47,10 +49,12 @@ class Measured:
     name: str
     batch: int
     speeds: dict[str, float]
+    fixed: float = 0.0
+    """The part of a step that takes as long with fewer examples."""
 
 
-def measured(path: Path) -> list[Measured]:
-    """Those that were measured alone on one GPU of every type."""
+def measured(path: Path, scaling: str = "measured") -> list[Measured]:
+    """Those that were measured alone on one GPU of every type; `scaling`: "measured" or "even"."""
     table = json.loads(path.read_text(encoding="utf-8"))
     found = []
     for key in table["v100"]:
@@ -61,7 +65,17 @@ def measured(path: Path) -> list[Measured]:
         if all(isinstance(speed, float) and speed > 0 for speed in speeds.values()):
             network, _, batch = name.partition(" (batch size ")
             found.append(Measured(network, int(batch.rstrip(")")), speeds))
-    return found
+    return [replace(kind, fixed=_fixed_part(kind, found)) for kind in found] if scaling == "measured" else found
+
+
+def _fixed_part(kind: Measured, kinds: Sequence[Measured]) -> float:
+    """a/(a + c·batch) of the line of seconds by batch on a V100 through the batches of the network, errors relative."""
+    of_network = [each for each in kinds if each.name == kind.name]
+    batches = np.array([float(each.batch) for each in of_network])
+    speeds = np.array([each.speeds["v100"] for each in of_network])
+    line = np.stack([speeds, batches * speeds], axis=1)
+    fixed, per_example = np.linalg.lstsq(line, np.ones(len(speeds)), rcond=None)[0]
+    return max(float(fixed / (fixed + per_example * kind.batch)), 0.0)
 
 
 def workload(kinds: Sequence[Measured], n_jobs: int, load: float, seed: int) -> Trace:
@@ -92,7 +106,8 @@ def _job(number: int, kinds: Sequence[Measured], at: float, random: np.random.Ge
         gpu_types=TYPES,
         family=kind.name,
     )
-    truth = ParametricTruth(steps, AllReduceLaw(1.0 / speed, 0.1 / speed))
+    law = AllReduceLaw((1.0 - kind.fixed) / speed, 0.1 / speed, pass_seconds=kind.fixed / speed)
+    truth = ParametricTruth(steps, law)
     relative = {gpu_type: kind.speeds[gpu_type] / speed for gpu_type in TYPES}
     return TraceJob(f"job-{number:03d}", at, spec, truth, relative)
 
@@ -145,11 +160,12 @@ def main() -> None:
     folder = os.environ.get("OPTIMUS_DATA", ".")
     parser.add_argument("--data", type=Path, default=Path(folder), help="gavel_throughputs.json or its folder")
     parser.add_argument("--policies", help="compare these, separated by commas")
+    parser.add_argument("--scaling", choices=("measured", "even"), default="measured", help="with more workers")
     options = parser.parse_args()
     path = options.data if options.data.is_file() else options.data / "gavel_throughputs.json"
     if not path.is_file():
         parser.error(f"--data: there is no {path}; give gavel_throughputs.json, or set OPTIMUS_DATA")
-    kinds = measured(path)
+    kinds = measured(path, options.scaling)
     began = time.process_time()
     figures = {}
     policies = options.policies.split(",") if options.policies else []
@@ -158,6 +174,7 @@ def main() -> None:
         runs = [run(trace, way, seed, policy) for trace, seed in traces]
         figures[name] = {figure: round(fmean(one[figure] for one in runs), 2) for figure in runs[0]}
     told = {"jobs": options.jobs, "seeds": options.seeds, "load": options.load, "kinds": len(kinds)}
+    told["scaling"] = options.scaling
     told["policies" if policies else "ways"] = figures
     print(json.dumps({**told, "cpu_seconds": round(time.process_time() - began, 1)}))
 

@@ -22,14 +22,12 @@ class ElasticTruth:
 
     total_steps: float
     law: AllReduceLaw
-    """Of `batch`, without the fixed part of a pass."""
+    """Of `batch`."""
     batch: int
     """The one that it has where none is chosen, in examples."""
     limits: ElasticBatch
     noise: tuple[float, float]
     """tr(Σ)/|G|² in examples at the beginning and at the end, above 0."""
-    pass_seconds: float = 0.0
-    """What each pass takes beside its examples."""
     loss_law: Callable[[float], float] | None = None
     """Of the epoch."""
     epoch_steps: float | None = None
@@ -54,7 +52,7 @@ class ElasticTruth:
         """Seconds of a step, and of its exchange."""
         workers, _ = size_of(shape)
         passes, local = self._cut(workers, batch)
-        computing = passes * (self.pass_seconds + self.law.compute_seconds * local / self.batch)
+        computing = passes * (self.law.pass_seconds + self.law.compute_seconds * local / self.batch)
         whole = computing + self.law.exchange_seconds * (workers - 1) / workers
         if len(shape) > 1:
             whole /= self.crossing_factor

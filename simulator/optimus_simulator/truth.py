@@ -117,15 +117,22 @@ class ParameterServerLaw:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceLaw:
-    """Amdahl's law with an exchange that grows with the ring: 1/(compute/w + exchange·(w-1)/w) steps per second."""
+    """Amdahl's law with an exchange that grows with the ring: a step takes pass + compute/w + exchange·(w-1)/w."""
 
     compute_seconds: float
-    """One step on one worker."""
+    """One step's examples on one worker."""
     exchange_seconds: float
     """What a large ring adds to every step; 2(w-1)/w of the model is sent, which tends to this."""
+    pass_seconds: float = 0.0
+    """What each pass takes beside its examples: more workers with fewer examples each do not save it."""
 
     def __call__(self, workers: int, _servers: int) -> float:
-        return workers / (self.compute_seconds + self.exchange_seconds * (workers - 1))
+        exchange = self.exchange_seconds * (workers - 1)
+        return workers / (self.compute_seconds + self.pass_seconds * workers + exchange)
+
+    def computing_seconds(self, workers: int) -> float:
+        """The part of a step in which nothing travels."""
+        return self.pass_seconds + self.compute_seconds / workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +224,7 @@ class ParametricTraining:
         law, (workers, _) = self.truth.law, size_of(shape)
         if not isinstance(law, AllReduceLaw):
             return None
-        computing = law.compute_seconds / workers * self.truth.steps_per_second(shape)
+        computing = law.computing_seconds(workers) * self.truth.steps_per_second(shape)
         return max(1.0 - computing, 0.0)
 
     def goodput(self, workers: int, batch: int) -> float:

@@ -30,7 +30,7 @@ from optimus_simulator.traces.pollux import read_pollux
 from optimus_simulator.truth import AllReduceLaw
 
 LIMITS = ElasticBatch(64, 4096, 256)
-TRUTH = ElasticTruth(20_000.0, AllReduceLaw(1.0, 0.2), 512, LIMITS, (100.0, 20_000.0), pass_seconds=0.05)
+TRUTH = ElasticTruth(20_000.0, AllReduceLaw(1.0, 0.2, pass_seconds=0.05), 512, LIMITS, (100.0, 20_000.0))
 FOUR = ((4, 0),)
 
 

@@ -29,6 +29,14 @@ def test_a_ring_of_one_exchanges_nothing() -> None:
     assert AllReduceLaw(2.0, 0.5)(4, 0) == pytest.approx(4 / 3.5)
 
 
+def test_more_workers_do_not_save_what_a_pass_takes_beside_its_examples() -> None:
+    law = AllReduceLaw(2.0, 0.5, pass_seconds=0.25)
+    assert law(1, 0) == pytest.approx(1 / 2.25)
+    assert law(4, 0) == pytest.approx(1 / (0.25 + 2.0 / 4 + 0.5 * 3 / 4))
+    training = ParametricTruth(1e6, law).begin()
+    assert training.exchange_part(((4, 0),)) == pytest.approx(0.375 / 1.125)
+
+
 def test_sizes_add_up_over_nodes() -> None:
     assert size_of(SHAPE) == (3, 2)
 

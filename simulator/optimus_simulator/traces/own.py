@@ -153,17 +153,15 @@ def _truth(fields: Fields, mode: Mode, spec: JobSpec) -> Truth:
 
 
 def _elastic_truth(fields: Fields, limits: ElasticBatch, batch: int) -> ElasticTruth:
-    speed = fields["speed"]
     first, last = (float(value) for value in fields["noise_scale"])
     if min(first, last) <= 0:
         raise ValueError("noise_scale is above 0, at the beginning and at the end")
     return ElasticTruth(
         total_steps=float(fields["total_steps"]),
-        law=AllReduceLaw(float(speed["compute_seconds"]), float(speed["exchange_seconds"])),
+        law=_ring_law(fields["speed"]),
         batch=batch,
         limits=limits,
         noise=(first, last),
-        pass_seconds=float(speed.get("pass_seconds", 0.0)),
         loss_law=_loss_law(fields),
         epoch_steps=fields.get("steps_per_epoch"),
         crossing_factor=float(fields.get("crossing_factor", 1.0)),
@@ -192,7 +190,12 @@ def _law(fields: Fields, mode: Mode, spec: JobSpec) -> SpeedLaw:
         if len(theta) != expected:
             raise ValueError(f"theta has {expected} numbers in {mode} mode, not {len(theta)}")
         return ParameterServerLaw(theta, float(spec.global_batch_size or 1), mode)
-    return AllReduceLaw(float(fields["compute_seconds"]), float(fields["exchange_seconds"]))
+    return _ring_law(fields)
+
+
+def _ring_law(fields: Fields) -> AllReduceLaw:
+    per_pass = float(fields.get("pass_seconds", 0.0))
+    return AllReduceLaw(float(fields["compute_seconds"]), float(fields["exchange_seconds"]), per_pass)
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
