@@ -94,12 +94,15 @@ def _spec(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
 
 
 def _container(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
+    # Only workers load the user's code; other images need not have its directory.
+    is_worker = launch.key.role is Role.WORKER
+    directory = launch.working_directory if is_worker else None
     return {
         "name": CONTAINER,
-        "image": settings.image if launch.key.role is Role.WORKER else settings.server_image or settings.image,
+        "image": settings.image if is_worker else settings.server_image or settings.image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": [part.replace("{role}", launch.key.role.value) for part in settings.command],
-        "workingDir": launch.working_directory or job_directory(launch.key.job_id, settings),
+        "workingDir": directory or job_directory(launch.key.job_id, settings),
         "env": [{"name": name, "value": value} for name, value in sorted(_plain(launch, settings).items())],
         "envFrom": [{"secretRef": {"name": anchor_name(launch.key.job_id)}}],
         "resources": _resources(launch, settings),

@@ -147,6 +147,9 @@ def test_a_job_sees_its_own_directory_only() -> None:
     mounts = {each["name"]: each for each in container(pod(jobs_claim="jobs"))["volumeMounts"]}
     assert mounts["jobs"] == {"name": "jobs", "mountPath": "/optimus/jobs/digits-x7k2p", "subPath": "digits-x7k2p"}
     assert container(pod())["workingDir"] == "/optimus/jobs/digits-x7k2p"
+    code = {role: launch(TaskKey("digits-x7k2p", role, 0), directory="/code") for role in Role}
+    found = {role: container(manifests.pod(code[role], settings(), OWNER))["workingDir"] for role in Role}
+    assert found == {role: "/code" if role is Role.WORKER else "/optimus/jobs/digits-x7k2p" for role in Role}
 
 
 def test_limits_of_cpu_can_be_left_out() -> None:
