@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ def test_demo_trains_rescales_and_cleans_up(tmp_path: Path) -> None:
     assert {job["state"] for job in jobs} == {"succeeded"}
     assert len({job["task"] for job in jobs}) >= 3
     assert {job["mode"] for job in jobs} == {"sync", "async"}
-    resized = [job for job in jobs if len({(at["workers"], at["servers"]) for at in job["allocations"]}) > 1]
-    assert len(resized) >= 2
+    changes = [pair for job in jobs for pair in pairwise(job["allocations"])]
+    for role in ("workers", "servers"):
+        pauses = [after["pause_seconds"] for before, after in changes if before[role] != after[role]]
+        assert any(pause is not None and pause > 0 for pause in pauses), f"no change of {role} in place"
     for job in jobs:
         assert 0 <= job["first_step"] < job["last_step"]
         assert job["jct_seconds"] > 0
