@@ -25,8 +25,6 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 DASHBOARDS = {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Every panel's title and one of its expressions."""

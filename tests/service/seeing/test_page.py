@@ -29,7 +29,7 @@ PATIENCE_MS = 60_000
 """Bounds a hang; the tests wait on conditions."""
 
 # uvicorn 0.5x and websockets warn of each other's deprecations when a server runs in a thread.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.browser]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

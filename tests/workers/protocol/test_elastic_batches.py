@@ -312,7 +312,6 @@ def _kill(world: GroupWorld, name: str, has_applied: bool) -> None:
 LIMITS = {"minimum": tiny_training.BATCH_SIZE, "maximum": 96, "per_pass": 24, "warmup_epochs": 2.0}
 
 
-@pytest.mark.timeout(300)
 def test_the_batch_changes_while_a_job_trains(make_job: Callable[..., Job]) -> None:
     options: dict[str, Any] = {"dropout": False, "learning_rate": 0.02}
     job = make_job({**options, "step_seconds": 0.003, "prefetch": 2}, architecture="allreduce", elastic_batch=LIMITS)

@@ -63,7 +63,6 @@ def test_of_many_figures_that_of_the_rule_is_told() -> None:
     assert told["accuracy"] == 0.5
 
 
-@pytest.mark.timeout(300)
 def test_one_worker_tells_the_metric_of_each_epoch_and_training_is_as_without(make_job: Callable[..., Job]) -> None:
     job = make_job({"dropout": False, "step_seconds": 0.002}, **TARGET)
     job.scale(worker(0), worker(1), server(0))
@@ -81,7 +80,6 @@ def test_one_worker_tells_the_metric_of_each_epoch_and_training_is_as_without(ma
     assert torch.equal(final_sections(job.directory, 2)[1][0], replay.vector.data)
 
 
-@pytest.mark.timeout(300)
 def test_a_wrong_name_ends_the_job_with_a_reason(make_job: Callable[..., Job]) -> None:
     job = make_job(convergence={"target_metric": {"name": "bleu", "at_least": 30.0}})
     job.scale(worker(0), server(0))

@@ -15,8 +15,6 @@ from tests.workers.protocol.replay import Replay, final_sections, history
 from optimus_workers.coordinator.journal import Formed
 
 # Whole processes on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(300)
-
 ONE_PROCESS = Formed(epoch=1, generation=1, at=0.0, step=0, workers=("one",), servers=(), cause="start")
 ARGUMENTS: dict[str, Any] = {"batch_norm": True, "step_seconds": 0.004}
 """Not AdamW with batch normalization: it makes the bias before it, whose gradient is nothing but rounding, wander."""

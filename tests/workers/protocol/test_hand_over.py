@@ -6,15 +6,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.coordinator.journal import Began, Journal, _signed_record
 from optimus_workers.exits import LEAVE_SECONDS, LET_GO, TERMINATED
 
 # Whole processes on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(300)
-
 ARGUMENTS: dict[str, Any] = {"step_seconds": 0.01}
 
 

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
@@ -16,8 +15,6 @@ from optimus_workers.checkpoint.manifest import newest_manifest
 from optimus_workers.checkpoint.storage import LocalStorage, checkpoint_directory
 
 # Whole processes on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(300)
-
 ARGUMENTS: dict[str, Any] = {"kind": "adamw", "batch_norm": True, "step_seconds": 0.008}
 
 

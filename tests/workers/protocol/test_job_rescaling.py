@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
@@ -18,7 +17,6 @@ from optimus_workers.ranges import aligned
 from optimus_workers.task import TrainingTask
 
 # Whole processes on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(300)
 MAX_GRADIENT_NORM = 0.3
 
 

@@ -15,13 +15,9 @@ from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Host, Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        shutil.which("ip") is None or os.geteuid() != 0,
-        reason="network namespaces need root and Debian's iproute2",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("ip") is None or os.geteuid() != 0, reason="network namespaces need root and Debian's iproute2"
+)
 NETWORK = "10.213.77"
 HERE = f"{NETWORK}.1"
 _NUMBERS = itertools.count()

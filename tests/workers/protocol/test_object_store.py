@@ -22,7 +22,6 @@ PART_BYTES = 5 * 2**20
 """The least that S3 takes as a part of an upload."""
 
 
-@pytest.mark.timeout(300)
 def test_a_job_goes_on_from_the_checkpoint_before_the_damaged_one_on_another_size(
     make_job: Callable[..., Job], object_store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -24,7 +24,6 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.timeout(300)
 def test_real_servers_and_their_coordinator_tell_what_they_use(make_job: Callable[..., Job]) -> None:
     job = make_job({"step_seconds": 0.002}, lease_seconds=12.0)
     names = [server(0), server(1), COORDINATOR]

@@ -111,7 +111,6 @@ def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
     assert formed[2].told_step == 60, "30 steps of two workers"
 
 
-@pytest.mark.timeout(300)
 def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]) -> None:
     convergence = {"max_epochs": 40.0}
     job = make_job(
@@ -157,7 +156,6 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
     assert torch.equal(momentum, anew.state("momentum_buffer"))
 
 
-@pytest.mark.timeout(300)
 def test_so_does_a_weak_all_reduce_job_with_all_options(make_job: Callable[..., Job]) -> None:
     options: dict[str, Any] = {"grouped": True, "max_gradient_norm": 0.3, "dropout": False}
     job = make_job(

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.exits import HUNG
@@ -49,7 +48,6 @@ def test_it_bites_who_gives_no_sign_and_nobody_else() -> None:
     assert bitten.wait(30)
 
 
-@pytest.mark.timeout(300)
 def test_a_job_goes_on_without_a_worker_that_hangs(make_job: Callable[..., Job], tmp_path: Path) -> None:
     job = make_job({"step_seconds": 0.002, "hangs_unless": str(tmp_path / "hung")}, hang_seconds=6.0)
     job.scale(worker(0), worker(1), server(0))
