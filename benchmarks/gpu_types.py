@@ -1,6 +1,7 @@
 """What choosing GPU types is worth: jobs measured on three types, replayed with different ways to choose.
 
     python -m benchmarks.gpu_types [--jobs 60] [--seeds 3] [--load 1.0] [--policies optimus,srtf] [--scaling even]
+        [--gpus-asked 2] [--set oracle=true --set restart_seconds=2]
 
 Speeds are the measured ones of `$OPTIMUS_DATA/gavel_throughputs.json` (Narayanan et al., "Gavel", OSDI 2020): each job
 is one of its networks and batch sizes, alone on one GPU of each type. With more workers, each computes a smaller part
@@ -8,7 +9,8 @@ of the batch, which takes as long as such batches of this network took on a V100
 measured), or as if computing could be divided evenly (`--scaling even`). An exchange of a tenth of a step, Poisson
 arrivals, and lengths log-uniform from 5 minutes to 2 hours on one V100 are made up. The cluster has as many GPUs of
 each type, four a node. With `--policies` these are compared instead, all with the types that the scheduler chooses;
-those that do not choose sizes give each job two GPUs. Prints one JSON object.
+those that do not choose sizes give each job the GPUs that its user asked for, two if nothing is said. `--set` changes
+an option of the simulation. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from optimus_models.cost import GPU_HOUR_PRICES
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Node, Resources, TaskDemand
-from optimus_simulator.options import Options
+from optimus_simulator.options import Options, option_value
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace, TraceJob, in_order
 from optimus_simulator.truth import AllReduceLaw, ParametricTruth
@@ -135,10 +137,16 @@ def _pinned(trace: Trace, type_of: Callable[[int, TraceJob], str]) -> Trace:
     return replace(trace, jobs=jobs)
 
 
-def run(trace: Trace, way: str, seed: int, policy: str = "optimus") -> dict[str, float]:
+def asking_for(trace: Trace, n_gpus: int) -> Trace:
+    """The same jobs, of users who all ask for so many GPUs."""
+    jobs = tuple(replace(job, spec=replace(job.spec, requested_workers=n_gpus)) for job in trace.jobs)
+    return replace(trace, jobs=jobs)
+
+
+def run(trace: Trace, way: str, seed: int, policy: str, options: Options) -> dict[str, float]:
     """Figures of one replay."""
     settings = Settings(price_per_gpu_hour=PRICES, gpu_type_by="price" if way == "price" else "speed")
-    replay = Replay(chosen(trace, way), policy_named(policy), Options(), seed=seed, settings=settings)
+    replay = Replay(chosen(trace, way), policy_named(policy), options, seed=seed, settings=settings)
     outcome = replay.run()
     times = [job.finished_at - job.submitted_at for job in outcome.jobs]
     return {
@@ -161,7 +169,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(folder), help="gavel_throughputs.json or its folder")
     parser.add_argument("--policies", help="compare these, separated by commas")
     parser.add_argument("--scaling", choices=("measured", "even"), default="measured", help="with more workers")
+    parser.add_argument("--gpus-asked", type=int, choices=range(1, MOST_WORKERS + 1), default=2, help="by each user")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the simulation")
     options = parser.parse_args()
+    try:
+        pairs = [text.partition("=") for text in options.set]
+        simulated = Options(**{name: option_value(name, value) for name, _, value in pairs})  # type: ignore[arg-type]
+    except ValueError as error:
+        parser.error(f"--set: {error}")
     path = options.data if options.data.is_file() else options.data / "gavel_throughputs.json"
     if not path.is_file():
         parser.error(f"--data: there is no {path}; give gavel_throughputs.json, or set OPTIMUS_DATA")
@@ -170,11 +185,12 @@ def main() -> None:
     figures = {}
     policies = options.policies.split(",") if options.policies else []
     for name, way, policy in [(each, "speed", each) for each in policies] or [(way, way, "optimus") for way in WAYS]:
-        traces = [(workload(kinds, options.jobs, options.load, seed), seed) for seed in range(options.seeds)]
-        runs = [run(trace, way, seed, policy) for trace, seed in traces]
+        traces = [workload(kinds, options.jobs, options.load, seed) for seed in range(options.seeds)]
+        asked = [asking_for(trace, options.gpus_asked) for trace in traces]
+        runs = [run(trace, way, seed, policy, simulated) for seed, trace in enumerate(asked)]
         figures[name] = {figure: round(fmean(one[figure] for one in runs), 2) for figure in runs[0]}
     told = {"jobs": options.jobs, "seeds": options.seeds, "load": options.load, "kinds": len(kinds)}
-    told["scaling"] = options.scaling
+    told |= {"scaling": options.scaling, "gpus_asked": options.gpus_asked, "set": options.set}
     told["policies" if policies else "ways"] = figures
     print(json.dumps({**told, "cpu_seconds": round(time.process_time() - began, 1)}))
 
