@@ -49,9 +49,11 @@ def test_it_bites_who_gives_no_sign_and_nobody_else() -> None:
 
 
 def test_a_job_goes_on_without_a_worker_that_hangs(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    job = make_job({"step_seconds": 0.002, "hangs_unless": str(tmp_path / "hung")}, hang_seconds=6.0)
+    hangs_if = tmp_path / "hang"
+    job = make_job({"step_seconds": 0.002, "hangs_if": str(hangs_if)}, hang_seconds=6.0)
     job.scale(worker(0), worker(1), server(0))
     both = job.wait_for_size(2, 1)
+    hangs_if.touch()
     alone = job.wait_for_size(1, 1, after_epoch=both["epoch"])
     assert alone["cause"] == "worker_lost"
     assert alone["lost_steps"] == 0

@@ -67,11 +67,11 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
     return named_groups(model, {f"{len(model) - 1}.*": {"lr": LAST_LAYER_RATE}}, decay_vectors=False)
 
 
-def made_first(path: Path) -> bool:
-    """Whether this process is the one that makes the file, of all that try at once."""
+def taken_first(path: Path) -> bool:
+    """Whether the file was there, and nobody else took it away."""
     try:
-        path.touch(exist_ok=False)
-    except FileExistsError:
+        path.unlink()
+    except FileNotFoundError:
         return False
     return True
 
@@ -83,7 +83,7 @@ def make(
     dropout: bool = True,
     step_seconds: float = 0.0,
     fails_at: int = -1,
-    hangs_unless: str | None = None,
+    hangs_if: str | None = None,
     nesterov: bool = False,
     learning_rate: float = 0.05,
     max_gradient_norm: float | None = None,
@@ -95,7 +95,7 @@ def make(
 
     `step_seconds`: how long each slot is made to take; `fails_at`: the slot whose loss raises, by count.
 
-    `hangs_unless`: a file without which the 30th slot hangs for ever, having made it: so one process hangs once.
+    `hangs_if`: a file; the first process that finds it takes it away and hangs for ever.
     """
     # `in_parts_from`: the slot, by count, from which on gradients are made in two parts.
     calls = 0
@@ -105,7 +105,7 @@ def make(
         calls += 1
         if calls == fails_at:
             raise ValueError("the user's mistake")
-        if hangs_unless and calls == 30 and made_first(Path(hangs_unless)):
+        if hangs_if and taken_first(Path(hangs_if)):
             threading.Event().wait()
         if step_seconds:
             time.sleep(step_seconds)
