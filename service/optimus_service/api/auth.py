@@ -6,8 +6,10 @@
     all the rest                                         the user's token (OPTIMUS_TOKEN)
 
 Without a user's token the settings allow loopback only. Then users are told from web pages instead: a page that a
-browser on this machine shows can send requests to loopback, but they carry a foreign Origin, or (after DNS rebinding)
-a Host that is not loopback.
+browser on this machine shows can send requests to loopback, but they carry a foreign Origin, a Sec-Fetch-Site that says
+so (images and links have no Origin), or (after DNS rebinding) a Host that is not loopback.
+
+The path is the one that the router matches (`scope["path"]`), never a part of a URL that is built from headers.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _JOB_PATH = re.compile(r"/v1/jobs/([^/]+)/(?:telemetry|membership|profile|network|result)")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/]+)(?::\d{1,5})?")
 """Host and port as in a Host header."""
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+"""No path of ours has one, and a router's `$` takes a path with a line break at its end for the path without it."""
+_OTHER_SITES = frozenset({"cross-site", "same-site"})
+"""Values of Sec-Fetch-Site for requests of pages that are not ours; another port of this machine is the same site."""
 _MAX_NONCES = 10_000
 """Nonces kept in memory: about 1 MB. A nonce never changes."""
 
@@ -68,7 +74,9 @@ class AccessMiddleware:
         await self._app(scope, receive, send)
 
     async def _objection(self, request: Request) -> Problem | None:
-        path = request.url.path
+        path: str = request.scope["path"]
+        if _CONTROL_CHARACTER.search(path):
+            return self._users.objection(request) or Problem(404, "nothing is at this path")
         if is_open_path(path):
             return None
         match = _JOB_PATH.fullmatch(path)
@@ -106,6 +114,8 @@ class UserAccess:
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return Problem(403, "without OPTIMUS_TOKEN requests from web pages of other origins are refused")
+        if request.headers.get("sec-fetch-site") in _OTHER_SITES:
+            return Problem(403, "without OPTIMUS_TOKEN requests that pages of other sites cause are refused")
         return None
 
 

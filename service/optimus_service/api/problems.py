@@ -146,7 +146,7 @@ async def _handle(request: Request, error: Exception) -> Response:
 def _method_not_allowed(request: Request) -> Problem:
     """405 with all methods of the path: the router itself names those of one route only."""
     routes: Sequence[Route] = request.app.state.api_routes
-    here = [route.methods or set() for route in routes if route.path_regex.match(request.url.path)]
+    here = [route.methods or set() for route in routes if route.path_regex.match(request.scope["path"])]
     methods = ", ".join(sorted(set().union(*here)))
     return Problem(405, f"allowed here: {methods}", headers={"Allow": methods})
 
