@@ -16,13 +16,14 @@ Id = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Words(TypeDecorator[str]):
-    """Text. A NUL character, which PostgreSQL refuses, becomes U+FFFD (the replacement character)."""
+    """Text. A NUL character, which PostgreSQL refuses, becomes U+FFFD (the replacement character); half of a surrogate
+    pair, which UTF-8 cannot say and Python makes of a file name's odd bytes, becomes a question mark."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
-        return None if value is None else value.replace("\0", "\ufffd")
+        return None if value is None else value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 class Json(TypeDecorator[Any]):

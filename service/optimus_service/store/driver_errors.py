@@ -22,13 +22,13 @@ def mapped_errors() -> Iterator[None]:
     Raises:
         DatabaseNotAvailable: no connection, a time limit, a full disk, a deadlock, a damaged file, tables that are not
             upgraded yet: trying again later may help.
-        InvalidValue: a value beyond the range of its column.
+        InvalidValue: a value beyond the range of its column, text that UTF-8 cannot say.
     """
     try:
         yield
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise DatabaseNotAvailable(_first_line(error)) from error
-    except (exc.DataError, OverflowError) as error:
+    except (exc.DataError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidValue(_first_line(error)) from error
     except exc.DatabaseError as error:
         if type(error.orig) is sqlite3.DatabaseError or isinstance(error.orig, _NOT_UPGRADED):

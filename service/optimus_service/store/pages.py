@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -34,10 +35,16 @@ def decode_cursor(listing: str, cursor: str, types: tuple[type, ...]) -> Key:
         name, *key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidCursor("this is not a cursor; use next_cursor of the page before") from error
-    fits = all(not isinstance(part, int) or abs(part) <= _LARGEST for part in key)
-    if name != listing or [type(part) for part in key] != list(types) or not fits:
+    if name != listing or [type(part) for part in key] != list(types) or not all(map(_fits_column, key)):
         raise InvalidCursor(f"this cursor belongs to another listing than {listing}")
     return tuple(key)
+
+
+def _fits_column(part: float | int | str) -> bool:
+    """Whether every database can compare a column with it. No row has a key that is not finite, or text that is not."""
+    if isinstance(part, str):
+        return "\0" not in part and not any("\ud800" <= character <= "\udfff" for character in part)
+    return math.isfinite(part) if isinstance(part, float) else abs(part) <= _LARGEST
 
 
 def make_page(

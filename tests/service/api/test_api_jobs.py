@@ -82,6 +82,8 @@ WRONG_QUERIES = [
     ("/v1/jobs?limit=201", "limit", "less than or equal to 200"),
     ("/v1/jobs?limit=many", "limit", "integer"),
     ("/v1/jobs?cursor=rubbish", "cursor", "next_cursor of an earlier answer"),
+    # ["jobs", NaN, "a\u0000\ud800"]
+    ("/v1/jobs?cursor=WyJqb2JzIiwgTmFOLCAiYVx1MDAwMFx1ZDgwMCJd", "cursor", "next_cursor of an earlier answer"),
     ("/v1/jobs?state=happy", "state.0", "'queued', 'running'"),
     ("/v1/jobs?sort=name", "sort", "allowed here: cursor, limit, name, project, state"),
     ("/v1/rounds?state=queued", "state", "allowed here: cursor, limit"),

@@ -168,11 +168,22 @@ def _cursor(value: object) -> str:
         _cursor(["jobs", 1.5]),
         _cursor(["events", 1]),
         _cursor(["jobs", "a", 1.5]),
+        _cursor(["jobs", math.nan, "a"]),
+        _cursor(["jobs", -math.inf, "a"]),
+        _cursor(["jobs", 1.5, "a\0"]),
+        _cursor(["jobs", 1.5, "\ud800"]),
     ],
 )
 def test_a_foreign_cursor_is_refused(repository: Repository, cursor: str) -> None:
     with pytest.raises(InvalidCursor):
         repository.list_jobs(cursor=cursor)
+
+
+def test_text_that_no_database_can_hold_is_stored_with_marks(repository: Repository, make_job: MakeJob) -> None:
+    """A file name's odd bytes come as halves of surrogate pairs in messages of Python."""
+    make_job("job-1")
+    repository.add_event("job-1", "Odd", "a\0b\udcffc", {}, 2.0)
+    assert repository.events("job-1").items[0].message == "a\ufffdb?c"
 
 
 @pytest.mark.parametrize("cursor", [_cursor(["jobs", 1.5, "a"]), _cursor(["events", 2**70]), _cursor(["events", True])])
