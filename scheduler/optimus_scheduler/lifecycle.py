@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from optimus_scheduler.types import Allocation, Directive, JobState
+from optimus_scheduler.wording import headline, size_words
 
 _STORY_LENGTH = 20
 """Events kept in `JobStatus.story`: enough to understand a wrong turn, bounded so that statuses stay small."""
@@ -195,9 +196,7 @@ def _ignore(status: JobStatus, _event: Event) -> Outcomes:
 def _grant(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, TasksGranted)
     directive = Directive.RUN if status.directive is Directive.PAUSE else status.directive
-    words = f"{event.allocation.workers} workers"
-    if event.allocation.servers:
-        words += f" and {event.allocation.servers} servers"
+    words = size_words(event.allocation)
     return replace(status, directive=directive), (EmitEvent("TasksGranted", f"The job was given {words}."),)
 
 
@@ -233,7 +232,7 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
         return _cancelled(status, StoreResult(event))
     failure = event.error or "the job's tasks reported a failure without saying why"
     after = replace(status, state=JobState.FAILED, failure=failure)
-    return after, (StoreResult(event), MarkFinished(), EmitEvent("JobFailed", failure))
+    return after, (StoreResult(event), MarkFinished(), EmitEvent("JobFailed", headline(failure)))
 
 
 def _give_up(status: JobStatus, event: Event) -> Outcomes:
@@ -241,7 +240,7 @@ def _give_up(status: JobStatus, event: Event) -> Outcomes:
     if status.directive is Directive.CANCEL:
         return _cancelled(status)
     after = replace(status, state=JobState.FAILED, directive=Directive.CANCEL, failure=event.message)
-    return after, (MarkFinished(), EmitEvent("JobFailed", event.message))
+    return after, (MarkFinished(), EmitEvent("JobFailed", headline(event.message)))
 
 
 def _repeat(status: JobStatus, event: Event) -> Outcomes:

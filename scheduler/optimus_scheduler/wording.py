@@ -1,8 +1,28 @@
-"""Sizes and times as people say them."""
+"""Sizes, times and errors as people say them."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from optimus_scheduler.types import Allocation
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+HEADLINE_LENGTH: Final = 240
+"""Characters of a headline at most: two or three lines of a list."""
+
+
+def headline(error: str) -> str:
+    """An error in one line: the last line of `error`, which names the exception where `error` is a traceback.
+
+    What precedes the traceback on its line ("worker 0 failed:") is kept. At most `HEADLINE_LENGTH` characters.
+    """
+    before, traceback, rest = error.partition(_TRACEBACK)
+    lines = [line.strip() for line in (rest if traceback else error).splitlines() if line.strip()]
+    if not lines:
+        return " ".join(error.split())[:HEADLINE_LENGTH]
+    where = " ".join(before.split()) if traceback else ""
+    words = f"{where} {lines[-1]}".strip()
+    return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
 
 
 def size_words(size: Allocation) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimus_scheduler.types import NOTHING, Allocation, JobState
+from optimus_scheduler.wording import headline
 from optimus_service.api.schemas import IntervalBody
 from optimus_service.reasons import text_of
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
@@ -119,7 +120,7 @@ class Explanation:
 def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
     if job.state.is_final:
-        message = f"The job {job.state.value}." if job.failure is None else f"The job failed: {job.failure}"
+        message = f"The job {job.state.value}." if job.failure is None else f"The job failed: {headline(job.failure)}"
         reason = None if decision is None else decision.reason
         return Explanation(reason, message, "Nothing: it has ended. Submit it again to run it again.", NOTHING, NOTHING)
     if decision is None:

@@ -32,7 +32,7 @@ export function Chart({ title, summary, data, options, shape, height = 220, chil
   useEffect(() => {
     const element = place.current;
     if (!element) return undefined;
-    const make = () => new uPlot({ ...options(element.clientWidth), width: element.clientWidth, height }, data, element);
+    const make = () => new uPlot({ padding: [8, 24, 0, 0], ...options(element.clientWidth), width: element.clientWidth, height }, data, element);
     plot.current = make();
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height }));
     observer.observe(element);

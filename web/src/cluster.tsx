@@ -1,4 +1,5 @@
 // The first page: who has what, who waits and why, at a glance.
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { ClusterLine, JobLine } from "./api";
 import { Jobs, groupOf } from "./jobs";
@@ -7,12 +8,14 @@ import type { World } from "./state";
 import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords } from "./words";
 
 const LONGEST_BAR = 40;
+const MOST_TYPE_TILES = 4;
 
 export function Cluster({ world, now }: { world: World; now: number }) {
   const [colours, setColours] = useState(new Map<string, number>());
   const { cluster, jobs } = world;
   if (!cluster) return <p class="quiet empty">{world.connection === "lost" ? "The service cannot be reached. Trying again …" : "Loading …"}</p>;
   const active = [...jobs.values()].filter((job) => !job.finished_at);
+  const oldest = Math.min(...[...jobs.values()].map((job) => Date.parse(job.created_at)), Date.now());
   return (
     <>
       <h1 class="headline">{headline(cluster, active)}</h1>
@@ -21,9 +24,7 @@ export function Cluster({ world, now }: { world: World; now: number }) {
       <section aria-labelledby="now">
         <h2 id="now" class="unseen">Now</h2>
         <div class="tiles">
-          {gpuCount(cluster.capacity) > 0 && Object.entries(cluster.capacity.gpus).map(([kind, total]) => (
-            <Tile name={kind === "gpu" ? "GPUs" : `GPUs ${kind}`} used={cluster.used.gpus[kind] ?? 0} total={total} words={amount} />
-          ))}
+          <Gpus cluster={cluster} />
           <Tile name="CPU cores" used={cluster.used.cpu} total={cluster.capacity.cpu} words={amount} />
           <Tile name="Memory" used={cluster.used.memory_bytes} total={cluster.capacity.memory_bytes} words={bytes} />
           <div class="tile">
@@ -39,7 +40,7 @@ export function Cluster({ world, now }: { world: World; now: number }) {
         </div>
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
-      <OverTime onJobs={setColours} />
+      <OverTime oldest={oldest} onJobs={setColours} />
       <Jobs jobs={jobs} now={now} colours={colours} />
     </>
   );
@@ -48,7 +49,8 @@ export function Cluster({ world, now }: { world: World; now: number }) {
 export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const training = active.filter((job) => groupOf(job) === "training").length;
   const waiting = active.length - training;
-  const unit = gpuCount(cluster.capacity) > 0
+  const onGpus = gpuCount(cluster.used) > 0 || cluster.used.cpu === 0;
+  const unit = gpuCount(cluster.capacity) > 0 && onGpus
     ? `${gpuCount(cluster.used)} of ${counted(gpuCount(cluster.capacity), "GPU")}`
     : `${amount(cluster.used.cpu)} of ${counted(cluster.capacity.cpu, "CPU core")}`;
   if (!active.length) return "Nothing is running, and nobody waits.";
@@ -81,12 +83,35 @@ function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] 
   );
 }
 
-function Tile({ name, used, total, words }: { name: string; used: number; total: number; words: (value: number) => string }) {
+/** A tile for each GPU type; of many types one tile for all of them, and a table. */
+function Gpus({ cluster: { capacity, used } }: { cluster: ClusterLine }) {
+  const types = Object.entries(capacity.gpus);
+  if (types.length <= MOST_TYPE_TILES) {
+    return <>{types.map(([type, total]) => <Tile name={type === "gpu" ? "GPUs" : `GPUs ${type}`} used={used.gpus[type] ?? 0} total={total} words={amount} />)}</>;
+  }
+  return (
+    <Tile name={`GPUs of ${types.length} types`} used={gpuCount(used)} total={gpuCount(capacity)} words={amount}>
+      <details>
+        <summary>By type</summary>
+        <ul class="types">
+          {types.map(([type, total]) => <li><span>{type}</span> <span>{amount(used.gpus[type] ?? 0)} of {amount(total)}</span></li>)}
+        </ul>
+      </details>
+    </Tile>
+  );
+}
+
+interface TileProps {
+  name: string; used: number; total: number; words: (value: number) => string; children?: ComponentChildren;
+}
+
+function Tile({ name, used, total, words, children }: TileProps) {
   return (
     <div class="tile">
       <span class="name">{name}</span>
       <span class="value">{words(used)}<span class="of"> of {words(total)}</span></span>
       <meter min={0} max={Math.max(total, 1)} value={used} aria-label={`${name} in use`}>{percent(total ? used / total : 0)}</meter>
+      {children}
     </div>
   );
 }

@@ -1,5 +1,5 @@
 // One job: how far it is, why it has what it has, its loss and what is predicted of it, what it had, what happened.
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
 import {
   get, NeedsToken, Refused,
@@ -15,6 +15,8 @@ interface Known {
 }
 
 const LEAST_PAUSE_MS = 3000;
+/** Of jobs that the stream does not tell of: it shows the newest ones. */
+const UNTOLD_PAUSE_MS = 15_000;
 
 async function load(id: string, signal: AbortSignal): Promise<Known> {
   const base = `/v1/jobs/${encodeURIComponent(id)}`;
@@ -28,24 +30,56 @@ async function load(id: string, signal: AbortSignal): Promise<Known> {
   return { job, explanation, predictions, allocations, events };
 }
 
-export function JobPage({ id, world, now, needsToken }: { id: string; world: World; now: number; needsToken: () => void }) {
+/** What is known of a job: loaded when the stream says that the job changed, at most every three seconds. */
+function useKnown(id: string, world: World, needsToken: () => void): [Known | null, string | null] {
   const [known, setKnown] = useState<Known | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const line = world.jobs.get(id);
-  const [tick, setTick] = useState(0);
+  const told = useRef(line);
+  told.current = line;
+  const ask = useRef<() => void>(() => undefined);
   useEffect(() => {
     const stop = new AbortController();
-    load(id, stop.signal).then(
-      (found) => { setKnown(found); setProblem(null); },
-      (error: unknown) => {
+    let timer = 0;
+    let loading = false;
+    let changed = false;
+    let ended: string | null = null;
+    let loadedAt = 0;
+    const later = (pause: number) => { window.clearTimeout(timer); timer = window.setTimeout(() => void run(), pause); };
+    const run = async () => {
+      [loading, changed] = [true, false];
+      let pause: number | null = null;
+      try {
+        const found = await load(id, stop.signal);
+        setKnown(found);
+        setProblem(null);
+        ended = found.job.finished_at;
+        if (!told.current && !ended) pause = UNTOLD_PAUSE_MS;
+      } catch (error) {
         if (stop.signal.aborted) return;
-        if (error instanceof NeedsToken) needsToken();
-        else setProblem(error instanceof Refused ? error.message : "The service cannot be reached. Trying again …");
-      },
-    ).finally(() => window.setTimeout(() => { if (!stop.signal.aborted) setTick((old) => old + 1); }, LEAST_PAUSE_MS));
-    return () => stop.abort();
-    // Asked again when the stream says that the job changed, at most every three seconds.
-  }, [id, tick > 0 && line ? `${tick}` : "", world.connection]);
+        if (error instanceof NeedsToken) return needsToken();
+        setProblem(error instanceof Refused ? error.message : "The service cannot be reached. Trying again …");
+        // What was refused once is refused again.
+        if (!(error instanceof Refused && error.status < 500)) pause = LEAST_PAUSE_MS;
+      }
+      [loading, loadedAt] = [false, Date.now()];
+      if (changed) pause = LEAST_PAUSE_MS;
+      if (pause !== null) later(pause);
+    };
+    ask.current = () => {
+      if (ended && told.current?.finished_at === ended) return;
+      if (loading) changed = true;
+      else later(Math.max(0, loadedAt + LEAST_PAUSE_MS - Date.now()));
+    };
+    ask.current();
+    return () => { stop.abort(); window.clearTimeout(timer); };
+  }, [id]);
+  useEffect(() => ask.current(), [line, world.connection]);
+  return [known, problem];
+}
+
+export function JobPage({ id, world, now, needsToken }: { id: string; world: World; now: number; needsToken: () => void }) {
+  const [known, problem] = useKnown(id, world, needsToken);
   if (!known || known.job.id !== id) return <p class="quiet empty">{problem ?? "Loading …"}</p>;
   return <Story known={known} now={now} problem={problem} />;
 }
@@ -63,7 +97,7 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
       </div>
       <p class="under">{job.id} · {job.spec.task} · {job.spec.mode} · {job.spec.architecture}</p>
       {problem && <div class="trouble" role="alert"><p>{problem}</p></div>}
-      {job.failure && <div class="trouble"><p>{job.failure}</p></div>}
+      {job.failure && <div class="trouble"><Text text={job.failure} line={explanation.message} summary="The whole error" /></div>}
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
@@ -91,7 +125,7 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
       </div>
       <section class="why" aria-labelledby="why">
         <h2 id="why">{job.finished_at ? "What became of it" : waiting ? "Why it waits" : "Why it has that"}</h2>
-        {explanation.sentences.map((each) => <p>{each}</p>)}
+        {explanation.sentences.filter((each) => !job.failure || each !== explanation.message).map((each) => <p>{each}</p>)}
         {!job.finished_at && <p><strong>To get more: </strong>{explanation.what_would_change_it}</p>}
         {explanation.reason && <p class="quiet">Reason code <code>{explanation.reason}</code></p>}
       </section>
@@ -101,13 +135,13 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
         <h2 id="events">Events</h2>
         <div class="table">
           <table>
-            <thead><tr><th scope="col">when</th><th scope="col">what</th><th scope="col" class="wide">event</th></tr></thead>
+            <thead><tr><th scope="col">when</th><th scope="col" class="text">what</th><th scope="col" class="wide">event</th></tr></thead>
             <tbody>
               {merged(events).map((event) => (
                 <tr key={event.id}>
                   <td class="when"><time dateTime={event.at} title={event.at}>{ago(event.at, now)}</time></td>
-                  <td>{event.message}</td>
-                  <td class="wide quiet">{event.type}</td>
+                  <td class="text"><Text text={event.message} line={lastLine(event.message)} summary="All of it" /></td>
+                  <td class="wide quiet code">{event.type}</td>
                 </tr>
               ))}
             </tbody>
@@ -116,6 +150,24 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
       </section>
     </article>
   );
+}
+
+/** A text that may be a traceback: the line that says most, and the rest when it is asked for. */
+function Text({ text, line, summary }: { text: string; line: string; summary: string }) {
+  if (!text.trimEnd().includes("\n")) return <p>{line}</p>;
+  return (
+    <>
+      <p>{line}</p>
+      <details>
+        <summary>{summary}</summary>
+        <pre tabIndex={0}>{text.trimEnd()}</pre>
+      </details>
+    </>
+  );
+}
+
+function lastLine(text: string): string {
+  return text.trimEnd().split("\n").at(-1)?.trim() ?? text;
 }
 
 /** Exits of many tasks at once are one line: the newest, and how many there were. */
@@ -156,6 +208,11 @@ function Ends({ job, explanation, waiting, now }: { job: Job; explanation: Expla
   );
 }
 
+/** Distances between ticks of what is counted in whole numbers. */
+const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+/** Fewer measured points than this are drawn large. */
+const FEW_POINTS = 20;
+
 function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
   const { losses, fitted, total_steps: total } = predictions;
   const data = useMemo(() => aligned(losses, fitted), [predictions]);
@@ -164,11 +221,11 @@ function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
     legend: { show: false },
     cursor: { points: { show: false }, drag: { x: false, y: false } },
     scales: { x: { time: false } },
-    axes: axes(),
+    axes: axes({ x: { incrs: WHOLE } }),
     bands: [{ series: [4, 3], fill: colour("band") }],
     series: [
       {},
-      { label: "measured", stroke: "transparent", points: { show: true, size: 4, fill: colour("dot"), stroke: colour("dot") } },
+      { label: "measured", stroke: "transparent", points: { show: true, size: losses.length < FEW_POINTS ? 8 : 4, fill: colour("dot"), stroke: colour("dot") } },
       { label: "fitted", stroke: colour("accent"), width: 2, points: { show: false }, spanGaps: true },
       { label: "low", stroke: "transparent", points: { show: false }, spanGaps: true },
       { label: "high", stroke: "transparent", points: { show: false }, spanGaps: true },
@@ -182,12 +239,13 @@ function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
       <Chart
         title="Loss by step"
         summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at step ${count(total.mean)}.` : ""}`}
-        data={data} options={options} shape={`${job.finished_at}-${total?.mean}`}
+        data={data} options={options} shape={`${job.finished_at}-${total?.mean}-${losses.length < FEW_POINTS}`}
       >
         <ul class="legend">
           <li><span class="swatch dot" />measured</li>
-          <li><span class="swatch accent" />fitted, on to the predicted end</li>
-          <li><span class="swatch band" />80 % interval of the loss</li>
+          {fitted.length > 0 && <li><span class="swatch accent" />fitted, on to the predicted end</li>}
+          {fitted.length > 0 && <li><span class="swatch band" />80 % interval of the loss</li>}
+          {fitted.length === 0 && <li class="quiet">too few points for a curve so far</li>}
           {total && !job.finished_at && <li><span class="swatch end" />80 % interval of the end</li>}
         </ul>
       </Chart>
@@ -235,7 +293,7 @@ function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]
     legend: { show: false },
     cursor: { show: false },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(high + 1, 3)] } },
-    axes: axes({ x: timeAxis, y: { incrs: [1, 2, 5, 10, 20, 50, 100, 200], space: 22 } }),
+    axes: axes({ x: timeAxis, y: { incrs: WHOLE, space: 22 } }),
     series: [
       {},
       { stroke: colour("accent"), width: 2, points: { show: false } },

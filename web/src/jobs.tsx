@@ -80,6 +80,7 @@ export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: 
       </div>
       <div class="table">
         <table class="jobs" aria-rowcount={found.length}>
+          <colgroup><col /><col class="state" /><col class="has" /><col class="progress" /><col class="left" /><col class="age" /></colgroup>
           <thead>
             <tr>
               {heading("name", "job")}
@@ -87,7 +88,7 @@ export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: 
               {heading("size", "has", "wide")}
               {heading("progress", "progress")}
               {heading("left", "time left", "figure left")}
-              {heading("age", "age", "figure wide")}
+              {heading("age", "age", "figure age")}
             </tr>
           </thead>
           <tbody>
@@ -115,24 +116,36 @@ export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: 
 
 function Row({ job, now, colour }: { job: JobLine; now: number; colour: number | undefined }) {
   const group = groupOf(job);
+  const place = job.project === "default" ? job.id : `${job.project} · ${job.id}`;
   const age = ((job.finished_at ? Date.parse(job.finished_at) : now) - Date.parse(job.created_at)) / 1000;
   return (
     <tr class={group}>
       <th scope="row">
-        <span class={`swatch ${colour === undefined || group !== "training" ? "none" : `series-${colour}`}`} />
-        <a href={`#/jobs/${job.id}`}>{job.name}</a>
-        <span class="under">{job.project === "default" ? job.id : `${job.project} · ${job.id}`}</span>
+        <span class="name">
+          <span class={`swatch ${colour === undefined || group !== "training" ? "none" : `series-${colour}`}`} />
+          <a href={`#/jobs/${job.id}`} title={job.name}>{job.name}</a>
+        </span>
+        <span class="under" title={place}>{place}</span>
       </th>
       <td>
         <Badge job={job} />
-        {(group === "waiting" || job.state === "failed") && <span class="under cause" title={job.message ?? ""}>{job.reason && group === "waiting" ? reasonWords(job.reason) : job.message ?? "not looked at yet"}</span>}
+        <Cause job={job} />
       </td>
       <td class="wide"><Has job={job} /></td>
-      <td class="progress">{group === "ended" ? <span class="quiet">{`${count(job.step)} steps`}</span> : <Progress job={job} />}</td>
+      <td class="progress">{group === "ended" ? <span class="quiet">{counted(job.step, "step")}</span> : <Progress job={job} />}</td>
       <td class="figure left">{group === "training" ? left(job.remaining_seconds) : group === "ended" ? `took ${duration(age)}` : job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN}</td>
-      <td class="figure wide">{duration((now - Date.parse(job.created_at)) / 1000)}</td>
+      <td class="figure age">{duration((now - Date.parse(job.created_at)) / 1000)}</td>
     </tr>
   );
+}
+
+/** Why a job waits, or why it failed: one or two lines; the job's page has the rest. */
+function Cause({ job }: { job: JobLine }) {
+  if (groupOf(job) === "waiting") {
+    return <span class="under cause" title={job.message ?? ""}>{job.reason ? reasonWords(job.reason) : job.message ?? "not looked at yet"}</span>;
+  }
+  if (job.state !== "failed" || !job.message) return null;
+  return <span class="under cause" title={job.message}>{job.message.replace(/^The job failed: /, "")}</span>;
 }
 
 export function Badge({ job }: { job: Pick<JobLine, "state" | "wanted_workers" | "workers" | "finished_at"> }) {

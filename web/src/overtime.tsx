@@ -3,22 +3,31 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { get, type ClusterHistory } from "./api";
 import { axes, Chart, colour, seriesColour, stacked, timeAxis } from "./charts";
-import { amount, number } from "./words";
+import { amount, clock, number } from "./words";
 
 const SPANS: [string, number][] = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400], ["7 d", 604800]];
 const REFRESH_MS = 10_000;
 const OTHERS = 10;
+/** Of the history that is drawn: a job that came a moment ago is more than a line. */
+const LEAST_POINTS = 8;
 const stairs = uPlot.paths.stepped?.({ align: 1 });
 
-export function OverTime({ onJobs }: { onJobs: (colours: Map<string, number>) => void }) {
-  const [seconds, setSeconds] = useState(3600);
+/** The shortest span in which all of `oldest` (a moment in milliseconds) can be seen; an hour at most, unless it is asked for. */
+function longEnough(oldest: number): number {
+  const age = (Date.now() - oldest) / 1000;
+  return SPANS.map(([, value]) => value).find((value) => value >= age && value <= 3600) ?? 3600;
+}
+
+export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours: Map<string, number>) => void }) {
+  const [span, setSpan] = useState<number | null>(null);
+  const seconds = span ?? longEnough(oldest);
   const [history, setHistory] = useState<ClusterHistory | null>(null);
   useEffect(() => {
     const stop = new AbortController();
     const load = () =>
       get<ClusterHistory>(`/v1/cluster/history?seconds=${seconds}&points=160`, stop.signal).then(
         (found) => {
-          setHistory(found);
+          setHistory(sinceFirst(found));
           onJobs(new Map(found.series.map((each, index) => [each.id, index])));
         },
         () => undefined, // the stream says when the service is away
@@ -33,13 +42,27 @@ export function OverTime({ onJobs }: { onJobs: (colours: Map<string, number>) =>
         <h2 id="over-time">Over time</h2>
         <div class="choice" role="group" aria-label="Time span">
           {SPANS.map(([name, value]) => (
-            <button type="button" aria-pressed={seconds === value} onClick={() => setSeconds(value)}>{name}</button>
+            <button type="button" aria-pressed={seconds === value} onClick={() => setSpan(value)}>{name}</button>
           ))}
         </div>
       </div>
       {history ? <Areas history={history} /> : <p class="quiet">Loading …</p>}
     </section>
   );
+}
+
+/** The history without the time before the first job, of which there is nothing to draw. */
+export function sinceFirst(history: ClusterHistory): ClusterHistory {
+  const happened = (index: number) =>
+    (history.training[index] ?? 0) + (history.waiting[index] ?? 0) > 0 || history.series.some((each) => (each.held[index] ?? 0) > 0);
+  const first = history.at.findIndex((_, index) => happened(index));
+  const from = Math.min(Math.max(first - 1, 0), Math.max(history.at.length - LEAST_POINTS, 0));
+  const kept = <Value,>(values: Value[]) => values.slice(from);
+  return {
+    ...history,
+    at: kept(history.at), others: kept(history.others), training: kept(history.training), waiting: kept(history.waiting),
+    series: history.series.map((each) => ({ ...each, held: kept(each.held) })),
+  };
 }
 
 function Areas({ history }: { history: ClusterHistory }) {
@@ -68,7 +91,7 @@ function Areas({ history }: { history: ClusterHistory }) {
   return (
     <Chart
       title={`${unit} by job`}
-      summary={`Now ${amount(used)} of ${amount(history.capacity)} in use.`}
+      summary={`Now ${amount(used)} of ${amount(history.capacity)} in use. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}.`}
       data={data} options={options} shape={indices.join()} height={200}
     >
       <ul class="legend">

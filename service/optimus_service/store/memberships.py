@@ -7,7 +7,8 @@ from dataclasses import replace
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.types import JobState, Role, TaskKey
+from optimus_scheduler.types import Allocation, JobState, Role, TaskKey
+from optimus_scheduler.wording import size_words
 from optimus_service.store import history
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, locked
@@ -25,7 +26,8 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     row.rescales += report_.cause == "rescale"
     if report_.epoch > row.membership_epoch:
         _make_current(session, row, report_)
-    words = f"{len(report_.workers)} workers and {len(report_.servers)} servers ({report_.cause})"
+    size = Allocation(len(report_.workers), len(report_.servers))
+    words = f"{size_words(size)} ({report_.cause})"
     if report_.global_batch is not None:
         words += f", in batches of {report_.global_batch}"
     message = f"Membership epoch {report_.epoch} began at step {report_.step} with {words}."

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,8 +78,9 @@ KINDS = (
 class LiveWorld(World):
     """A world whose jobs differ, are noisy, and say what their time was spent on."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, kinds: Sequence[Kind] = KINDS, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.kinds = kinds
         self._random = random.Random(7)
         self._done: dict[str, float] = {}
         self.tell: Tell | None = None
@@ -92,7 +93,7 @@ class LiveWorld(World):
         state = self.coordinators.get(job.id)
         if state is None or not state.workers or set(state.members) - {key.name for key in self.cluster.running()}:
             return
-        kind = next((each for each in KINDS if each.name == job.name), KINDS[0])
+        kind = next((each for each in self.kinds if each.name == job.name), KINDS[0])
         noise = self._random.uniform(0.96, 1.04)
         progress = self._done.get(job.id, 0.0) + noise * self.speed(kind, state.workers, state.servers)
         n_steps, self._done[job.id] = int(progress), progress % 1.0
@@ -162,7 +163,7 @@ class LiveWorld(World):
 
 def make_history(world: LiveWorld, seconds: float) -> None:
     """Submit the jobs and let rounds and training take turns, up to now."""
-    begun, waiting, round_at = world.clock.now, sorted(KINDS, key=lambda kind: kind.at), 0.0
+    begun, waiting, round_at = world.clock.now, sorted(world.kinds, key=lambda kind: kind.at), 0.0
     while world.clock.now < begun + seconds:
         age = world.clock.now - begun
         while waiting and waiting[0].at <= age:
@@ -259,14 +260,20 @@ class LiveService:
 
 @contextmanager
 def live_service(
-    directory: Path, *, token: str | None = None, history_seconds: float = HISTORY_SECONDS, port: int = 0
+    directory: Path,
+    *,
+    token: str | None = None,
+    history_seconds: float = HISTORY_SECONDS,
+    port: int = 0,
+    kinds: Sequence[Kind] = KINDS,
+    nodes: Sequence[Node] = NODES,
 ) -> Iterator[LiveService]:
     """A live service on a new SQLite database in `directory`."""
     url = f"sqlite:///{directory / 'optimus.db'}"
     upgrade(url)
     repository = Repository(create_engine_from_url(url))
     clock = VirtualClock(time.time() - history_seconds)
-    world = LiveWorld(repository, directory, FakeCluster(NODES), clock, price_per_core_hour=0.04)
+    world = LiveWorld(repository, directory, FakeCluster(list(nodes)), clock, kinds=kinds, price_per_core_hour=0.04)
     make_history(world, history_seconds)
     service = LiveService(world, token, port)
     # From now on transactions are part of the service's figures.

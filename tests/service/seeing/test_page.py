@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from tests.service.seeing.browser import browser
+from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, crowded_service
 from tests.service.seeing.live import LiveService, live_service
 
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, ResultReported
@@ -41,6 +42,12 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def live(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     with live_service(tmp_path_factory.mktemp("live"), history_seconds=320) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def crowded(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with crowded_service(tmp_path_factory.mktemp("crowded")) as service:
         yield service
 
 
@@ -197,6 +204,102 @@ def test_colours_follow_the_machine_or_ones_choice(chromium: Browser, live: Live
         assert page.evaluate(background) != dark
         page.reload()
         page.get_by_role("button", name="Colours: light").wait_for()
+
+
+# --- awkward data -----------------------------------------------------------------------------------------------------
+
+WIDTHS = (1400, 800, 390)
+VIEWS = (
+    "",
+    "failed-early",
+    "failed-late",
+    "one-point",
+    "no-data",
+    "became-nan",
+    "just-started",
+    "no-telemetry",
+    "paused",
+)
+"""The cluster, and jobs of `crowded_service`."""
+CRAMPED = """() => {
+    // A cell with text that is narrower than a word, or so high that its text stands in a column of letters.
+    const shown = (cell) => cell.offsetParent !== null && cell.textContent.trim().length > 3;
+    const cells = [...document.querySelectorAll("main th, main td, main dd, main .tile, main .under")].filter(shown);
+    const cramped = ({clientWidth: width, clientHeight: height}) => width < 48 || (height > 160 && height > 2 * width);
+    const spilling = (cell) => cell.scrollWidth > cell.clientWidth + 1 && getComputedStyle(cell).overflow === "visible";
+    return cells.filter((cell) => cramped(cell) || spilling(cell))
+        .map((cell) => [cell.textContent.slice(0, 60), cell.clientWidth, cell.clientHeight]);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_text_squeezes_another(chromium: Browser, crowded: LiveService, width: int, scheme: Any) -> None:
+    with opened(chromium, crowded.url, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        for view in VIEWS:
+            page.goto(f"{crowded.url}/#/jobs/{view}" if view else f"{crowded.url}/#/")
+            ready = page.get_by_role("heading", name="Events") if view else rows(page).nth(N_SWEEP)
+            ready.wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+            assert page.evaluate(CRAMPED) == [], view
+
+
+def test_the_list_shows_the_last_line_of_an_error_and_the_page_of_the_job_all_of_it(
+    chromium: Browser, crowded: LiveService
+) -> None:
+    with opened(chromium, crowded.url, viewport={"width": 1400, "height": 900}) as page:
+        row = rows(page).filter(has_text="OutOfMemoryError")
+        row.wait_for()
+        assert "Traceback" not in (row.text_content() or "")
+        assert row.evaluate("row => row.clientHeight") < 120
+        page.goto(f"{crowded.url}/#/jobs/failed-early")
+        trouble = page.locator(".trouble")
+        trouble.get_by_text(f"The job failed: worker 0 failed: {LAST_LINE}").wait_for()
+        assert not trouble.get_by_text("folder_39/module.py").is_visible()
+        trouble.get_by_text("The whole error").click()
+        trouble.get_by_text("folder_39/module.py").wait_for()
+        assert (page.locator("main").text_content() or "").count("Traceback") == 1
+
+
+def test_many_gpu_types_are_one_tile_with_a_list(chromium: Browser, crowded: LiveService) -> None:
+    with opened(chromium, crowded.url) as page:
+        tile = page.locator(".tile").filter(has_text=f"GPUs of {len(GPU_TYPES)} types")
+        tile.get_by_text("By type").click()
+        assert tile.get_by_role("listitem").count() == len(GPU_TYPES)
+        assert page.locator(".tile").count() < 8
+
+
+def test_a_chart_begins_with_the_first_job(chromium: Browser, crowded: LiveService) -> None:
+    with opened(chromium, crowded.url) as page:
+        for span in ("15 min", "1 h", "7 d"):
+            page.get_by_role("button", name=span, exact=True).click()
+            chart = page.get_by_role("img", name=re.compile("Shown from"))
+            chart.wait_for()
+            found = re.search(r"Shown from (\d+):(\d+) to (\d+):(\d+)", chart.get_attribute("aria-label") or "")
+            assert found
+            first_hour, first_minute, last_hour, last_minute = map(int, found.groups())
+            minutes = ((last_hour - first_hour) * 60 + last_minute - first_minute) % (24 * 60)
+            if span == "15 min":
+                assert minutes <= AGE_SECONDS / 60 + 5
+
+
+@pytest.mark.parametrize("job_id", ["failed-early", "paused"])
+def test_a_job_that_does_not_change_is_asked_for_once(chromium: Browser, crowded: LiveService, job_id: str) -> None:
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.clock.install()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if f"/v1/jobs/{job_id}" in request.url else None)
+        page.goto(f"{crowded.url}/#/jobs/{job_id}")
+        page.clock.run_for(5_000)
+        page.get_by_role("heading", name="Events").wait_for(timeout=PATIENCE_MS)
+        page.get_by_role("status").filter(has_text="live").wait_for(timeout=PATIENCE_MS)
+        page.clock.run_for(10_000)
+        before = len(asked)
+        page.clock.run_for(30_000)  # shorter than the silence after which the page connects again
+        page.get_by_role("link", name="Cluster").click()
+        rows(page).first.wait_for(timeout=PATIENCE_MS)
+        assert len(asked) == before <= 15
 
 
 # --- who may see it --------------------------------------------------------------------------------------------------
