@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -18,12 +20,13 @@ from tests.workers.protocol.conftest import Job
 
 from optimus_workers.checkpoint.storage import LocalStorage
 from optimus_workers.pacing import CpuPacer
+from optimus_workers.server import connection as connection_module
 from optimus_workers.server.fetching import collect
 from optimus_workers.server.listener import DataListener
 from optimus_workers.server.make import make_shard
 from optimus_workers.server.service import ShardService
 from optimus_workers.server.state import RangeState
-from optimus_workers.wire import control
+from optimus_workers.wire import control, data
 from optimus_workers.wire.control import CoordinatorGone, CoordinatorLost, dial
 from optimus_workers.wire.data import connect, receive_frame
 from optimus_workers.wire.errors import ConnectionOver, WireError
@@ -152,6 +155,85 @@ def test_a_version_that_is_gone_is_an_error_not_a_wrong_range(server: RunningSer
         collect(Assume(3, 4, 0, 16, PROFILE, 1, False, (missing,)), "me", [], TOKEN, LocalStorage(tmp_path))
 
 
+def test_a_handshake_byte_by_byte_is_cut_off_in_time(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "HANDSHAKE_SECONDS", 1.0)
+    with closing(socket.create_connection(server.address, timeout=60)) as stranger:
+        receive_frame(stranger, FrameType.CHALLENGE)
+        began_at = time.monotonic()
+        with suppress(OSError):
+            # A byte every tenth of a second: never silent for long. A whole HELLO would take ten seconds.
+            for byte in Header(FrameType.HELLO, epoch=3, length=64).encode() + bytes(36):
+                stranger.send(bytes([byte]))
+                stranger.settimeout(0.1)
+                with suppress(TimeoutError):
+                    if not stranger.recv(1):
+                        break
+        assert time.monotonic() - began_at < 6.0
+
+
+def test_a_listener_outlives_a_shortage_of_descriptors(server: RunningServer) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = [socket.socket() for _ in range(8)]
+    strangers = [socket.create_connection(server.address, timeout=60) for _ in range(3)]
+    for stranger in strangers:
+        receive_frame(stranger, FrameType.CHALLENGE)
+    try:
+        # Below what is open already: the callers' sockets exist, and the listener can accept none of them.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        for connection in connections:
+            connection.settimeout(60)
+            connection.connect(server.address)
+        for stranger in strangers:  # given up for the sake of the others
+            assert stranger.recv(1) == b""
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for connection in [*connections, *strangers]:
+        connection.close()
+    for local in (None, server.listener.local):
+        connect(server.address, TOKEN, 3, 0, local=local).close()
+
+
+def test_too_many_handshakes_cost_the_oldest(server: RunningServer) -> None:
+    listener = DataListener("127.0.0.1", TOKEN, server.service, server.failures.append, max_handshakes=2)
+    listener.start()
+    with ExitStack() as stack:
+        strangers = []
+        for _ in range(4):
+            stranger = stack.enter_context(socket.create_connection(listener.address, timeout=60))
+            receive_frame(stranger, FrameType.CHALLENGE)
+            strangers.append(stranger)
+        assert [stranger.recv(1) for stranger in strangers[:2]] == [b"", b""]
+        connect(listener.address, TOKEN, 3, 0).close()
+    listener.close()
+
+
+def test_a_server_that_answers_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "HANDSHAKE_SECONDS", 1.0)
+    with _drip() as address, pytest.raises(TimeoutError, match="no handshake within 1 s"):
+        connect(address, TOKEN, 3, 0)
+
+
+@contextmanager
+def _drip() -> Iterator[Address]:
+    """Something that sends a byte every tenth of a second to the first caller, for as long as that listens."""
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            for _ in range(600):
+                connection.send(b" ")
+                if over.wait(0.1):
+                    return
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        yield listener.getsockname()
+        over.set()
+        thread.join(60)
+
+
 # --- control ---------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +286,29 @@ def test_a_coordinator_takes_in_whoever_knows_the_token_and_nobody_else(
     assert isinstance(heard.get(timeout=60), CoordinatorLost)
     assert job.exit_code("job-coordinator-0-0") == 3
     assert job.wait_for_result()["error"] == "Traceback of the user"
+
+
+def test_a_coordinator_that_answers_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "DIAL_SECONDS", 0.0)
+    monkeypatch.setattr(control, "HANDSHAKE_SECONDS", 1.0)
+    with _drip() as address, pytest.raises(CoordinatorGone, match="no handshake within 1 s"):
+        dial(address, TOKEN, hello("w"), lambda _: None, threading.Event())
+
+
+def test_a_coordinator_outlives_a_shortage_of_descriptors(make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    address = ("127.0.0.1", job.port)
+    job.wait_for("the coordinator listens", lambda: _can_connect(address))
+    pid = job.processes["job-coordinator-0-0"].pid
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
+    with closing(socket.create_connection(address, timeout=60)):
+        job.wait_for("it is short of descriptors", lambda: "no connection can be accepted now" in job.logs())
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    assert job.logs().count("no connection can be accepted now") < 5
+    heard: SimpleQueue[object] = SimpleQueue()
+    dial(address, JOB_TOKEN, hello("job-worker-0-0"), heard.put, threading.Event()).close()
+    assert isinstance(heard.get(timeout=60), CoordinatorLost)
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"x" * 2_000_000])

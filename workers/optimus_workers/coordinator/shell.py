@@ -44,6 +44,7 @@ from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, SHORTAGES
 from optimus_workers.wire.values import TaskRole
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,11 @@ USAGE_SECONDS = 1.0
 """After pings: when the service is told what servers have answered of their usage."""
 LEASE_SECONDS = 30.0
 """A task that says nothing for this long, pings notwithstanding, counts as lost (hung, or cut off)."""
-HANDSHAKE_SECONDS = 10.0
+MAX_HANDSHAKES = 2048
+"""Connections that have not shown yet that they know the job token: as many as a job has workers and servers. One more,
+and the one that has taken longest is cut off."""
+SHORTAGE_LOG_SECONDS = 10.0
+"""Between two lines of the log about connections that cannot be accepted: asyncio has a thousand at once."""
 LOOK_SECONDS = 1.0
 """How often a coordinator looks whether it was replaced, when it has nothing to write."""
 LISTEN_SECONDS = 1.5
@@ -87,6 +92,9 @@ class _Shell:
         self._checkpoints = environment.checkpoints
         self._loop = asyncio.get_running_loop()
         self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._handshakes: dict[asyncio.StreamWriter, None] = {}
+        """The oldest first."""
+        self._told_shortage_at = float("-inf")
         self._jobs: set[asyncio.Task[None]] = set()
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
         self._is_superseded = False
@@ -102,6 +110,7 @@ class _Shell:
 
     async def run(self) -> int:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        self._loop.set_exception_handler(self._loop_in_trouble)
         server = await self._listen()
         watch_wanted(self._client, self._from_thread(lambda wanted: self._happened(WantedArrived(wanted))))
         ticker = asyncio.create_task(self._tick())
@@ -173,6 +182,8 @@ class _Shell:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One task's control connection, from its first byte to its last."""
+        self._handshakes[writer] = None
+        self._cut_off(keep=MAX_HANDSHAKES)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 hello = await self._shake_hands(reader, writer)
@@ -180,6 +191,8 @@ class _Shell:
             log.warning("refused a connection: %s", error)
             writer.transport.abort()
             return
+        finally:
+            self._handshakes.pop(writer, None)
         self._forget(hello.task)  # an older connection of the same task is a dead one
         self._writers[hello.task] = writer
         self._happened(TaskArrived(hello))
@@ -193,6 +206,23 @@ class _Shell:
             log.warning("%s: %s", hello.task, error)
         if self._writers.get(hello.task) is writer:
             self._forget(hello.task)
+
+    def _cut_off(self, keep: int) -> None:
+        """Hang up on those that have been longest in their handshake, except `keep` of them."""
+        for writer in list(self._handshakes)[: max(0, len(self._handshakes) - keep)]:
+            del self._handshakes[writer]
+            writer.transport.abort()
+
+    def _loop_in_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What asyncio has nobody to tell. Out of descriptors, it goes on accepting after a second by itself."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in SHORTAGES:
+            loop.default_exception_handler(context)
+            return
+        self._cut_off(keep=0)
+        if loop.time() >= self._told_shortage_at + SHORTAGE_LOG_SECONDS:
+            self._told_shortage_at = loop.time()
+            log.warning("no connection can be accepted now, trying again: %s", error)
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello:
         nonce = secret.new_nonce()

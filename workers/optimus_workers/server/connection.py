@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -28,12 +29,9 @@ from optimus_workers.wire.data import (
 from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Codec, FrameType, Header
 from optimus_workers.wire.memory import Floats
-from optimus_workers.wire.sockets import tune
+from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, cut_after, tune
 
 log = logging.getLogger(__name__)
-
-HANDSHAKE_SECONDS = 10.0
-"""How long a stranger may keep a connection."""
 
 
 class Service(Protocol):
@@ -67,8 +65,16 @@ class Service(Protocol):
 class DataConnection:
     """A caller's connection. `epoch` and `source` are what the caller proved to be."""
 
-    def __init__(self, connection: socket.socket, token: str, service: Service) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        token: str,
+        service: Service,
+        admitted: Callable[[DataConnection], None] = lambda _: None,
+    ) -> None:
+        """`admitted` is called once, when the handshake has succeeded or failed."""
         self._socket = connection
+        self._admitted = admitted
         self._token = token
         self._service = service
         self._sending = Sending(connection)
@@ -99,7 +105,12 @@ class DataConnection:
         """Serve the caller until one end hangs up."""
         try:
             self._socket.settimeout(HANDSHAKE_SECONDS)
-            self._shake_hands()
+            try:
+                with cut_after(self._socket, HANDSHAKE_SECONDS):
+                    self._shake_hands()
+            finally:
+                self._admitted(self)
+            self._socket.settimeout(None)
             self._sending.start()
             while True:
                 self._receive()
@@ -134,7 +145,6 @@ class DataConnection:
         tune(self._socket, self._service.bytes_per_second())
         if self._socket.family == socket.AF_UNIX and self.source != NO_RANK:
             self._share()
-        self._socket.settimeout(None)
 
     def _share(self) -> None:
         header, descriptors = receive_share(self._socket)

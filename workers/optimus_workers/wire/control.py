@@ -21,6 +21,7 @@ from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.messages import Challenge, FromTask, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, cut_after
 from optimus_workers.wire.values import Address
 
 log = logging.getLogger(__name__)
@@ -143,7 +144,8 @@ def _dial_once(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = connection.makefile("rb")
         hello = make_hello(connection.getsockname()[0])
-        _prove(connection, stream, token, hello)
+        with cut_after(connection, HANDSHAKE_SECONDS):
+            _prove(connection, stream, token, hello)
         connection.settimeout(SILENCE_SECONDS)
         return Control(connection, stream, deliver, pong)
     except BaseException:

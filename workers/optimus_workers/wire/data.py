@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from optimus_workers.wire import secret
 from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_header
-from optimus_workers.wire.sockets import Transport, dial, tune
+from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, Transport, cut_after, dial, tune
 from optimus_workers.wire.values import Address
 
 NO_RANK = 0xFFFF_FFFF
@@ -40,18 +40,24 @@ def connect(
     connection = dial(address, local, transport)
     try:
         tune(connection, bytes_per_second)
-        _, theirs = receive_frame(connection, FrameType.CHALLENGE)
-        ours, context = secret.new_nonce(), data_context(epoch, source)
-        proof = secret.caller_proof(token, theirs, ours, context)
-        hello = Header(FrameType.HELLO, epoch=epoch, source=source, length=len(proof) + len(ours))
-        connection.sendall(hello.encode() + proof + ours)
-        _, answer = receive_frame(connection, FrameType.WELCOME)
-        if not secret.same(answer, secret.listener_proof(token, theirs, ours, context)):
-            raise WireError("the server does not know the job token")
+        with cut_after(connection, HANDSHAKE_SECONDS):
+            _prove(connection, token, epoch, source)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _prove(connection: socket.socket, token: str, epoch: int, source: int) -> None:
+    """The caller's part of the handshake. Raises `WireError` when the server does not know the token."""
+    _, theirs = receive_frame(connection, FrameType.CHALLENGE)
+    ours, context = secret.new_nonce(), data_context(epoch, source)
+    proof = secret.caller_proof(token, theirs, ours, context)
+    hello = Header(FrameType.HELLO, epoch=epoch, source=source, length=len(proof) + len(ours))
+    connection.sendall(hello.encode() + proof + ours)
+    _, answer = receive_frame(connection, FrameType.WELCOME)
+    if not secret.same(answer, secret.listener_proof(token, theirs, ours, context)):
+        raise WireError("the server does not know the job token")
 
 
 def send_share(

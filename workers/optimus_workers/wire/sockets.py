@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 
+from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0
+HANDSHAKE_SECONDS = 10.0
+"""For a whole handshake, at either end: how long a stranger may keep a connection."""
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Why no connection can be accepted for now: no descriptors or no memory."""
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 5, 2, 3
 """An idle connection whose other end is out of reach fails after 11 s."""
 MAX_UNANSWERED = 6
@@ -62,6 +70,36 @@ def dial(address: Address, local: str | None, transport: Transport) -> socket.so
             connection.settimeout(CONNECT_SECONDS)
             return connection
     return socket.create_connection(address, timeout=CONNECT_SECONDS)
+
+
+@contextmanager
+def cut_after(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """Hang up when what is done here takes longer altogether. (A socket's timeout is one for each piece that comes, so
+    an end that sends byte by byte could go on for ever.)
+
+    Raises `TimeoutError` in place of the `OSError` or `WireError` that hanging up causes.
+    """
+    is_over = threading.Event()
+
+    def hang_up() -> None:
+        is_over.set()
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, hang_up)
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "no thread can be started") from error
+    try:
+        yield
+    except (OSError, WireError) as error:
+        if is_over.is_set():
+            raise TimeoutError(f"no handshake within {seconds:g} s") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 def tune(connection: socket.socket, bytes_per_second: float | None = None) -> None:
