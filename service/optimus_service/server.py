@@ -37,7 +37,7 @@ from optimus_service.data_directory import CannotStart, DataDirectory
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens, load_secret
 from optimus_service.learning import Lessons
-from optimus_service.logs import configure_logs
+from optimus_service.logs import logging_to_stderr
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.launch import LaunchContext
@@ -73,11 +73,14 @@ def run(settings: Settings) -> None:
     Raises:
         SystemExit: it cannot start; the message says why.
     """
-    configure_logs(settings)
     # The database may hold secrets of users (`environment`), and its directory may have been made by somebody else.
     os.umask(0o077)
     try:
-        with DataDirectory.locked(settings.data_directory) as directory, _listening(settings) as listener:
+        with (
+            logging_to_stderr(settings),
+            DataDirectory.locked(settings.data_directory) as directory,
+            _listening(settings) as listener,
+        ):
             _serve(settings, directory, listener)
     except (CannotStart, ClusterUnavailable, StoreError, UnknownPolicy) as error:
         raise SystemExit(f"The service cannot start: {error}") from error

@@ -82,7 +82,12 @@ def writing(engine: Engine) -> Engine:
 def _sqlite_engine(url: URL) -> Engine:
     # The API's thread pool (40) and the loop fit in; an idle connection is only an open file.
     engine = sqlalchemy.create_engine(
-        url, pool_size=10, max_overflow=40, pool_timeout=_POOL_SECONDS, connect_args={"timeout": _BUSY_SECONDS}
+        url,
+        pool_size=10,
+        max_overflow=40,
+        pool_timeout=_POOL_SECONDS,
+        hide_parameters=True,  # of statements in errors: users' secrets (`environment`) are among them
+        connect_args={"timeout": _BUSY_SECONDS},
     )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -106,7 +111,13 @@ def _postgresql_engine(url: URL) -> Engine:
         arguments["options"] = _POSTGRESQL_OPTIONS
     arguments = {name: value for name, value in arguments.items() if name not in url.query}
     return sqlalchemy.create_engine(
-        url, pool_size=10, max_overflow=10, pool_timeout=_POOL_SECONDS, pool_pre_ping=True, connect_args=arguments
+        url,
+        pool_size=10,
+        max_overflow=10,
+        pool_timeout=_POOL_SECONDS,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args=arguments,
     )
 
 

@@ -36,9 +36,11 @@ def environment(directory: Path, **settings: str) -> dict[str, str]:
 
 
 @contextmanager
-def serving(directory: Path, **settings: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """The running process and what its `service.json` says."""
-    command = [sys.executable, "-c", RUN]
+def serving(
+    directory: Path, first: str = "", **settings: str
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The running process and what its `service.json` says. `first`: code that it runs before."""
+    command = [sys.executable, "-c", f"{first}\n{RUN}"]
     with subprocess.Popen(
         command, env=environment(directory, **settings), stderr=subprocess.PIPE, text=True
     ) as process:
