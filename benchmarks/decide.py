@@ -7,7 +7,8 @@ process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
-  new one, while the shell has kept what rounds may remember (`optimus_scheduler.memory`).
+  new one, while the shell has kept what rounds may remember (`optimus_scheduler.memory`). As in the service, which
+  reads its database and its cluster anew, every value in the snapshot is a new object, equal or not.
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
 the node of every task. Reported beside it and not part of it: forecast (refitting is measured by `refit`), and
@@ -22,11 +23,12 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from multiprocessing import get_context
+from typing import Any
 
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
@@ -87,11 +89,28 @@ def measure(n_jobs: int, n_nodes: int, policy: str) -> dict[str, float]:
     figures |= {f"cold_{phase}": seconds for phase, seconds in shell.seconds.items()}
     snapshot = _applied(snapshot, cold.actions)
     for _ in range(2):  # the first one still finds everything new
-        snapshot = _with_changes(snapshot, n_jobs)
+        snapshot = as_read_anew(_with_changes(snapshot, n_jobs))
         decided = shell.round(snapshot)
         snapshot = _applied(snapshot, decided.actions)
     figures |= {f"incremental_{phase}": seconds for phase, seconds in shell.seconds.items()}
     return {**figures, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def as_read_anew(snapshot: Snapshot) -> Snapshot:
+    """An equal snapshot that shares no object with this one."""
+    anew: Snapshot = _anew(snapshot)
+    return anew
+
+
+def _anew(value: Any) -> Any:
+    if isinstance(value, tuple):
+        parts = map(_anew, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, Mapping):
+        return {key: _anew(each) for key, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _anew(getattr(value, each.name)) for each in fields(value)})
+    return value  # a word or a number
 
 
 def _size(decision: Decision) -> int:
@@ -99,7 +118,7 @@ def _size(decision: Decision) -> int:
 
 
 def _applied(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
-    """Everything that was wanted runs, everything else has gone; what has not changed is the same value as before."""
+    """Everything that was wanted runs, everything else has gone."""
     jobs = {job.id: job for job in snapshot.jobs}
     tasks = {task.key: task for task in snapshot.tasks}
     for action in actions:

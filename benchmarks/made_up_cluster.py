@@ -76,7 +76,7 @@ class OwnSpeeds:
 
     def _own(self, outlook: Outlook) -> Speeds:
         known = self._known.get(outlook.id)
-        if known is None or known[0] is not outlook.job.speed_samples:
+        if known is None or known[0] != outlook.job.speed_samples:
             known = self._known[outlook.id] = (outlook.job.speed_samples, Speeds(outlook.speeds.model))
         return known[1]
 

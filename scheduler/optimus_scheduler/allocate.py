@@ -39,7 +39,7 @@ def allocate(
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
-    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving, memory.kept)
+    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving)
     now, quotas = snapshot.now, snapshot.quotas
     return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
 

@@ -15,6 +15,7 @@ from optimus_scheduler.explain import decide
 from optimus_scheduler.forecasting.forecast import forecast_all
 from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.memory import Memory
+from optimus_scheduler.placement.asking import held_posts, request_for
 from optimus_scheduler.placement.place import Placed, Placements
 from optimus_scheduler.placement.requests import Held
 from optimus_scheduler.policies.base import Grant, Policy
@@ -57,7 +58,7 @@ def plan(
 
     # 2. Allocate: how many workers and servers does each job get?
     with timer("allocate"):
-        held = memory.held_posts.of(snapshot)
+        held = held_posts(snapshot)
         grants = allocate(outlooks, snapshot, held, policy, settings, memory)
 
     # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
@@ -94,7 +95,7 @@ def _place(
     if policy.places_in_order:
         position = {job_id: number for number, job_id in enumerate(grants)}
         granted.sort(key=lambda outlook: position[outlook.id])
-    requests = memory.requests.of(granted, grants, held, policy)
+    requests = [request_for(one, grants[one.id].allocation, held[one.id], policy) for one in granted]
     return memory.placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+import pytest
+from benchmarks.decide import as_read_anew
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
 from optimus_scheduler import cycle
 from optimus_scheduler.forecasting.forecast import RememberingForecaster
-from optimus_scheduler.memory import HeldPosts, Memory
+from optimus_scheduler.memory import Memory
+from optimus_scheduler.placement.asking import held_posts
 from optimus_scheduler.placement.place import Placed, Placer, Post, Request, place
 from optimus_scheduler.placement.transfer import spread_least_transfer
 from optimus_scheduler.policies import policy_named
@@ -41,13 +48,16 @@ changes = st.lists(
 )
 
 
+@pytest.mark.parametrize("read", [as_read_anew, lambda snapshot: snapshot], ids=["new-objects", "same-objects"])
 @settings(max_examples=40, deadline=None)
-@given(changes)
-def test_every_round_is_what_it_would_be_without_memory(happened: list[tuple[object, ...]]) -> None:
+@given(happened=changes)
+def test_every_round_is_what_it_would_be_without_memory(
+    read: Callable[[Snapshot], Snapshot], happened: list[tuple[object, ...]]
+) -> None:
     memory, forecaster = Memory(), RememberingForecaster()
     snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
     for number, change in enumerate(happened):
-        snapshot = replace(_after(snapshot, number, change), now=NOW + 60.0 * number)
+        snapshot = read(replace(_after(snapshot, number, change), now=NOW + 60.0 * number))
         remembered = cycle.plan(snapshot, OPTIMUS, memory=memory, forecaster=forecaster)
         assert remembered == cycle.plan(snapshot, OPTIMUS)
         snapshot = applied(snapshot, remembered.actions)
@@ -126,12 +136,53 @@ def test_a_placer_gives_what_place_gives(rounds: list[list[tuple[int, int, int, 
         held = {job_id: placed.nodes for job_id, placed in remembered.items() if isinstance(placed, Placed)}
 
 
-def test_what_is_held_is_looked_at_again_only_if_it_changed() -> None:
-    job = a_job("a", has=(2, 1))
-    posts = HeldPosts()
-    first = posts.of(a_snapshot([job], a_cluster(4)))["a"]
-    assert posts.of(a_snapshot([replace(job, step=7)], a_cluster(4)))["a"] is first
-    assert posts.of(a_snapshot([a_job("a", has=(1, 1))], a_cluster(4)))["a"] == {
-        post: node for post, node in first.items() if post[1] == 0
-    }
-    assert posts.of(a_snapshot([a_job("a", has=(1, 1))], ()))["a"] == {}
+def test_workers_stay_on_cordoned_nodes_only_while_they_live() -> None:
+    job, gone = a_job("a", has=(2, 1)), a_job("b", has=(1, 1), nodes="no-such-node")
+    snapshot = a_snapshot([job, gone], a_cluster(4))
+    everywhere = {(task.key.role, task.key.rank): "node-0" for task in job.wanted_tasks}
+    assert held_posts(snapshot) == {"a": everywhere, "b": {}}
+    cordoned = _with_node(snapshot, 0, lambda node: replace(node, schedulable=False))
+    assert held_posts(cordoned) == {"a": everywhere, "b": {}}
+    assert held_posts(replace(cordoned, tasks=())) == {"a": {}, "b": {}}
+
+
+def test_500_equal_rounds_of_new_objects_take_no_more_memory_and_no_more_work() -> None:
+    """As in the service: it reads its database and its cluster anew in every round."""
+    memory, forecaster = Memory(), RememberingForecaster()
+    snapshot = replace(a_snapshot([newcomer(f"job-{i}", 4, 1.0) for i in range(8)], a_cluster(*(8,) * 6)), now=NOW)
+    for _ in range(3):
+        plan = cycle.plan(as_read_anew(snapshot), OPTIMUS, memory=memory, forecaster=forecaster)
+        snapshot = applied(snapshot, plan.actions)
+    sizes: list[int] = []
+    calls: list[int] = []
+    tracemalloc.start()
+    try:
+        for number in range(501):
+            anew = as_read_anew(snapshot)
+            measured = number in (100, 500)
+            with _counted(calls) if measured else nullcontext():
+                assert cycle.plan(anew, OPTIMUS, memory=memory, forecaster=forecaster).actions == plan.actions
+            if measured:
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert calls[1] == calls[0]
+    assert sizes[1] < 1.02 * sizes[0] + 20_000
+
+
+@contextmanager
+def _counted(calls: list[int]) -> Iterator[None]:
+    """Appends how many functions, of Python and of C, are called inside."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        calls.append(count)

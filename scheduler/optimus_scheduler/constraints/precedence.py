@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.constraints.terms import bounded
 from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.policies.base import Contest, Grant, Kept, Policy
+from optimus_scheduler.policies.base import Contest, Grant, Policy
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Allocation, Reason, Resources
 
@@ -35,13 +35,12 @@ class Sharing:
     policy: Policy
     settings: Settings
     leaving: Resources = field(default_factory=Resources)
-    kept: Kept = field(default_factory=Kept)
 
     def plainly(self, contenders: Sequence[Outlook], capacity: Resources) -> Grants:
         """What the policy does by itself."""
         if not contenders:
             return {}
-        contest = Contest(tuple(contenders), capacity, self.leaving, self.kept)
+        contest = Contest(tuple(contenders), capacity, self.leaving)
         return dict(self.policy.allocate(contest, self.settings))
 
     def with_claims(

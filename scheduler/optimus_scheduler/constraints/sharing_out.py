@@ -41,9 +41,7 @@ def share_out(
     Just the policy's, unless there are quotas or a job has a deadline or budget. `finishing`: jobs that keep what they
     have for the moment, which is `contest.leaving`; it counts against their projects' quotas.
     """
-    grants = _shared_out(
-        contest, Sharing(policy, settings, contest.leaving, contest.kept), now, quotas, tuple(finishing)
-    )
+    grants = _shared_out(contest, Sharing(policy, settings, contest.leaving), now, quotas, tuple(finishing))
     # Of many jobs nothing is asked that can be told at a glance.
     moved = {
         one.id: one

@@ -28,7 +28,6 @@ from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
 from optimus_scheduler.policies.ladders import Ladders
-from optimus_scheduler.policies.stack import Stack
 from optimus_scheduler.policies.weights import weights
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Directive, Job, Snapshot
@@ -133,7 +132,7 @@ def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings)
     """All sizes that the jobs may have in this round, on all types that they may go to."""
     jobs = Contenders(who.outlooks)
     ladders = Ladders(jobs, told.capacity)
-    table = candidates(jobs, ladders, sizes_of(jobs, settings), settings, Stack())
+    table = candidates(jobs, ladders, sizes_of(jobs, settings), settings)
     rows = np.flatnonzero(table.workers > 0)
     job = table.job[rows]
     each = np.array([gpus_of_a_worker(one.job) for one in jobs], dtype=np.float64)

@@ -40,14 +40,6 @@ _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 """Limits that the job's coordinator keeps to the step by itself."""
 
 
-class _Known(NamedTuple):
-    """A forecast and what it was made from."""
-
-    job: Job
-    fitted: Fitted
-    forecast: Forecast
-
-
 class RememberingForecaster:
     """Forecasts, remembering the fits of the call before: a job that told nothing new is not fitted again.
 
@@ -56,27 +48,16 @@ class RememberingForecaster:
 
     def __init__(self) -> None:
         self._fits, self._stops = Fits(), _Stops()
-        self._settings = Settings()
-        self._known: dict[str, _Known] = {}
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
         stops = self._stops.of(ordered)
-        before, self._known = self._known if self._settings == settings else {}, {}
-        self._settings = settings
         return tuple(
-            self._outlook(job, fitted, stop, now, before.get(job.id))
+            _outlook(job, _forecast(job, fitted, now, settings), fitted.speeds, stop, now, settings)
             for job, fitted, stop in zip(ordered, fits, stops, strict=True)
         )
-
-    def _outlook(self, job: Job, fitted: Fitted, stop: float, now: float, before: _Known | None) -> Outlook:
-        """Forecast anew, unless the very same job was forecast from the same models and time makes no difference."""
-        is_same = before is not None and before.job is job and before.fitted is fitted and not _depends_on_time(job)
-        forecast = before.forecast if is_same and before is not None else _forecast(job, fitted, now, self._settings)
-        self._known[job.id] = _Known(job, fitted, forecast)
-        return _outlook(job, forecast, fitted.speeds, stop, now, self._settings)
 
 
 def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
@@ -124,11 +105,6 @@ def _outlook(
         typical_seconds=settings.typical_seconds,
         held_seconds=_held_seconds(job, now),
     )
-
-
-def _depends_on_time(job: Job) -> bool:
-    """Whether its end is a matter of the clock."""
-    return job.spec.convergence.max_seconds is not None
 
 
 def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forecast:

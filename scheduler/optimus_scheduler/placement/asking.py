@@ -1,14 +1,14 @@
-"""What placement is asked for, for each job that was granted something."""
+"""What placement is asked for, for each job that was granted something, and what each has that may stay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
+from optimus_scheduler.constraints.gpu_types import has_left_its_type
 from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.placement.requests import Held, Post, Request
-from optimus_scheduler.policies.base import Grant, Policy
-from optimus_scheduler.types import Allocation, Architecture, Job
+from optimus_scheduler.policies.base import Policy
+from optimus_scheduler.types import Allocation, Architecture, Job, Role, Snapshot, TaskKey, TaskPhase
 
 _DOUBLED = 2
 """A job that grows so many times will not fit beside the tasks that it has."""
@@ -42,33 +42,23 @@ def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str]
     return len(set(held.values())) <= 1 and tasks < _DOUBLED * before
 
 
-class _Asked(NamedTuple):
-    """What was asked for a job, and what for."""
+def held_posts(snapshot: Snapshot) -> Held:
+    """Where each job has tasks that may stay: on nodes that exist, and on cordoned ones only while they live.
 
-    job: Job
-    allocation: Allocation
-    held: Mapping[Post, str]
-    request: Request
+    By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
+    """
+    is_open = {node.name: node.schedulable for node in snapshot.nodes}
+    live: frozenset[TaskKey] = frozenset()
+    if not all(is_open.values()):
+        live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)
+    return {job.id: _held(job, is_open, live) for job in snapshot.jobs}
 
 
-class Requests:
-    """What is to be placed for each job. Of a job that has not changed since the round before, the very same value."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, _Asked] = {}
-        self._policy: Policy | None = None
-
-    def of(self, granted: Sequence[Outlook], grants: Mapping[str, Grant], held: Held, policy: Policy) -> list[Request]:
-        """In the order of `granted`."""
-        before, self._known = self._known if self._policy is policy else {}, {}
-        self._policy = policy
-        requests = []
-        for outlook in granted:
-            job, allocation = outlook.job, grants[outlook.job.id].allocation
-            known, stays = before.get(job.id), held[job.id]
-            is_same = known is not None and known.job is job and known.held is stays
-            if known is None or not is_same or not (known.allocation is allocation or known.allocation == allocation):
-                known = _Asked(job, allocation, stays, request_for(outlook, allocation, stays, policy))
-            self._known[job.id] = known
-            requests.append(known.request)
-        return requests
+def _held(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[Post, str]:
+    leaves = has_left_its_type(job)
+    return {
+        (task.key.role, task.key.rank): task.node
+        for task in job.wanted_tasks
+        if (is_open.get(task.node, False) or (task.node in is_open and task.key in live))
+        and not (leaves and task.key.role is Role.WORKER)
+    }

@@ -22,6 +22,9 @@ __all__ = ["Placed", "Placements", "Placer", "Post", "Request", "Unplaced", "fit
 
 _NO_ROOM = Unplaced("no combination of nodes has room for its smallest size")
 
+_MOST_HOSTED = 4096
+"""Different minima of which is known whether the empty cluster holds them: far more than wait at a time."""
+
 
 class Placer:
     """Places round after round: seats of jobs that have not changed since the round before are not looked at again.
@@ -61,6 +64,8 @@ class Placer:
         seating = self._on(nodes, spread)
         key = (request.minimum, _fingerprint(request.worker), _fingerprint(request.server))
         if key not in self._hosted:
+            if len(self._hosted) >= _MOST_HOSTED:
+                self._hosted.clear()
             self._hosted[key] = self._has_room(seating, request, spread)
         return self._hosted[key]
 
@@ -78,8 +83,9 @@ class Placer:
 
     def _on(self, nodes: Sequence[Node], spread: Spread) -> Seating:
         """The seats of the round before, if it had the same nodes."""
-        if nodes is not self._nodes and tuple(nodes) != self._nodes:
-            self._nodes, self._seating = tuple(nodes), None
+        if nodes is not self._nodes:  # compared once a round: it is asked again and again
+            before, self._nodes = self._nodes, tuple(nodes)
+            self._seating = self._seating if self._nodes == before else None
         if self._seating is None or self._spread is not spread:
             self._spread = spread
             self._seating, self._empty, self._hosted = Seating(self._nodes, spread), None, {}

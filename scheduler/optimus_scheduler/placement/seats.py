@@ -10,7 +10,7 @@ from optimus_scheduler.placement.requests import Placed, Post, Request, posts
 from optimus_scheduler.placement.rooms import Rooms
 from optimus_scheduler.placement.thresholds import Added, Extra
 from optimus_scheduler.placement.transfer import Present, Spread
-from optimus_scheduler.types import Allocation, Node, Resources, Role
+from optimus_scheduler.types import Allocation, Node, Role
 
 
 @dataclass(slots=True)
@@ -58,33 +58,28 @@ class Seating:
         self.rooms = Rooms(nodes)
         self._spread = spread
         self.jobs: dict[str, Seats] = {}
-        self._vectors: dict[int, tuple[Resources, Vector]] = {}
 
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
     def knows(self, request: Request) -> bool:
-        """Whether the very same was asked for the last time, by a job that held all that it was given."""
+        """Whether the same was asked for the last time, by a job that held all that it was given."""
         seats = self.jobs.get(request.job_id)
         return (
             seats is not None
-            and seats.request is request
             and seats.outcome is not None
-            and seats.outcome.nodes is request.held
-            and seats.outcome.allocation is request.allocation
+            and seats.request == request
+            and seats.outcome == (request.allocation, request.held)
         )
 
     def keeps(self, request: Request) -> bool:
         """Whether the job has exactly the seats that it would get if it were admitted anew."""
         seats = self.jobs.get(request.job_id)
-        if seats is None or not (
-            _same(seats.request.worker, request.worker) and _same(seats.request.server, request.server)
-        ):
+        if seats is None or (seats.request.worker, seats.request.server) != (request.worker, request.server):
             return False
-        told = seats.outcome
-        if told is None or request.held is not told.nodes or request.allocation != told.allocation:
+        if seats.outcome != (request.allocation, request.held):
             if self._held(request) != seats.taken:
                 return False
-            # To be known at a glance the next time: what it holds is what it asks for.
+            # To be known the next time: what it holds is what it asks for.
             size = request.allocation.workers + request.allocation.servers
             is_all = len(request.held) == len(seats.taken) == size
             seats.outcome = Placed(request.allocation, request.held) if is_all else None
@@ -109,18 +104,9 @@ class Seating:
             self.rooms.give_back(together(seats.worker, counts[0], seats.server, counts[1]), node)
 
     def _newcomer(self, request: Request) -> Seats:
-        seats = Seats(request, self._vector(request.worker), self._vector(request.server), {})
-        self.jobs[request.job_id] = seats
+        need = self.rooms.amounts.need
+        seats = self.jobs[request.job_id] = Seats(request, need(request.worker), need(request.server), {})
         return seats
-
-    def _vector(self, resources: Resources) -> Vector:
-        """Remembered by identity: jobs mostly bring the same few values again and again."""
-        if len(self._vectors) > 1000 + 4 * len(self.jobs):
-            self._vectors.clear()
-        known = self._vectors.get(id(resources))
-        if known is None or known[0] is not resources:
-            known = self._vectors[id(resources)] = (resources, self.rooms.amounts.need(resources))
-        return known[1]
 
     def _take_all(self, newcomers: Sequence[Seats]) -> bool:
         """All held seats at once; False, and nothing changed, where a node does not hold all of them."""
@@ -252,10 +238,6 @@ def by_node(seats: Mapping[Post, int]) -> Present:
         workers, servers = counts.get(node, (0, 0))
         counts[node] = (workers + 1, servers) if role is Role.WORKER else (workers, servers + 1)
     return counts
-
-
-def _same(left: Resources, right: Resources) -> bool:
-    return left is right or left == right
 
 
 def is_within(post: Post, allocation: Allocation) -> bool:

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.placement.transfer import Spread
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation, Reason, Resources
-
-_Kind = TypeVar("_Kind")
-
-
-class Kept:
-    """What a policy keeps from round to round to be sooner done; its decisions do not depend on it."""
-
-    def __init__(self) -> None:
-        self._values: dict[type[object], object] = {}
-
-    def one(self, kind: type[_Kind]) -> _Kind:
-        """The value of that type, made when it is first asked for."""
-        value = self._values.get(kind)
-        if not isinstance(value, kind):
-            value = self._values[kind] = kind()
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +22,6 @@ class Contest:
     """What the contenders may use together."""
     leaving: Resources = field(default_factory=Resources)
     """What jobs that are being finished will free in a moment; not part of `capacity`."""
-    kept: Kept = field(default_factory=Kept)
 
 
 class Grant(NamedTuple):

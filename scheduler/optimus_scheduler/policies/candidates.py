@@ -13,8 +13,7 @@ import numpy as np
 
 from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.contenders import BoolArray, Contenders, FloatArray, IntArray
-from optimus_scheduler.policies.ladders import Ladders
-from optimus_scheduler.policies.stack import Stack
+from optimus_scheduler.policies.ladders import Ladder, Ladders
 from optimus_scheduler.policies.weights import weights
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import Allocation
@@ -87,11 +86,9 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     return Sizes(present, held, least, most, most_tasks, held & (jobs.column("measured") == 0))
 
 
-def candidates(
-    outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings, stack: Stack
-) -> Candidates:
+def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings) -> Candidates:
     """The rows of all jobs."""
-    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes, stack)
+    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes)
     best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
     plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
     is_present = _is_present(job, workers, servers, sizes)
@@ -139,22 +136,35 @@ _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 """Job, workers, servers, cost and speed of every row."""
 
 
-def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, stack: Stack) -> _Columns:
+def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
     """The rungs that each job may have now, and its present size."""
     # No rung has as few tasks as the one below it: those with too many tasks need not be looked at.
     most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
-    job, row = stack.rungs(ladders.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
-    workers, servers = stack.workers[row], stack.servers[row]
+    columns = _lowest_rungs(ladders.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
+    job, workers, servers = columns[:3]
     is_present = _is_present(job, workers, servers, sizes)
     beside = sizes.held.copy()
     beside[job[is_present]] = False
     if sizes.keeps.any() or (sizes.most_tasks < sizes.most.sum(axis=1)).any():
         allowed = np.flatnonzero(is_present | _allowed(job, workers, servers, sizes))
-        job, row, workers, servers = job[allowed], row[allowed], workers[allowed], servers[allowed]
-    columns = job, workers, servers, stack.costs[row], stack.speeds[row]
+        job, workers, servers = job[allowed], workers[allowed], servers[allowed]
+        columns = job, workers, servers, columns[3][allowed], columns[4][allowed]
     if not beside.any():
         return columns
     return _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, ladders)
+
+
+def _lowest_rungs(ladders: Sequence[Ladder], most: IntArray) -> _Columns:
+    """The lowest rungs of these ladders, `most` (n,) of each, in their order."""
+    length = np.minimum(np.array([len(ladder.costs) for ladder in ladders], dtype=np.int64), most)
+    cuts = list(zip(ladders, length.tolist(), strict=True))
+    return (
+        np.repeat(np.arange(len(ladders)), length),
+        np.concatenate([ladder.workers[:height] for ladder, height in cuts]),
+        np.concatenate([ladder.servers[:height] for ladder, height in cuts]),
+        np.concatenate([ladder.costs[:height] for ladder, height in cuts]),
+        np.concatenate([ladder.speeds[:height] for ladder, height in cuts]),
+    )
 
 
 def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies.kinds import Kinds
-from optimus_scheduler.policies.outlook_rows import FIGURES, OutlookRows, Rows
-from optimus_scheduler.types import Resources
+from optimus_scheduler.policies.outlook_rows import FIGURES, Rows, rows_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_OF_THIS_ROUND = (
-    "learning",
-    "measured",
-    "claimed",
-    "stop_seconds",
-    "waited_seconds",
-    "held_seconds",
-    "typical_seconds",
-)
-"""Columns with what of an outlook is new in every round."""
-_of_this_round = attrgetter(*_OF_THIS_ROUND)
-
 
 class Contenders(tuple[Outlook, ...]):
     """Outlooks, and columns of them: arrays (n,) in the same order."""
-
-    @cached_property
-    def _kept(self) -> OutlookRows:
-        return OutlookRows()
 
     @classmethod
     def of(cls, outlooks: Sequence[Outlook]) -> Contenders:
@@ -46,37 +27,25 @@ class Contenders(tuple[Outlook, ...]):
         return outlooks if isinstance(outlooks, Contenders) else cls(outlooks)
 
     @classmethod
-    def by_arrival(cls, outlooks: Sequence[Outlook], kept: OutlookRows) -> Contenders:
-        """Sorted by arrival, then by id, with what is remembered of the jobs."""
+    def by_arrival(cls, outlooks: Sequence[Outlook]) -> Contenders:
+        """Sorted by arrival, then by id."""
         by_id = sorted(outlooks, key=attrgetter("job.id"))
         order = np.argsort([one.job.submitted_at for one in by_id], kind="stable")
         contenders = cls([by_id[place] for place in order.tolist()])
         contenders.id_rank = order
-        contenders._kept = kept
         return contenders
 
     @cached_property
     def _rows(self) -> Rows:
-        return self._kept.of(self)
+        return rows_of(self)
 
     @cached_property
     def _columns(self) -> dict[str, FloatArray]:
-        width = len(_OF_THIS_ROUND)
-        figures = np.fromiter(chain.from_iterable(map(_of_this_round, self)), np.float64, len(self) * width)
-        of_this_round = dict(zip(_OF_THIS_ROUND, figures.reshape(-1, width).T.copy(), strict=True))
-        return {**dict(zip(FIGURES, self._rows.figures.T.copy(), strict=True)), **of_this_round}
+        return dict(zip(FIGURES, self._rows.figures, strict=True))
 
     def column(self, name: str) -> FloatArray:
-        """See `FIGURES` and `_OF_THIS_ROUND`."""
+        """See `FIGURES`."""
         return self._columns[name]
-
-    def derived(self, capacity: Resources) -> list[Any]:
-        """What is remembered of each, of what was derived from its specification and speeds and this capacity."""
-        return self._kept.derived(self._rows.row, capacity)
-
-    def derive(self, number: int, value: object) -> None:
-        """To be remembered for job `number`."""
-        self._kept.derive(self._rows.row[number], value)
 
     def pairs(self, kind: str) -> IntArray:
         """(n, 2) workers and servers: `least_`, `most_` or, without a name, present ones."""
@@ -113,7 +82,7 @@ class Contenders(tuple[Outlook, ...]):
 
     @property
     def kinds(self) -> Kinds:
-        """What workers and servers of these jobs ask for, and perhaps others."""
+        """What workers and servers of these jobs ask for."""
         return self._rows.kinds
 
     @property

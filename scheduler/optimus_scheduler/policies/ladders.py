@@ -38,13 +38,12 @@ class Ladders:
     def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
         outlooks = Contenders.of(outlooks)
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
-        self.each = outlooks.derived(capacity)  # most are those of the round before
-        unknown = [j for j, ladder in enumerate(self.each) if ladder is None]
-        keys = dict(zip(unknown, self._keys(outlooks, unknown), strict=True)) if unknown else {}
+        keys = self._keys(outlooks)
+        # Most jobs have the speeds of the round before, which remember their ladders.
+        each: list[Ladder | None] = [one.speeds.ladders.get(key) for one, key in zip(outlooks, keys, strict=True)]
         missing: dict[tuple[int, object], list[int]] = {}
-        for j in unknown:
-            self.each[j] = outlooks[j].speeds.ladders.get(keys[j])
-            if self.each[j] is None:
+        for j, known in enumerate(each):
+            if known is None:  # by the identity of speeds that live as long as the outlooks
                 missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
         rows = [same[0] for same in missing.values()]
         wanted = _Wanted([outlooks[j] for j in rows], outlooks.pairs("least_")[rows], outlooks.pairs("most_")[rows])
@@ -52,14 +51,13 @@ class Ladders:
         for same, ladder in zip(missing.values(), built, strict=True):
             outlooks[same[0]].speeds.remember(keys[same[0]], ladder)
             for j in same:
-                self.each[j] = ladder
-        for j in unknown:
-            outlooks.derive(j, self.each[j])
+                each[j] = ladder
+        self.each = [ladder for ladder in each if ladder is not None]
 
-    def _keys(self, jobs: Contenders, rows: Sequence[int]) -> list[tuple[float, ...]]:
-        """All that the ladders of these jobs depend on beside the speeds."""
+    def _keys(self, jobs: Contenders) -> list[tuple[float, ...]]:
+        """All that the ladder of each job depends on beside its speeds."""
         columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
-        return list(zip(*(column[list(rows)].tolist() for column in columns), strict=True))
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:

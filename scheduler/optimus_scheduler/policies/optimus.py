@@ -15,9 +15,7 @@ from optimus_scheduler.policies.contenders import Contenders, FloatArray
 from optimus_scheduler.policies.hand_out import HandedOut, hand_out
 from optimus_scheduler.policies.kinds import amounts
 from optimus_scheduler.policies.ladders import Ladders
-from optimus_scheduler.policies.outlook_rows import OutlookRows
 from optimus_scheduler.policies.reasons import grants
-from optimus_scheduler.policies.stack import Stack
 from optimus_scheduler.settings import Settings
 
 
@@ -37,9 +35,9 @@ class OptimusPolicy:
         """A grant for every contender; together they fit in the capacity."""
         if not contest.contenders:
             return {}
-        outlooks = Contenders.by_arrival(contest.contenders, contest.kept.one(OutlookRows))
+        outlooks = Contenders.by_arrival(contest.contenders)
         ladders = Ladders(outlooks, contest.capacity)
-        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings, contest.kept.one(Stack))
+        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
         amounts = _Amounts.of(outlooks, contest)
         demand = amounts.demand(table)
         matter = _Matter(outlooks, table, demand, amounts, settings)
