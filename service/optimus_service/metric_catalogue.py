@@ -181,7 +181,11 @@ TRANSACTIONS = Family(
     buckets=_TRANSACTION_BUCKETS,
 )
 DATABASE_ERRORS = Family("optimus_database_errors_total", "counter", "Transactions that failed", ("kind",))
-DATABASE_UP = Family("optimus_database_up", "gauge", "1 when the database could be read")
+DATABASE_UP = Family(
+    "optimus_database_up",
+    "gauge",
+    "1 when the database could be read, and the last transaction that wrote did not fail",
+)
 BUILD = Family("optimus_build_info", "gauge", "1; the version that runs", ("version", "policy"))
 
 GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (

@@ -47,8 +47,10 @@ Read = Callable[[], ClusterFigures | NoFigures]
 class StateCollector(Collector):
     """Reads jobs and cluster when somebody scrapes."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, can_write: Callable[[], bool]) -> None:
+        """`can_write`: whether the last transaction that wrote succeeded; a full disk can still be read."""
         self._read = read
+        self._can_write = can_write
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: otherwise registering would read the database."""
@@ -56,7 +58,7 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         figures = self._read()
-        yield _metric(catalogue.DATABASE_UP, [((), float(figures is not NoFigures.NO_DATABASE))])
+        yield _metric(catalogue.DATABASE_UP, [((), float(figures is not NoFigures.NO_DATABASE and self._can_write()))])
         if isinstance(figures, ClusterFigures):
             for family, found in points(figures):
                 yield _metric(family, found)
@@ -101,6 +103,7 @@ class Metrics:
         self._leader = self._gauge(catalogue.LEADER)
         self._loop_healthy = self._gauge(catalogue.LOOP_HEALTHY)
         self._nodes: tuple[Node, ...] | None = None
+        self._can_write = True
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -132,7 +135,7 @@ class Metrics:
 
     def show_state(self, read: Read) -> None:
         """Let every scrape read jobs and cluster with `read`. To be called once."""
-        self.registry.register(StateCollector(read))
+        self.registry.register(StateCollector(read, lambda: self._can_write))
 
     def show_service(
         self, *, version: str, policy: str, long_polls: Callable[[], int], loop_health: Callable[[], str | None]
@@ -166,6 +169,8 @@ class Metrics:
         self._transactions.labels(kind).observe(seconds)
         if failed:
             self._database_errors.labels(kind).inc()
+        if kind == "write":
+            self._can_write = not failed
 
     # --- what jobs tell ---------------------------------------------------------------------------------------------
 

@@ -49,7 +49,14 @@ from optimus_service.metrics import Metrics
 from optimus_service.preview import Preview
 from optimus_service.settings import Settings
 from optimus_service.stopping import stop_all_tasks
-from optimus_service.store.engine import create_engine_from_url, current_revision, head_revision, parse_url, upgrade
+from optimus_service.store.engine import (
+    check_revision,
+    create_engine_from_url,
+    current_revision,
+    head_revision,
+    parse_url,
+    upgrade,
+)
 from optimus_service.store.errors import StoreError
 from optimus_service.store.repository import Repository
 
@@ -246,12 +253,13 @@ def prepare_database(url: str) -> None:
 
     Raises:
         CannotStart: a PostgreSQL database is not at the newest revision.
-        StoreError: it cannot be reached, or the URL is wrong.
+        StoreError: it cannot be reached, a newer version has upgraded it, or the URL is wrong.
     """
     if parse_url(url).get_backend_name() == "sqlite":
         upgrade(url)
         return
     found, needed = current_revision(url), head_revision()
+    check_revision(found)
     if found != needed:
         raise CannotStart(
             f"the database is at revision {found or '(none)'} and this version needs {needed}; "

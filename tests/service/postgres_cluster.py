@@ -15,6 +15,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,21 @@ class PostgresCluster:
                 if table != "alembic_version":
                     connection.execute(f"DELETE FROM {table}".encode())
             connection.execute("SELECT setval(seqrelid, 1, false) FROM pg_sequence")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all of the server's processes for a while, as a machine that hangs does: connections stay open."""
+        for process in self._processes():
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in self._processes():
+                os.kill(process, signal.SIGCONT)
+
+    def _processes(self) -> list[int]:
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return [self._process.pid, *map(int, children)]
 
     def close(self) -> None:
         """Stop the server at once and delete everything."""

@@ -73,7 +73,7 @@ class Round:
         self._applier = applier
         self._clock = clock
         self._keep_seconds = keep_seconds
-        self._pruned_at = clock()
+        self._pruned_at: float | None = None  # the first round prunes: services that restart often must prune, too
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
         """What the last round that went well saw and decided."""
@@ -121,7 +121,7 @@ class Round:
         return record
 
     def _prune(self, now: float) -> None:
-        if 0 <= now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
+        if self._pruned_at is not None and 0 <= now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
             return
         self._pruned_at = now
         self._cluster.forget_logs(now - self._keep_seconds)

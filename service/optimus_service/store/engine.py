@@ -21,8 +21,10 @@ from sqlalchemy import URL, Connection, Engine, event, exc, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
 import optimus_service
+from optimus_service.store import postgresql
 from optimus_service.store.driver_errors import mapped_errors
-from optimus_service.store.errors import InvalidDatabaseUrl
+from optimus_service.store.errors import InvalidDatabaseUrl, NewerDatabase
+from optimus_service.store.postgresql import BoundedConnection
 
 _BUSY_SECONDS = 10
 """How long a SQLite writer waits for another process to end its transaction; ours take milliseconds."""
@@ -32,6 +34,8 @@ _CONNECT_SECONDS = 5
 """How long connecting to PostgreSQL may take; a reachable one answers in milliseconds."""
 _POSTGRESQL_OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=60s"
 """Bounds for everything: no query of ours takes seconds, no transaction of ours waits for anything but the database."""
+_ANSWER_SECONDS = 40.0
+"""How long one operation waits for an answer of PostgreSQL: longer than its own limits, whose messages say more."""
 _SQLITE_BEGIN = "optimus_sqlite_begin"
 
 
@@ -56,8 +60,10 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def create_engine_from_url(url: str) -> Engine:
+def create_engine_from_url(url: str, answer_seconds: float = _ANSWER_SECONDS) -> Engine:
     """A pool of connections; nothing is connected yet.
+
+    `answer_seconds`: how long one operation waits for an answer of PostgreSQL before the database is not available.
 
     SQLite: WAL, foreign keys on, writers begin with BEGIN IMMEDIATE (see `writing`).
 
@@ -67,7 +73,7 @@ def create_engine_from_url(url: str) -> Engine:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         return _sqlite_engine(parsed)
-    return _postgresql_engine(parsed)
+    return _postgresql_engine(parsed, answer_seconds)
 
 
 def writing(engine: Engine) -> Engine:
@@ -105,12 +111,12 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get(_SQLITE_BEGIN, "BEGIN"))
 
 
-def _postgresql_engine(url: URL) -> Engine:
+def _postgresql_engine(url: URL, answer_seconds: float) -> Engine:
     arguments: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "optimus"}
     if "options" not in url.query:
         arguments["options"] = _POSTGRESQL_OPTIONS
     arguments = {name: value for name, value in arguments.items() if name not in url.query}
-    return sqlalchemy.create_engine(
+    engine = sqlalchemy.create_engine(
         url,
         pool_size=10,
         max_overflow=10,
@@ -119,6 +125,12 @@ def _postgresql_engine(url: URL) -> Engine:
         hide_parameters=True,
         connect_args=arguments,
     )
+
+    def connect(_dialect: Any, _entry: ConnectionPoolEntry, given: Any, options: dict[str, Any]) -> BoundedConnection:
+        return postgresql.connect(answer_seconds, *given, **options)
+
+    event.listen(engine, "do_connect", connect)
+    return engine
 
 
 # --- revisions --------------------------------------------------------------------------------------------------------
@@ -132,6 +144,7 @@ def upgrade(url: str) -> None:
     Raises:
         InvalidDatabaseUrl: the URL cannot be used.
         DatabaseNotAvailable: the database cannot be reached, or its tables are in use for too long.
+        NewerDatabase: a newer version of Optimus has upgraded it.
     """
     _on_database(url, "head")
 
@@ -140,7 +153,7 @@ def downgrade(url: str, revision: str) -> None:
     """Take the database back to `revision` ("base": no tables). Data in what is dropped are lost.
 
     Raises:
-        InvalidDatabaseUrl, DatabaseNotAvailable: as in `upgrade`.
+        InvalidDatabaseUrl, DatabaseNotAvailable, NewerDatabase: as in `upgrade`.
     """
     _on_database(url, revision, down=True)
 
@@ -175,7 +188,19 @@ def alembic_config(engine: Engine | None = None) -> Config:
     return config
 
 
+def check_revision(found: str | None) -> None:
+    """Return if this version knows the revision `found` of a database.
+
+    Raises:
+        NewerDatabase: it does not.
+    """
+    known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
+    if found is not None and found not in known:
+        raise NewerDatabase(found, head_revision())
+
+
 def _on_database(url: str, revision: str, *, down: bool = False) -> None:
+    check_revision(current_revision(url))
     engine = create_engine_from_url(url)
     try:
         with mapped_errors():

@@ -4,6 +4,7 @@
 
     StoreError
     ├── DatabaseNotAvailable     the database cannot be reached, is too busy or not upgraded; nothing was written
+    ├── NewerDatabase            a newer version of Optimus has upgraded the database
     ├── InvalidDatabaseUrl       the URL is malformed or names a database that is not supported
     ├── InvalidValue             a value does not fit its column (an integer beyond 64 bits)
     ├── InvalidCursor            a page cursor that this listing did not hand out
@@ -26,6 +27,17 @@ class StoreError(Exception):
 
 class DatabaseNotAvailable(StoreError):
     """The database cannot be reached, did not answer in time, or was not upgraded. The transaction was rolled back."""
+
+
+class NewerDatabase(StoreError):
+    """A newer version of Optimus has upgraded the database; this one cannot read it."""
+
+    def __init__(self, found: str, newest: str) -> None:
+        self.found = found
+        super().__init__(
+            f"the database is at revision {found}, and this version of Optimus knows revisions up to {newest}: a newer "
+            "version has upgraded the database. Run that version, or restore the backup from before the upgrade"
+        )
 
 
 class InvalidDatabaseUrl(StoreError):

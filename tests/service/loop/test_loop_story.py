@@ -243,3 +243,15 @@ def test_task_is_started_with_what_the_protocol_says(world: World) -> None:
         job.coordinator_address
     }
     assert {launch.working_directory for launch in world.cluster.launches} == {"/srv/code"}
+
+
+def test_a_service_that_restarts_often_prunes(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path, keep_seconds=600.0)
+    world.submit("job-1")
+    world.live_until("it has ended", lambda: world.state().is_final)
+    assert repository.samples_after("job-1")
+    for _ in range(3):  # one restart every half an hour
+        world.clock.now += 1800.0
+        world = World(repository, tmp_path, world.cluster, world.clock, keep_seconds=600.0)
+        world.round()
+    assert not repository.samples_after("job-1")

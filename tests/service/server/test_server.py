@@ -24,7 +24,8 @@ from optimus_service.clusters.local.records import TaskRecord
 from optimus_service.data_directory import CannotStart
 from optimus_service.server import prepare_database
 from optimus_service.stopping import stop_all_tasks
-from optimus_service.store.engine import current_revision, head_revision
+from optimus_service.store.engine import create_engine_from_url, current_revision, head_revision
+from optimus_service.store.errors import NewerDatabase
 
 RUN = "from optimus_service.server import run; from optimus_service.settings import Settings; run(Settings())"
 WAIT_SECONDS = 60.0
@@ -198,3 +199,28 @@ def test_database_is_prepared_where_it_is_ours_alone(empty_database_url: str) ->
 def test_migrated_database_is_accepted(database_url: str) -> None:
     prepare_database(database_url)
     assert current_revision(database_url) == head_revision()
+
+
+def test_a_database_of_a_newer_version_is_refused_in_words(database_url: str) -> None:
+    engine = create_engine_from_url(database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    try:
+        with pytest.raises(NewerDatabase, match="a newer version has upgraded the database"):
+            prepare_database(database_url)
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{head_revision()}'")
+        engine.dispose()
+
+
+def test_a_newer_database_is_no_traceback(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'optimus.db'}"
+    prepare_database(url)
+    engine = create_engine_from_url(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    message = refusal(tmp_path)
+    assert "revision 9999" in message
+    assert "Traceback" not in message

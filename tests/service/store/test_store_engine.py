@@ -6,12 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
+from tests.service.postgres_cluster import PostgresCluster, PostgresMissing
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
 
+from optimus_service.metrics import Metrics, NoFigures
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidDatabaseUrl
 from optimus_service.store.repository import Repository
@@ -144,3 +148,63 @@ def test_what_was_acknowledged_survives_kill_9(database_url: str, repository: Re
     for number in range(acknowledged + 1):
         assert len(repository.samples_after(f"job-{number}")) == 1
     assert repository.create_job("after", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)[1]
+
+
+# --- a server that does not answer -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresCluster]:
+    """A server that a test may freeze; others are shared."""
+    try:
+        cluster = PostgresCluster()
+    except PostgresMissing as missing:
+        if os.environ.get("OPTIMUS_TEST_REQUIRE_POSTGRES") == "1":
+            pytest.fail(f"OPTIMUS_TEST_REQUIRE_POSTGRES=1, but {missing}")
+        pytest.skip(str(missing))
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def test_a_frozen_server_is_not_waited_for(own_postgres: PostgresCluster) -> None:
+    url = own_postgres.url(own_postgres.create_database())
+    upgrade(url)
+    repository = Repository(create_engine_from_url(url, answer_seconds=1.0))
+    repository.add_event(None, "Something", "happened", {}, 1.0)
+    with own_postgres.frozen():
+        for _ in range(2):  # on a connection that is open, and on a new one
+            with pytest.raises(DatabaseNotAvailable):
+                repository.add_event(None, "Something", "is lost", {}, 2.0)
+    repository.add_event(None, "Something", "happened", {}, 3.0)
+    assert [event.at for event in repository.events(None).items] == [3.0, 1.0]
+    repository.close()
+
+
+# --- a disk that is full ---------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_cannot_grow_is_told_by_the_metrics(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'optimus.db'}"
+    upgrade(url)
+    metrics = Metrics()
+    engine = create_engine_from_url(url)
+    repository = Repository(engine, metrics.observe_transaction)
+    metrics.show_state(lambda: NoFigures.NOT_LEADING)
+    repository.add_event(None, "Something", "fits", {}, 1.0)
+    assert "optimus_database_up 1.0" in metrics.text().decode()
+
+    def no_room(connection: Any, *_: Any) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size for the least
+
+    event.listen(engine, "checkout", no_room)
+    with pytest.raises(DatabaseNotAvailable):
+        repository.add_event(None, "Something", "does not fit" * 10_000, {}, 2.0)
+    repository.ping()
+    assert "optimus_database_up 0.0" in metrics.text().decode()
+    event.remove(engine, "checkout", no_room)
+    engine.dispose()
+    repository.add_event(None, "Something", "fits again", {}, 3.0)
+    assert "optimus_database_up 1.0" in metrics.text().decode()
+    repository.close()
