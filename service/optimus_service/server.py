@@ -33,6 +33,12 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
+from optimus_service.connections import (
+    ACCEPTED_AT_ONCE,
+    bounded_protocol,
+    most_connections,
+    raise_descriptor_limit,
+)
 from optimus_service.data_directory import CannotStart, DataDirectory
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens, load_secret
@@ -82,12 +88,14 @@ def run(settings: Settings) -> None:
     """
     # The database may hold secrets of users (`environment`), and its directory may have been made by somebody else.
     os.umask(0o077)
+    descriptors = raise_descriptor_limit()
     try:
         with (
             logging_to_stderr(settings),
             DataDirectory.locked(settings.data_directory) as directory,
             _listening(settings) as listener,
         ):
+            _log.debug("descriptors", limit=descriptors, connections=most_connections(descriptors))
             _serve(settings, directory, listener)
     except (CannotStart, ClusterUnavailable, StoreError, UnknownPolicy) as error:
         raise SystemExit(f"The service cannot start: {error}") from error
@@ -277,6 +285,9 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(services),
+                http=bounded_protocol(),
+                ws="none",
+                backlog=ACCEPTED_AT_ONCE,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -289,6 +300,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # uvicorn has one number for this and for what is accepted at once
         if self.started:
             self._tell_started()
 

@@ -1,0 +1,126 @@
+"""Connections that send nothing, or little, or read nothing: they stop nobody else."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.service.clusters.cluster_harness import wait_until
+from tests.service.server.test_server import WAIT_SECONDS, serving
+
+from optimus_service.connections import MAX_CONNECTIONS, most_connections
+
+TOKEN = "a token of sixteen or more"
+DESCRIPTORS = 256
+SHORT = "import optimus_service.connections as c; c._SECONDS.update(head=0.5, body=0.5)"
+
+
+@given(st.integers(-1, 2**40))
+def test_connections_leave_descriptors_to_all_else(descriptors: int) -> None:
+    most = most_connections(descriptors)
+    assert 1 <= most <= MAX_CONNECTIONS
+    assert descriptors < 2 or most <= descriptors - min(512, descriptors // 2)
+
+
+@contextmanager
+def idle_connections(address: tuple[str, int], n_connections: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    connections: list[socket.socket] = []
+    try:
+        for _ in range(n_connections):
+            connection = socket.create_connection(address, timeout=30)
+            connections.append(connection)
+            connection.sendall(sent)
+        yield connections
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def address_of(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n"])
+def test_idle_connections_stop_neither_the_api_nor_rounds_nor_fill_the_log(tmp_path: Path, sent: bytes) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    printed: list[str] = []
+    try:
+        with serving(tmp_path, OPTIMUS_TOKEN=TOKEN, OPTIMUS_LOG_LEVEL="warning") as (process, told):
+            assert process.stderr is not None
+            reader = threading.Thread(target=printed.extend, args=(process.stderr,))
+            reader.start()
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+            with idle_connections(address_of(told["url"]), 3 * DESCRIPTORS, sent):
+                headers = {"Authorization": f"Bearer {TOKEN}"}
+                with httpx.Client(base_url=told["url"], trust_env=False, timeout=15, headers=headers) as client:
+                    assert client.get("/healthz").status_code == 200
+                    before = client.get("/v1/rounds").json()["rounds"]
+                    spec = {"name": "a-job", "task": "optimus_workers.zoo.digits:mlp", "workers": {"max": 1}}
+                    assert client.post("/v1/jobs", json=spec, timeout=60).status_code == 201
+                    wait_until("a round succeeds", lambda: _succeeded(client, before))
+                    job_id = client.get("/v1/jobs").json()["jobs"][0]["id"]
+                    assert client.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
+                    wait_until("the job has ended", lambda: _state(client, job_id) == "cancelled")
+            process.terminate()
+            assert process.wait(WAIT_SECONDS) == 0
+            reader.join()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sum(map(len, printed)) < 8_000, "".join(printed)[:4000]
+
+
+def _succeeded(client: httpx.Client, before: list[object]) -> bool:
+    rounds = client.get("/v1/rounds").json()["rounds"]
+    return len(rounds) > len(before) and rounds[0]["error"] is None
+
+
+def _state(client: httpx.Client, job_id: str) -> object:
+    return client.get(f"/v1/jobs/{job_id}").json()["state"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nA",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nA",
+    ],
+)
+def test_a_request_that_does_not_come_to_an_end_is_closed(tmp_path: Path, sent: bytes) -> None:
+    """Bytes that drip in do not move its deadline."""
+    with serving(tmp_path, first=SHORT) as (process, told):
+        with socket.create_connection(address_of(told["url"]), timeout=WAIT_SECONDS) as connection:
+            connection.sendall(sent)
+            done = threading.Event()
+            dripping = threading.Thread(target=_drip, args=(connection, done))
+            dripping.start()
+            with suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass
+            done.set()
+            dripping.join()
+        process.terminate()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    assert "Traceback" not in printed
+
+
+def _drip(connection: socket.socket, done: threading.Event) -> None:
+    while not done.wait(0.1):
+        try:
+            connection.sendall(b"a")
+        except OSError:
+            return
