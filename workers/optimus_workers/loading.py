@@ -24,7 +24,7 @@ def load_task(
     make_task = _find(import_path)
     try:
         task = make_task(**(args or {}))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(f"{import_path}({_spelled(args)}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(task, TrainingTask):
         raise TaskError(f"{import_path} must return a TrainingTask, not {type(task).__name__}")
@@ -46,7 +46,7 @@ def _find(import_path: str) -> Callable[..., object]:
         raise TaskError(f"{import_path!r} is not of the form package.module:name")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if found is None:

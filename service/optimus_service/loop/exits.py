@@ -84,6 +84,12 @@ class ExitNotices:
     def _judge(self, task: Task, job: JobRecord, now: float) -> None:
         if task.exit_code == CODE_OF_THE_USER:
             reason = f"the job's own code failed in {task.key.name}"
+        elif task.exit_code == 0:
+            # One more than of crashes: at its end a job lets its tasks go, and tells the result after that.
+            if (n_failures := self._failures_without_progress(job)) <= self._max_failures:
+                return
+            times = f"{task.key.role} {task.key.rank} ended {n_failures} times with exit code 0 without being told to"
+            reason = f"{times}: does the training code call sys.exit() or os._exit()?"
         elif self._failures_without_progress(job) >= self._max_failures:
             times = f"{task.key.role} {task.key.rank} failed {self._max_failures} times without any progress between"
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
@@ -128,11 +134,11 @@ class ExitNotices:
 def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
     """Whether a task that ended so should not have: it speaks against its job.
 
-    A lost node (None) does not, nor does a task that was stopped after it was not wanted any more.
+    A lost node (None) does not, nor does a task that left or was stopped after it was not wanted any more.
     """
-    if exit_code in (None, 0, _LOST_COORDINATOR):
+    if exit_code in (None, _LOST_COORDINATOR):
         return False
-    return not (unwanted_since is not None and exit_code in _STOPPED)
+    return not (unwanted_since is not None and exit_code in (0, *_STOPPED))
 
 
 def _words(task: Task) -> str:

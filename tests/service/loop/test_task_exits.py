@@ -15,7 +15,7 @@ SERVER = TaskKey("job-1", Role.SERVER, 0)
 @pytest.mark.parametrize(
     ("code", "unwanted", "expected"),
     [
-        (0, False, False),
+        (0, False, True),  # nobody had told it to leave
         (0, True, False),
         (None, False, False),  # lost with its node
         (4, False, False),  # follows from the death of the coordinator
@@ -65,6 +65,32 @@ def test_crashing_without_progress_fails_the_job(world: World) -> None:
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert job.failure.startswith("worker 0 failed 6 times without any progress")
+
+
+@pytest.mark.parametrize("role", [Role.WORKER, Role.COORDINATOR])
+def test_exit_with_0_by_surprise_counts(world: World, role: Role) -> None:
+    """The user's code called `os._exit(0)`: it would be started again without end."""
+    world.submit()
+    world.round()
+    for _ in range(world.settings.max_task_failures):
+        crash(world, role, code=0)
+        assert world.state() is JobState.QUEUED, "a task may have been let go with the result on its way"
+    crash(world, role, code=0)
+    job = world.repository.get_job("job-1")
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    assert f"{role.value} 0 ended 7 times with exit code 0 without being told to" in job.failure
+    assert "sys.exit() or os._exit()" in job.failure
+
+
+def test_task_that_leaves_before_the_result_is_told_is_no_failure(world: World) -> None:
+    world.clock.now += 60.0  # its lease is over
+    strict = World(world.repository, world.directory, world.cluster, world.clock, max_task_failures=1)
+    strict.submit()
+    strict.round()
+    strict.train(2)
+    crash(strict, Role.WORKER, code=0)
+    assert strict.state() is JobState.RUNNING
 
 
 def test_each_task_has_failures_of_its_own(world: World) -> None:

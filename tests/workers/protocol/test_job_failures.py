@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
@@ -100,6 +101,31 @@ def test_the_users_error_ends_the_job_with_its_traceback(make_job: Callable[...,
     assert job.exit_code(server(0)) == 0
     assert job.exit_code("job-coordinator-0-0") == 3
     assert "the user's mistake" in (job.directory / f"{worker(0)}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("exits_in", "changes"),
+    [
+        ("make", {}),
+        ("model", {}),
+        ("dataset", {}),
+        ("dataset", {"prefetch": 2}),
+        ("loss", {}),
+        ("evaluate", {}),
+    ],
+)
+def test_a_worker_whose_code_calls_exit_fails_the_job(
+    make_job: Callable[..., Job], exits_in: str, changes: dict[str, Any]
+) -> None:
+    job = make_job({"exits_in": exits_in} | changes, convergence={"max_steps": 5})
+    job.scale(worker(0), server(0))
+    result = job.wait_for_result()
+
+    assert result["outcome"] == "failed"
+    assert "SystemExit: 0" in result["error"]
+    assert result["error"].rstrip().endswith("raise an error instead.")
+    assert job.exit_code(worker(0)) == 3
+    assert job.exit_code("job-coordinator-0-0") == 3
 
 
 def test_cancel_lets_everybody_go_at_once(make_job: Callable[..., Job]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -26,6 +27,13 @@ def dataset() -> TensorDataset:
     inputs = torch.randn(N_EXAMPLES, 8, generator=generator)
     weights = torch.randn(8, 3, generator=generator)
     return TensorDataset(inputs, (inputs @ weights).argmax(1))
+
+
+class LeavingDataset(TensorDataset):
+    """Ends whatever process reads an example of it."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        sys.exit(0)
 
 
 def network(*, batch_norm: bool = False, dropout: bool = True) -> nn.Module:
@@ -90,6 +98,7 @@ def make(
     grouped: bool = False,
     prefetch: int = 0,
     in_parts_from: int | None = None,
+    exits_in: str | None = None,
 ) -> TrainingTask:
     """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
 
@@ -98,11 +107,16 @@ def make(
     `hangs_if`: a file; the first process that finds it takes it away and hangs for ever.
     """
     # `in_parts_from`: the slot, by count, from which on gradients are made in two parts.
+    # `exits_in`: where `sys.exit(0)` is called: make, model, dataset, loss or evaluate.
+    if exits_in == "make":
+        sys.exit(0)
     calls = 0
 
     def slow_loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
         nonlocal calls
         calls += 1
+        if exits_in == "loss":
+            sys.exit(0)
         if calls == fails_at:
             raise ValueError("the user's mistake")
         if hangs_if and taken_first(Path(hangs_if)):
@@ -112,10 +126,20 @@ def make(
         in_parts = in_parts_from is not None and calls >= in_parts_from
         return loss_in_parts(model, batch) if in_parts else loss(model, batch)
 
+    def make_network() -> nn.Module:
+        if exits_in == "model":
+            sys.exit(0)
+        return network(batch_norm=batch_norm, dropout=dropout)
+
+    def figures(model: nn.Module) -> dict[str, float]:
+        if exits_in == "evaluate":
+            sys.exit(0)
+        return accuracy(model)
+
     return TrainingTask(
-        model=lambda: network(batch_norm=batch_norm, dropout=dropout),
+        model=make_network,
         loss=slow_loss,
-        dataset=dataset(),
+        dataset=LeavingDataset(*dataset().tensors) if exits_in == "dataset" else dataset(),
         optimizer=OptimizerSpec(
             kind=kind,  # type: ignore[arg-type]
             learning_rate=learning_rate,
@@ -129,5 +153,5 @@ def make(
         learning_rate_at=lambda step, epoch: 1.0 / (1.0 + 0.01 * step),
         prefetch=prefetch,
         parameter_groups=groups if grouped else None,
-        evaluate=accuracy,
+        evaluate=figures,
     )

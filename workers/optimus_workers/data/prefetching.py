@@ -150,5 +150,5 @@ def _make(make_batch: MakeBatch, seed: int, indices: Sequence[int]) -> Made | st
     torch.manual_seed(seed)
     try:
         return Made(make_batch(list(indices)), torch.get_rng_state())
-    except Exception:  # noqa: BLE001 - whatever the user's code raises is told to the worker
+    except (Exception, SystemExit):  # noqa: BLE001 - whatever the user's code raises is told to the worker
         return traceback.format_exc()

@@ -46,7 +46,7 @@ def describe_task(task: TrainingTask, flat: FlatModel) -> dict[str, Any] | None:
     except TaskError as error:
         log.info("its layers are not told: %s", error)
         return None
-    except Exception as error:  # noqa: BLE001 - the user's code was made for training, not for this: it may refuse
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code was made for training, not for this: it may refuse
         log.info("its layers are not told: %s: %s", type(error).__name__, error)
         return None
     return network if network is not None and len(json.dumps(network)) <= MAX_BYTES else None

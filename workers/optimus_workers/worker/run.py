@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from contextlib import suppress
 from functools import partial
 from queue import Empty
@@ -22,7 +21,7 @@ from optimus_workers.wire.values import TaskProfile, TaskRole
 from optimus_workers.worker.inbox import Inbox
 from optimus_workers.worker.server_training import ServerTraining
 from optimus_workers.worker.training import Answer, Training
-from optimus_workers.worker.user_code import UserCodeFailed
+from optimus_workers.worker.user_code import UserCodeFailed, explained
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class _Worker:
         except CoordinatorGone as error:
             log.error("%s", error)  # noqa: TRY400 - its text says all
             code = COORDINATOR_GONE
-        except UserCodeFailed as error:
+        except (UserCodeFailed, SystemExit) as error:  # nothing of Optimus' own raises SystemExit in here
             code = self._report_user_error(error)
         if self._training is not None:
             self._training.close()
@@ -149,10 +148,9 @@ class _Worker:
         timer.daemon = True
         timer.start()
 
-    def _report_user_error(self, error: UserCodeFailed) -> int:
+    def _report_user_error(self, error: UserCodeFailed | SystemExit) -> int:
         """Tell the coordinator what the user's code raised; it ends the job."""
-        cause = error.__cause__ or error
-        text = "".join(traceback.format_exception(cause))
+        text = explained(error)
         sys.stderr.write(text)
         try:
             self._control = self._control or self._dial(None)

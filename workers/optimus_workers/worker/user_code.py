@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,3 +23,16 @@ def users(call: Callable[[], T]) -> T:
         raise
     except (Exception, SystemExit) as error:
         raise UserCodeFailed(str(error)) from error
+
+
+def explained(error: UserCodeFailed | SystemExit) -> str:
+    """The traceback of what the user's code raised, for the job's failure."""
+    cause = error.__cause__ or error
+    text = "".join(traceback.format_exception(cause))
+    return text + _EXITED if "\nSystemExit" in text else text  # maybe as the cause, or in the prefetching process
+
+
+_EXITED = (
+    "The training code called sys.exit(); "
+    "a worker trains until its job has ended. To end the job as failed, raise an error instead.\n"
+)
