@@ -41,6 +41,8 @@ class Settings:
     """A job that waited longer, and a part of the time that it needs, is not passed by others any more."""
     patience_part: float = 2.0
     """That part: who takes hours can wait for hours. With less, a crowded cluster serves in the order of arrival."""
+    most_patience_seconds: float = 14_400.0
+    """No job is asked to wait longer, however long it takes and however low its priority."""
     least_run_seconds: float = 300.0
     """A job that got tasks is not paused sooner: of a shorter run, too much would go into starting."""
     speed_exponent: float = 0.65

@@ -16,6 +16,8 @@ from tests.scheduler.builders import NOW, SpeedLaw, a_job, a_spec, law, samples
 from optimus_scheduler.forecasting.forecast import forecast_all
 from optimus_scheduler.forecasting.outlook import Outlook
 from optimus_scheduler.policies import Contest, Grant, policy_named
+from optimus_scheduler.policies.claims import overdue_seconds
+from optimus_scheduler.policies.contenders import Contenders
 from optimus_scheduler.policies.ladders import Ladders
 from optimus_scheduler.policies.weights import rank_weights, weights
 from optimus_scheduler.settings import Settings
@@ -197,6 +199,14 @@ def test_nobody_starves_under_sustained_overload() -> None:
         now += round_seconds
         assert now - NOW <= 3400.0 / 60.0 * 3 * round_seconds / cores + 10 * round_seconds
     assert number > cores * (now - NOW) / 300.0  # it was an overload
+
+
+@given(st.floats(0.001, 1000.0), st.floats(1.0, 1e9), st.floats(1e-9, 1e3))
+def test_a_waiting_job_is_overdue_after_the_longest_patience(priority: float, steps: float, speed: float) -> None:
+    job = replace(ring("waits", 1.0, 0.1, int(steps)), state=JobState.QUEUED, submitted_at=NOW, allocated_at=None)
+    job = replace(job, spec=replace(job.spec, priority=priority))
+    outlooks = Contenders.of(forecast_all([job], NOW + SETTINGS.most_patience_seconds + 1.0, SETTINGS))
+    assert overdue_seconds(outlooks, np.array([speed]), SETTINGS)[0] > 0
 
 
 def _later(jobs: Mapping[str, Job], grants: Mapping[str, Grant], now: float, seconds: float) -> dict[str, Job]:

@@ -143,7 +143,7 @@ def submit(
     ] = None,
     server_cpu: Annotated[float | None, typer.Option(help="Cores of one server.", rich_help_panel=SIZE)] = None,
     server_memory: Annotated[str | None, typer.Option(help="Such as 512Mi or 2Gi.", rich_help_panel=SIZE)] = None,
-    priority: Annotated[float | None, typer.Option(help="Multiplies the job's gain.")] = None,
+    priority: Annotated[float | None, typer.Option(help="Multiplies the job's gain; 0.01 to 1000.")] = None,
     deadline: Annotated[
         str | None, typer.Option(metavar="MOMENT", help="When it should be done, such as 2026-12-24T18:00:00Z.")
     ] = None,

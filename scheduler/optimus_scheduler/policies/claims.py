@@ -108,12 +108,14 @@ def is_known(jobs: Contenders) -> BoolArray:
 def overdue_seconds(jobs: Contenders, least_speed: FloatArray, settings: Settings) -> FloatArray:
     """(n,) how much longer a waiting job has waited than it is asked to; negative before.
 
-    The longer a job takes, the longer it may wait: a fixed patience plus a part of the time that it needs at its
-    minimum, where it does `least_speed` (n,) steps per second.
+    The longer a job takes and the lower its priority, the longer it may wait: a fixed patience plus a part of the time
+    that it needs at its minimum, where it does `least_speed` (n,) steps per second, divided by its priority; but never
+    longer than `most_patience_seconds`.
     """
     waited, patience = jobs.column("waited_seconds"), settings.patience_seconds
     needed = np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / least_speed)
     longer = patience + settings.patience_part * needed / jobs.column("priority")
+    longer = np.minimum(longer, max(settings.most_patience_seconds, patience))
     return waited - np.where(waited <= patience, patience, longer)
 
 

@@ -180,6 +180,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"convergence": {"target_loss": float("nan")}}, "convergence.target_loss", "finite"),
     ({"convergence": {"max_seconds": float("inf")}}, "convergence.max_seconds", "finite"),
     ({"priority": float("inf")}, "priority", "finite"),
+    ({"priority": 0.001}, "priority", "greater than or equal to 0.01"),
     ({"priority": 1001}, "priority", "less than or equal to 1000"),
     ({"priority": float("nan")}, "priority", "finite"),
     ({"workers": {"resources": {"cpu": float("nan")}}}, "workers.resources.cpu", "finite"),

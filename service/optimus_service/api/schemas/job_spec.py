@@ -13,6 +13,8 @@ from pydantic import Field, PlainValidator, ValidationInfo, field_validator, mod
 from optimus_service.api.schemas.basics import MAX_SPEC_BYTES, MAX_TASKS, Body
 from optimus_service.api.schemas.elastic import ElasticBatchBody, check_elastic
 
+LEAST_PRIORITY, MOST_PRIORITY = 0.01, 1000.0
+"""Five orders of magnitude: below the least, a job would hardly ever keep what it gets."""
 _SIZE = re.compile(r"^\s*(\d{1,16}(?:\.\d{1,16})?)\s*(|k|M|G|T|Ki|Mi|Gi|Ti)B?\s*$")
 _UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -183,7 +185,13 @@ class JobSpecBody(Body):
     )
     workers: TaskDemandBody = TaskDemandBody()
     servers: ServerDemandBody = ServerDemandBody()
-    priority: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    priority: float = Field(
+        default=1.0,
+        ge=LEAST_PRIORITY,
+        le=MOST_PRIORITY,
+        allow_inf_nan=False,
+        description="multiplies what the job gains by resources, beside other jobs",
+    )
     deadline_seconds: float | None = Field(
         default=None, gt=0, le=1e9, allow_inf_nan=False, description="after submission; see also `deadline`"
     )
