@@ -41,3 +41,8 @@ class ServiceRefused(ServiceProblem):
         super().__init__(f"the service refused ({status}): {detail}")
         self.status = status
         self.detail = detail
+
+    @property
+    def is_about_the_body(self) -> bool:
+        """What was said is wrong. Otherwise who says it: the job has ended, is not known, or has another token."""
+        return self.status in (400, 413, 422)

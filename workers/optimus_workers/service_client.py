@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from types import TracebackType
 from typing import Any, Self
@@ -47,27 +48,27 @@ class ServiceClient:
 
     def report_membership(self, report: dict[str, Any]) -> None:
         """Tell of a membership epoch that was formed (`MembershipReportBody`)."""
-        self._call("POST", "membership", json=report)
+        self._tell("POST", "membership", report)
 
     def put_profile(self, profile: dict[str, Any]) -> None:
         """Tell what the job's tasks know about it (`JobProfileBody`)."""
-        self._call("PUT", "profile", json=profile)
+        self._tell("PUT", "profile", profile)
 
     def put_network(self, network: dict[str, Any]) -> None:
         """Tell the layers of what is trained (`NetworkBody`)."""
-        self._call("PUT", "network", json=network)
+        self._tell("PUT", "network", network)
 
     def post_result(self, result: dict[str, Any]) -> None:
         """Tell how the job ended (`JobResultBody`)."""
-        self._call("POST", "result", json=result)
+        self._tell("POST", "result", result)
 
     def post_telemetry(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """Send samples (`SampleBody`, 1 to 1000 of them); the answer is a `TelemetryAnswerBody`."""
-        return _json_object(self._call("POST", "telemetry", json={"samples": samples}))
+        return _json_object(self._tell("POST", "telemetry", {"samples": samples}))
 
     def post_usage(self, tasks: list[dict[str, Any]]) -> None:
         """Tell what tasks other than workers take of their machines (`TaskUsageReportBody`, one each)."""
-        self._call("POST", "telemetry", json={"tasks": tasks})
+        self._tell("POST", "telemetry", {"tasks": tasks})
 
     def close(self) -> None:
         """Close the connections."""
@@ -81,10 +82,18 @@ class ServiceClient:
     ) -> None:
         self.close()
 
+    def _tell(self, method: str, path: str, body: dict[str, Any]) -> httpx.Response:
+        try:
+            # ASCII: half of a surrogate pair, which UTF-8 has no bytes for, is then the service's to refuse.
+            content = json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ServiceRefused(httpx.codes.BAD_REQUEST, f"{path}: there is no JSON for it: {error}") from error
+        return self._call(method, path, content=content, headers={"Content-Type": "application/json"})
+
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             answer = self._client.request(method, path, **options)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise ServiceAway(f"{method} {path}: {type(error).__name__}: {error}") from error
         if answer.is_server_error or answer.status_code in _TRY_LATER:
             raise ServiceAway(f"{method} {path}: {answer.status_code} {answer.reason_phrase}")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -47,6 +48,10 @@ class FakeService:
         """Of servers and coordinators, in order of arrival."""
         self.profile: dict[str, Any] | None = None
         self.result: dict[str, Any] | None = None
+        self.refuses: Callable[[str, str, Any], str | None] = lambda *_: None
+        """Why a call (method, path, body) is refused with 422, if it is."""
+        self.n_refused: Counter[str] = Counter()
+        """By the last part of the path."""
         self._server = QuietServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
@@ -87,6 +92,14 @@ class FakeService:
         """The newest step that any worker told of."""
         return max((sample["step"] for sample in self.samples), default=0)
 
+    def refuse(self, method: str, path: str, body: Any) -> str | None:
+        with self.condition:
+            refusal = self.refuses(method, path, body)
+            if refusal is not None:
+                self.n_refused[path.partition("?")[0].rpartition("/")[2]] += 1
+                self.condition.notify_all()
+            return refusal
+
     def answer(self, method: str, path: str, body: Any) -> Any:
         call = method, path.partition("?")[0].rpartition("/")[2]
         with self.condition:
@@ -116,8 +129,10 @@ class FakeService:
                 length = int(self.headers.get("Content-Length", 0))
                 body = json.loads(self.rfile.read(length)) if length else None
                 assert self.headers["Authorization"] == f"Bearer {TOKEN}"
-                content = json.dumps(service.answer(self.command, self.path, body)).encode()
-                self.send_response(200)
+                refusal = service.refuse(self.command, self.path, body)
+                answer = service.answer(self.command, self.path, body) if refusal is None else {"title": refusal}
+                content = json.dumps(answer).encode()
+                self.send_response(200 if refusal is None else 422)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)

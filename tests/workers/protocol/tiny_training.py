@@ -99,6 +99,7 @@ def make(
     prefetch: int = 0,
     in_parts_from: int | None = None,
     exits_in: str | None = None,
+    n_figures: int = 1,
 ) -> TrainingTask:
     """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
 
@@ -134,7 +135,7 @@ def make(
     def figures(model: nn.Module) -> dict[str, float]:
         if exits_in == "evaluate":
             sys.exit(0)
-        return accuracy(model)
+        return accuracy(model) | {f"figure_{number}": 0.0 for number in range(1, n_figures)}
 
     return TrainingTask(
         model=make_network,

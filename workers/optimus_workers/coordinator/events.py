@@ -75,8 +75,25 @@ class ManifestWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class MembershipRefused:
+    """The service will never take the report of a membership: none of its samples would count."""
+
+    reason: str
+    """In the service's words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed."""
 
 
-Event = TaskArrived | TaskLost | MessageArrived | WantedArrived | CheckpointRead | ManifestWritten | Ticked
+Event = (
+    TaskArrived
+    | TaskLost
+    | MessageArrived
+    | WantedArrived
+    | CheckpointRead
+    | ManifestWritten
+    | MembershipRefused
+    | Ticked
+)

@@ -20,6 +20,7 @@ from optimus_workers.coordinator.events import (
     Directive,
     Event,
     ManifestWritten,
+    MembershipRefused,
     MessageArrived,
     TaskArrived,
     TaskLost,
@@ -126,6 +127,8 @@ class Coordinator(MembershipForming):
                 self._checkpoint_read(event)
             case ManifestWritten():
                 self._manifest_written(event)
+            case MembershipRefused():
+                self._fail(f"the service refused a membership of the job: {event.reason}")
             case Ticked():
                 self._check_data_lost()
 

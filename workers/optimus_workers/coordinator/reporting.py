@@ -11,6 +11,7 @@ from typing import Any
 
 from optimus_workers.coordinator.journal import Ended, Formed
 from optimus_workers.coordinator.plan import steps_per_epoch
+from optimus_workers.coordinator.results import failure, storable
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire.values import TaskProfile
@@ -20,17 +21,27 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 """Between two attempts while the service is away: less than the telemetry's, whose samples need the membership."""
 
+MESSAGE_CHARACTERS = 2000
+"""Of a membership's message: the service takes no more."""
+
 Call = Callable[[], None]
 
 
 class Reporter:
     """Makes calls to the service one after the other; one that finds the service away is repeated until it gets
-    through, one that is refused is dropped with a line in the log."""
+    through. One that is refused is never repeated: a line in the log tells it, and what the job cannot do without
+    fails it in the service's words."""
 
-    def __init__(self, client: ServiceClient, on_reported: Callable[[int], None]) -> None:
-        """`on_reported(epoch)` is called, on the reporting thread, when the service knows of a membership epoch."""
+    def __init__(
+        self, client: ServiceClient, on_reported: Callable[[int], None], on_refused: Callable[[str], None]
+    ) -> None:
+        """On the reporting thread, `on_reported(epoch)` is called when the service knows of a membership epoch, and
+        `on_refused(reason)` when it will not take one."""
         self._client = client
         self._on_reported = on_reported
+        self._on_refused = on_refused
+        self.is_result_refused = False
+        """The service took neither the result nor, in its place, that it had refused it."""
         self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # guards _calls; notified when it changes
         threading.Thread(target=self._run, name="reporter", daemon=True).start()
@@ -43,14 +54,35 @@ class Reporter:
         body = membership_body(formed)
 
         def report() -> None:
-            self._client.report_membership(body)
+            try:
+                self._client.report_membership(body)
+            except ServiceRefused as error:
+                if error.is_about_the_body:
+                    self._on_refused(error.detail)
+                raise
             self._on_reported(formed.epoch)
 
         self._put(report)
 
     def result(self, ended: Ended) -> None:
-        body = result_body(ended)
-        self._put(lambda: self._client.post_result(body))
+        self._put(lambda: self._tell_result(ended))
+
+    def _tell_result(self, ended: Ended) -> None:
+        try:
+            self._client.post_result(result_body(ended))
+        except ServiceRefused as error:
+            if not error.is_about_the_body:
+                raise  # the job has ended, or nobody knows it
+            log.error("the service refused the result; the job fails: %s", error)  # noqa: TRY400 - its text says all
+            self._tell_refusal(ended, error.detail)
+
+    def _tell_refusal(self, ended: Ended, detail: str) -> None:
+        failed = failure(ended.step, None, f"the service refused the job's result: {detail}", None)
+        try:
+            self._client.post_result(result_body(failed))
+        except ServiceRefused:
+            self.is_result_refused = True
+            raise
 
     def drain(self, timeout_seconds: float) -> bool:
         """Wait until everything has been told; whether it was in time."""
@@ -107,7 +139,7 @@ def membership_body(formed: Formed) -> dict[str, Any]:
         "cause": formed.cause,
         "pause_seconds": formed.pause_seconds,
         "lost_steps": formed.lost_steps,
-        "message": formed.message,
+        "message": None if formed.message is None else storable(formed.message)[-MESSAGE_CHARACTERS:],
     } | ({"global_batch": formed.batch.size} if formed.batch is not None and formed.batch.is_elastic else {})
 
 

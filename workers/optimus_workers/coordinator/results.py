@@ -20,4 +20,9 @@ def success(
 
 def failure(step: int, loss: float | None, error: str, checkpoint: str | None) -> Ended:
     """The job cannot go on."""
-    return Ended("failed", step, loss, {}, checkpoint, error[-ERROR_CHARACTERS:])
+    return Ended("failed", step, loss, {}, checkpoint, storable(error)[-ERROR_CHARACTERS:])
+
+
+def storable(text: str) -> str:
+    """The text without what no database can hold: a traceback may have any file's name in it."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

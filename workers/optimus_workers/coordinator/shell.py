@@ -12,6 +12,7 @@ from typing import Any
 
 from optimus_workers.coordinator.events import (
     Event,
+    MembershipRefused,
     MessageArrived,
     TaskArrived,
     TaskLost,
@@ -38,7 +39,7 @@ from optimus_workers.coordinator.stored import put_manifest, read_checkpoint
 from optimus_workers.coordinator.usage import UsageReporter
 from optimus_workers.coordinator.watching import watch_wanted
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.exits import TERMINATED
+from optimus_workers.exits import TERMINATED, USER_CODE_FAILED
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
@@ -102,7 +103,8 @@ class _Shell:
         """After SIGTERM: when it may go (the loop's time)."""
         self._clock = _steady_clock()
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._reporter = Reporter(client, self._from_thread(self._reported))
+        refused = self._from_thread(lambda reason: self._happened(MembershipRefused(reason)))
+        self._reporter = Reporter(client, self._from_thread(self._reported), refused)
         self._usage = UsageReporter(client, environment.task_name)
         self._client = client
         past = replay(self._journal.take_over())
@@ -122,7 +124,8 @@ class _Shell:
         if code != TERMINATED and not await asyncio.to_thread(self._reporter.drain, REPORT_SECONDS):
             log.error("the service could not be told how the job ended")
         self._journal.close()
-        return code
+        # The service then learns of the failure from the exit code, and of its reason from the log.
+        return USER_CODE_FAILED if self._reporter.is_result_refused else code
 
     async def _listen(self) -> asyncio.Server:
         host, port = self._environment.coordinator_address

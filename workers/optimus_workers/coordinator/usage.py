@@ -48,6 +48,7 @@ class UsageReporter:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        refusal = ""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._waiting))
@@ -57,4 +58,6 @@ class UsageReporter:
             except ServiceAway as error:
                 log.debug("nobody was told what tasks use: %s", error)
             except ServiceRefused as error:
-                log.warning("the service did not want to know what tasks use: %s", error)
+                if str(error) != refusal:  # once, not every few seconds
+                    log.warning("the service did not want to know what tasks use: %s", error)
+                refusal = str(error)

@@ -41,6 +41,7 @@ class Telemetry:
         self._outbox = outbox or Outbox()
         self._closed = False
         self._away = False
+        self._refusal = ""
         self._changed = threading.Condition()  # guards everything above; notified when something was put or sent
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
@@ -99,7 +100,7 @@ class Telemetry:
             self._note_away(error)
         except ServiceRefused as error:
             settle = self._outbox.refused
-            log.warning("telemetry was refused: %s", error)
+            self._note_refused(error)
         else:
             self._note_back()
         with self._changed:
@@ -110,6 +111,11 @@ class Telemetry:
         if not self._away:
             log.warning("telemetry waits until the service is back: %s", error)
         self._away = True
+
+    def _note_refused(self, error: ServiceRefused) -> None:
+        if str(error) != self._refusal:  # once, not every second
+            log.warning("telemetry is refused, and the samples are lost: %s", error)
+        self._refusal = str(error)
 
     def _note_back(self) -> None:
         if self._away:

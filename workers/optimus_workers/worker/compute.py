@@ -21,6 +21,7 @@ from optimus_workers.sampler import slot_indices_from
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.batches import Batches, Slot
 from optimus_workers.worker.device import ComputeOptions, called_from_anywhere
+from optimus_workers.worker.figures import checked_figures
 from optimus_workers.worker.flat import FlatModel
 
 
@@ -127,6 +128,6 @@ def evaluate(task: TrainingTask, flat: FlatModel) -> dict[str, float]:
         with torch.no_grad(), called_from_anywhere(model):
             flat.write_buffers()
             model.eval()
-            return {name: float(value) for name, value in task.evaluate(model).items()}
+            return checked_figures(task.evaluate(model))
     finally:
         flat.staging.end()

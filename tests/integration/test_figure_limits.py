@@ -1,0 +1,25 @@
+"""What workers tell of a job's figures is what the service takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from optimus_service.api.schemas import MAX_BODY_BYTES, MAX_METRICS, JobResultBody
+from optimus_workers.worker import evaluating
+from optimus_workers.worker.figures import MAX_FIGURES, MAX_NAME_CHARACTERS
+
+
+def test_a_result_holds_as_many_figures_as_workers_tell_and_no_more() -> None:
+    largest = {f"{number:03}" + "\u1234" * (MAX_NAME_CHARACTERS - 3): 0.5 for number in range(MAX_FIGURES)}
+    body = {"outcome": "succeeded", "step": 1, "metrics": largest}
+    JobResultBody.model_validate(body)
+    assert len(json.dumps(body)) < MAX_BODY_BYTES
+    with pytest.raises(ValidationError):
+        JobResultBody.model_validate({**body, "metrics": largest | {"one more": 0.5}})
+
+
+def test_a_sample_holds_as_many_figures_as_workers_tell() -> None:
+    assert evaluating.MAX_METRICS == MAX_METRICS
