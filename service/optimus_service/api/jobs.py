@@ -13,7 +13,7 @@ from optimus_scheduler.types import JobState
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.present import job_body
-from optimus_service.api.problems import documented
+from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.schemas import JobBody, JobListBody, JobSpecBody, JobStateName
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.store.records import JobRecord, SampleRecord
@@ -35,6 +35,9 @@ IdempotencyKey = Annotated[
         description="makes the request safe to repeat: the same key never makes a second job",
     ),
 ]
+_RESERVED_PREFIX = "trainingjob:"
+"""Of keys under which earlier releases stored jobs of Kubernetes objects: replicas of such a release, and a database
+that is taken back to its revision, would take the job for one of these and cancel it."""
 _Filter = Query(max_length=63)
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -53,6 +56,8 @@ async def submit_job(
     Refused with 422 when its code cannot be loaded or the cluster could never hold its minimum. Repeated with the same
     `Idempotency-Key` and body: 200 and the job of the first time; with another body: 409.
     """
+    if idempotency_key is not None and idempotency_key.startswith(_RESERVED_PREFIX):
+        raise invalid_field("Idempotency-Key", f"must not begin with {_RESERVED_PREFIX!r}: give any other key")
     job, is_new = await task_checks.in_turn(submission.submit, services, task_checks, spec, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if is_new:

@@ -27,9 +27,14 @@ _ID_ATTEMPTS = 10
 
 
 def submit(
-    services: Services, task_checks: TaskChecks, spec: JobSpecBody, idempotency_key: str | None
+    services: Services,
+    task_checks: TaskChecks,
+    spec: JobSpecBody,
+    idempotency_key: str | None,
+    *,
+    object_uid: str | None = None,
 ) -> tuple[JobRecord, bool]:
-    """Check and store a job.
+    """Check and store a job; `object_uid`: the Kubernetes object that is its origin, if one is.
 
     Returns:
         The job, and whether this call made it (False: a repetition of a request that made it).
@@ -49,7 +54,13 @@ def submit(
     for _ in range(_ID_ATTEMPTS):
         try:
             return services.repository.create_job(
-                new_job_id(spec.name), document, new_nonce(), idempotency_key, request_hash, services.clock()
+                new_job_id(spec.name),
+                document,
+                new_nonce(),
+                idempotency_key,
+                request_hash,
+                services.clock(),
+                object_uid,
             )
         except JobIdTaken:
             continue

@@ -29,6 +29,7 @@ def create(
     idempotency_key: str | None,
     request_hash: str,
     now: float,
+    object_uid: str | None = None,
 ) -> tuple[JobRecord, bool]:
     """See `Repository.create_job`. The database decides who is first when equal keys race."""
     values = {
@@ -40,21 +41,27 @@ def create(
         "directive": Directive.RUN.value,
         "created_at": now,
         "idempotency_key": idempotency_key,
+        "object_uid": object_uid,
         "request_hash": request_hash,
         "token_nonce": token_nonce,
         "version": 1,
     }
     statement = insert_for(session, JobRow).values(values).on_conflict_do_nothing().returning(JobRow.id)
     if session.execute(statement).first() is None:
-        return _stored(session, job_id, idempotency_key, request_hash), False
+        return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
     history.add_event(session, job_id, "JobSubmitted", "The job was submitted.", {}, now)
     return get(session, job_id), True
 
 
-def _stored(session: Session, job_id: str, idempotency_key: str | None, request_hash: str) -> JobRecord:
+def _stored(
+    session: Session, job_id: str, idempotency_key: str | None, request_hash: str, object_uid: str | None
+) -> JobRecord:
     """The job that stands in the way of a new one."""
     found = None
-    if idempotency_key is not None:
+    if object_uid is not None:
+        row = session.scalar(select(JobRow).where(JobRow.object_uid == object_uid))
+        found = None if row is None else record(row)
+    elif idempotency_key is not None:
         found = find_submission(session, idempotency_key, request_hash)
     if found is None:
         raise JobIdTaken(job_id)
@@ -69,15 +76,15 @@ def find_submission(session: Session, idempotency_key: str, request_hash: str) -
     return None if row is None else record(row)
 
 
-def by_submission(session: Session, prefix: str, keys: Collection[str]) -> dict[str, JobRecord]:
-    """See `Repository.jobs_by_submission`."""
-    has_prefix = JobRow.idempotency_key.startswith(prefix, autoescape=True)
-    rows = session.scalars(select(JobRow).where(has_prefix, JobRow.state.in_(ACTIVE_STATES))).all()
-    found = {row.idempotency_key: record(row) for row in rows}
-    for chunk in chunks(set(keys) - set(found)):
-        ended = session.scalars(select(JobRow).where(JobRow.idempotency_key.in_(chunk))).all()
-        found |= {row.idempotency_key: record(row) for row in ended}
-    return {key: job for key, job in found.items() if key is not None}
+def of_objects(session: Session, uids: Collection[str]) -> dict[str, JobRecord]:
+    """See `Repository.jobs_of_objects`."""
+    of_some_object = JobRow.object_uid.is_not(None)
+    rows = session.scalars(select(JobRow).where(of_some_object, JobRow.state.in_(ACTIVE_STATES))).all()
+    found = {row.object_uid: record(row) for row in rows}
+    for chunk in chunks(set(uids) - set(found)):
+        ended = session.scalars(select(JobRow).where(JobRow.object_uid.in_(chunk))).all()
+        found |= {row.object_uid: record(row) for row in ended}
+    return {uid: job for uid, job in found.items() if uid is not None}
 
 
 def by_id(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord]:

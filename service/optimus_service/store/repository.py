@@ -132,6 +132,7 @@ class Repository:
         idempotency_key: str | None,
         request_hash: str,
         now: float,
+        object_uid: str | None = None,
     ) -> tuple[JobRecord, bool]:
         """Store a submitted job (queued) and the event `JobSubmitted`.
 
@@ -139,14 +140,15 @@ class Repository:
 
         Returns:
             The job, and whether this call made it: with a known idempotency key and an equal `request_hash` the job
-            of the first request comes back, however many requests race.
+            of the first request comes back, however many requests race. So it does with a known `object_uid`, of the
+            Kubernetes object that is the job's origin; such a job has no idempotency key.
 
         Raises:
             IdempotencyConflict: the key was used with another `request_hash`.
             JobIdTaken: another job has this id.
         """
         with self._write() as session:
-            return jobs.create(session, job_id, spec, token_nonce, idempotency_key, request_hash, now)
+            return jobs.create(session, job_id, spec, token_nonce, idempotency_key, request_hash, now, object_uid)
 
     def find_submission(self, idempotency_key: str, request_hash: str) -> JobRecord | None:
         """The job that a request with this key made; None if there was no such request.
@@ -157,10 +159,10 @@ class Repository:
         with self._read() as session:
             return jobs.find_submission(session, idempotency_key, request_hash)
 
-    def jobs_by_submission(self, prefix: str, keys: Collection[str]) -> dict[str, JobRecord]:
-        """Active jobs whose idempotency key begins with `prefix`, and all jobs of `keys`, by that key."""
+    def jobs_of_objects(self, uids: Collection[str]) -> dict[str, JobRecord]:
+        """Active jobs that have a Kubernetes object for an origin, and all jobs of these objects, by its uid."""
         with self._read() as session:
-            return jobs.by_submission(session, prefix, keys)
+            return jobs.of_objects(session, uids)
 
     def jobs_by_id(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
         """Those of these jobs that there are."""

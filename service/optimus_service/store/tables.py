@@ -57,6 +57,8 @@ class JobRow(Base):
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None] = mapped_column(index=True)  # prune
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
+    object_uid: Mapped[str | None] = mapped_column(index=True, unique=True)  # of_objects
+    """Of the Kubernetes object that is the job's origin; such a job has no idempotency key."""
     request_hash: Mapped[str]
     token_nonce: Mapped[str]
     coordinator_address: Mapped[str | None]

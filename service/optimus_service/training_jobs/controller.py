@@ -2,8 +2,9 @@
 
 ::
 
+    object of another one       ──▶ nothing (`claims.py`: installations in one namespace share the objects)
     object without a job        ──▶ submit it (idempotent by the object's uid)
-    object changed              ──▶ the job's limits, priority, convergence rule
+    object changed              ──▶ the job's limits, priority, convergence rule (`editing.py`)
     object deleted              ──▶ cancel its job
     job moved on                ──▶ the object's status
     job without an object       ──▶ an object that shows it (`mirroring.py`)
@@ -18,6 +19,7 @@ import structlog
 from pydantic import ValidationError
 
 from optimus_service.api.problems import Problem
+from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
 from optimus_service.api.submission import submit
 from optimus_service.api.task_checks import TaskChecks
@@ -26,16 +28,18 @@ from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.clusters.kubernetes.mirror import Mirror
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.clusters.kubernetes.watcher import Watcher
+from optimus_service.feasibility import objections, unpriced
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.training_jobs.cancelling import cancel
+from optimus_service.training_jobs.claims import Claims, belongs_to
 from optimus_service.training_jobs.definition import GROUP, PLURAL, VERSION
+from optimus_service.training_jobs.editing import Edit, edit_of
 from optimus_service.training_jobs.mirroring import Mirroring
 from optimus_service.training_jobs.translate import (
-    KEY_PREFIX,
+    NOT_CHANGED,
     TrainingJob,
     body_of,
-    changed_spec,
     differs,
     invalid_status,
     is_ours,
@@ -58,6 +62,7 @@ class TrainingJobController:
         self._services = services
         self._checks = TaskChecks(services.cluster.check_task)
         self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{settings.namespace}/{PLURAL}"
+        self.claims = Claims(gateway, settings, self._path)
         self._mirroring = Mirroring(gateway, settings, services, self._path)
         self._objects: Mirror[TrainingJob] = Mirror(training_job)
         self._watcher = Watcher(gateway, self._path, {}, self._objects, settings.watch_seconds)
@@ -97,12 +102,14 @@ class TrainingJobController:
     def sync(self) -> None:
         """Bring objects and jobs in step, once."""
         objects = self._objects.values()
-        own = [each for each in objects if each.mirrors is None]
+        users = [each for each in objects if each.mirrors is None]
+        own = [claimed for each in users if (claimed := self.claims.of(each)) is not None]
         made = [each for each in objects if each.mirrors is not None and is_ours(each, self._settings)]
-        jobs = self._services.repository.jobs_by_submission(KEY_PREFIX, [each.key for each in own])
-        self._cancel_without_object({each.key for each in own}, jobs)
+        jobs = self._services.repository.jobs_of_objects([each.uid for each in own])
+        undecided = {each.uid for each in users if belongs_to(each) is None}
+        self._cancel_without_object({each.uid for each in own} | undecided, jobs)
         shown = self._mirroring.sync(made, jobs)
-        pairs = [(each, jobs.get(each.key)) for each in own]
+        pairs = [(each, jobs.get(each.uid)) for each in own]
         pairs += [(each, shown[each.uid]) for each in made if each.uid in shown]
         ids = [job.id for _, job in pairs if job is not None]
         decisions = self._services.repository.latest_decisions(ids)
@@ -131,7 +138,7 @@ class TrainingJobController:
         try:
             body = body_of(found, job)
             if job is None:
-                job, _ = submit(self._services, self._checks, body, found.key)
+                job, _ = submit(self._services, self._checks, body, None, object_uid=found.uid)
                 self._services.trigger_round("submit")
                 _log.info("job submitted by an object", job=job.id, object=found.name)
         except ValidationError as error:
@@ -139,11 +146,36 @@ class TrainingJobController:
             return self._invalid(found, job, decisions, message)
         except Problem as problem:
             return refused_status(_words(problem), found.generation)
-        changed, fixed = changed_spec(job, body)
-        if changed is not None and not job.state.is_final:
-            job = self._services.repository.set_spec(job.id, changed, self._services.clock())
+        if job.state.is_final:
+            return status_of(job, decisions.get(job.id), found.generation)
+        edit = edit_of(job.spec, body)
+        if edit.changed:
+            impossible = self._objections(job, edit)
+            if impossible:
+                return self._invalid(found, job, decisions, impossible)
+            job = self._services.repository.set_spec(job.id, edit.spec, self._services.clock())
             self._services.trigger_round("changed")
-        return status_of(job, decisions.get(job.id), found.generation, fixed)
+        if edit.fixed:
+            self._tell(found, job, status_of(job, None, found.generation, edit.fixed))
+        return status_of(job, decisions.get(job.id), found.generation, edit.fixed)
+
+    def _objections(self, job: JobRecord, edit: Edit) -> str:
+        """Why the job could never run with what is new in this edit; empty when nothing speaks against it."""
+        nodes, prices = self._services.cluster.nodes(), self._services.settings.scheduling
+        wanted = JobSpecBody.model_validate(edit.spec)
+        errors = unpriced(wanted, prices) + objections(wanted, nodes)
+        if errors:  # nodes may have gone since it was submitted: that does not speak against the edit
+            present = JobSpecBody.model_validate(job.spec)
+            known = unpriced(present, prices) + objections(present, nodes)
+            errors = [each for each in errors if each not in known]
+        return "; ".join(f"{each.field}: {each.message}" for each in errors)
+
+    def _tell(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
+        """The job's owner, once for each change of the object, that something of it cannot be done."""
+        if found.status.get("observedGeneration") == found.generation and found.status.get("reason") == NOT_CHANGED:
+            return
+        message, data = f"Its object {found.name}: {status['message']}.", {"generation": found.generation}
+        self._services.repository.add_event(job.id, NOT_CHANGED, message, data, self._services.clock())
 
     @staticmethod
     def _invalid(
@@ -153,9 +185,10 @@ class TrainingJobController:
             return refused_status(message, found.generation)
         return invalid_status(job, decisions.get(job.id), message, found.generation)
 
-    def _cancel_without_object(self, keys: set[str], jobs: Mapping[str, JobRecord]) -> None:
-        for key, job in jobs.items():
-            if key not in keys and not job.state.is_final:
+    def _cancel_without_object(self, uids: set[str], jobs: Mapping[str, JobRecord]) -> None:
+        """Of jobs whose object was deleted, or belongs to another installation by now."""
+        for uid, job in jobs.items():
+            if uid not in uids and not job.state.is_final:
                 cancel(self._services, job)
 
     def _write_status(self, found: TrainingJob, status: dict[str, object]) -> bool:

@@ -85,6 +85,7 @@ def _version(spec: Json) -> Json:
             {"name": "ETA", "type": "string", "jsonPath": ".status.eta", "description": "time left, as predicted"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
             {"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1},
+            {"name": "Installation", "type": "string", "jsonPath": ".status.installation", "priority": 1},
             {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
         ],
         "schema": {
@@ -117,6 +118,7 @@ def _status() -> Json:
         "reason": ("string", "reason code of the last decision"),
         "message": ("string", "that decision, or what is wrong, in a sentence"),
         "selector": ("string", "selects the pods of its workers"),
+        "installation": ("string", "the installation that took this object, as NAMESPACE.INSTANCE"),
         "observedGeneration": ("integer", "the generation of the object that this status knows of"),
     }
     properties = {name: {"type": kind, "description": text} for name, (kind, text) in fields.items()}

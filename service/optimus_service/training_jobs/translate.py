@@ -27,10 +27,8 @@ from optimus_service.training_jobs.definition import GROUP, KIND, VERSION
 from optimus_service.views import outlook
 
 Json = dict[str, Any]
-KEY_PREFIX = "trainingjob:"
-"""Of the idempotency key under which an object's job is stored."""
-MUTABLE = ("workers", "servers", "priority", "convergence")
-"""What of a running job its owner may change by changing the object."""
+NOT_CHANGED = "NotChanged"
+"""Reason in the status of an object whose specification says something that its job cannot follow any more."""
 _HIDDEN = ("environment",)
 """Of a job's specification, what may be secret: objects are read by more people than a job's owner."""
 MIRRORED = f"{PREFIX}/mirrored"
@@ -50,11 +48,15 @@ class TrainingJob:
     mirrors: str | None = None
     """The job that this object was made to show; None: the object itself is the job's origin."""
     installation: str | None = None
-    """Which installation made it, if one did."""
+    """Which installation its label names: the one that made it, or that its owner wants."""
+    resource_version: str = ""
+    """Which version of the object this is, by the API server's count."""
 
     @property
-    def key(self) -> str:
-        return f"{KEY_PREFIX}{self.uid}"
+    def claimed_by(self) -> str | None:
+        """The installation that took it."""
+        found = self.status.get("installation")
+        return found if isinstance(found, str) and found else None
 
 
 def training_job(found: Json) -> TrainingJob | None:
@@ -70,6 +72,7 @@ def training_job(found: Json) -> TrainingJob | None:
         found.get("status") or {},
         mirrored_job(metadata),
         (metadata.get("labels") or {}).get(INSTALLATION),
+        metadata.get("resourceVersion", ""),
     )
 
 
@@ -128,14 +131,6 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def changed_spec(job: JobRecord, wanted: JobSpecBody) -> tuple[Json | None, tuple[str, ...]]:
-    """The job's specification with what may change as it is wanted (None: nothing changed), and what cannot change."""
-    before, after = job.spec, wanted.model_dump(mode="json")
-    fixed = tuple(sorted(name for name in after if name not in MUTABLE and before.get(name) != after[name]))
-    merged = {**before, **{name: after[name] for name in MUTABLE}}
-    return (merged if merged != before else None), fixed
-
-
 def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, fixed: tuple[str, ...] = ()) -> Json:
     """What `kubectl get tj` shows of the job."""
     seen = outlook(job, decision)
@@ -150,7 +145,7 @@ def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, 
         "loss": None if job.loss is None else f"{job.loss:.4g}",
         "progress": None if seen.progress is None else f"{math.floor(100 * seen.progress)}%",
         "eta": None if seen.remaining_seconds is None else duration(seen.remaining_seconds.mean),
-        "reason": decision.reason if decision is not None else None,
+        "reason": NOT_CHANGED if fixed else decision.reason if decision is not None else None,
         "message": _message(job, decision, fixed),
     }
     return status
@@ -183,7 +178,7 @@ def differs(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def _message(job: JobRecord, decision: DecisionRecord | None, fixed: tuple[str, ...]) -> str | None:
     if fixed:
-        return f"cannot be changed any more: {', '.join(fixed)}"
+        return f"cannot be changed any more: {', '.join(fixed)}; the job goes on as it was submitted"
     if job.failure is not None:
         return job.failure[:1000]
     return decision.message if decision is not None else None

@@ -142,7 +142,7 @@ def test_the_same_key_for_another_job_is_a_conflict(api: Api) -> None:
 
 
 @on_sqlite
-@pytest.mark.parametrize("key", ["", "with space", "x" * 256])
+@pytest.mark.parametrize("key", ["", "with space", "x" * 256, "trainingjob:mine"])
 def test_unusable_keys_are_refused(api: Api, key: str) -> None:
     answer = api.post("/v1/jobs", json=job_spec(), headers={"Idempotency-Key": key})
     assert "Idempotency-Key" in faults(answer)

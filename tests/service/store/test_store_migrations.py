@@ -8,7 +8,7 @@ import sys
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 from tests.service.postgres_cluster import PostgresCluster
 
 from optimus_service.store.engine import create_engine_from_url, current_revision, downgrade, head_revision, upgrade
@@ -62,6 +62,31 @@ def test_the_parts_that_alembic_does_not_compare_agree_too(database_url: str) ->
         (alive,) = [index for index in inspector.get_indexes("tasks") if index["name"] == "ix_tasks_alive"]
         condition = str(alive["dialect_options"][f"{engine.dialect.name}_where"])
         assert "exited_at IS NULL" in condition
+    finally:
+        engine.dispose()
+
+
+def test_jobs_of_objects_stay_jobs_of_these_objects(empty_database_url: str) -> None:
+    uid = "6d1b9a52-7c4e-4d0c-9a51-1f1f3f3a2b3c"
+    upgrade(empty_database_url)
+    repository = Repository(create_engine_from_url(empty_database_url))
+    for job_id, key, origin in (("by-object", None, uid), ("by-rest", "trainingjob:mine", None)):
+        repository.create_job(job_id, {"name": job_id, "project": "p"}, "nonce", key, "hash", 1.0, origin)
+    repository.close()
+    downgrade(empty_database_url, "0006")
+    assert _keys(empty_database_url) == {"by-object": f"trainingjob:{uid}", "by-rest": "trainingjob:mine"}
+    upgrade(empty_database_url)
+    assert _keys(empty_database_url) == {"by-object": None, "by-rest": "trainingjob:mine"}
+    repository = Repository(create_engine_from_url(empty_database_url))
+    assert {key: job.id for key, job in repository.jobs_of_objects([uid]).items()} == {uid: "by-object"}
+    repository.close()
+
+
+def _keys(url: str) -> dict[str, str | None]:
+    engine = create_engine_from_url(url)
+    try:
+        with engine.connect() as connection:
+            return dict(connection.execute(text("SELECT id, idempotency_key FROM jobs")).all())
     finally:
         engine.dispose()
 

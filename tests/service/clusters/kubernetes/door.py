@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from optimus_service.api.submission import submit
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
+from optimus_service.clusters.kubernetes.names import installation
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens
@@ -25,6 +27,7 @@ from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 from optimus_service.training_jobs.controller import TrainingJobController
+from optimus_service.training_jobs.translate import TrainingJob
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 EXAMPLE = yaml.safe_load((REPOSITORY / "examples/kubernetes/digits-mlp.yaml").read_text())
@@ -69,9 +72,23 @@ class Door:
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.control_plane.kubectl("-n", self.harness.namespace, *arguments, stdin=stdin)
 
-    def apply(self, name: str = "digits-mlp", **spec: Any) -> None:
-        found = {**EXAMPLE, "metadata": {"name": name}, "spec": {**EXAMPLE["spec"], **spec}}
+    @property
+    def identity(self) -> str:
+        """What this installation calls itself in objects."""
+        return installation(self.settings.namespace, self.settings.instance)
+
+    def apply(self, name: str = "digits-mlp", labels: Mapping[str, str] | None = None, **spec: Any) -> None:
+        metadata = {"name": name, "labels": dict(labels or {})}
+        found = {**EXAMPLE, "metadata": metadata, "spec": {**EXAMPLE["spec"], **spec}}
         self.kubectl("apply", "-f", "-", stdin=json.dumps(found))
+
+    def seen(self, name: str) -> TrainingJob:
+        """The object as the controller knows it."""
+        found: TrainingJob = wait_for(
+            f"{name} is seen",
+            lambda: next((each for each in self.controller._objects.values() if each.name == name), None),
+        )
+        return found
 
     def status(self, name: str = "digits-mlp") -> Json:
         return next((each.get("status") or {} for each in self.objects() if each["metadata"]["name"] == name), {})

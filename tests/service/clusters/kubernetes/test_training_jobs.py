@@ -91,8 +91,48 @@ def test_scale_and_edit_change_the_job(door: Door) -> None:
     assert only_job(door).spec["priority"] == 3.0
     door.apply(priority=3.0, mode="async")
     status = door.wait_for_status(observedGeneration=4)
-    assert status["message"] == "cannot be changed any more: mode"
+    assert status["reason"] == "NotChanged"
+    assert status["message"] == "cannot be changed any more: mode; the job goes on as it was submitted"
     assert only_job(door).spec["mode"] == "sync"
+
+
+def test_what_one_task_holds_cannot_be_edited(door: Door) -> None:
+    door.apply()
+    door.wait_for_status(state="queued")
+    before = only_job(door).spec
+    door.apply(priority=2.0, workers={**EXAMPLE["spec"]["workers"], "resources": {"cpu": 2.5}})
+    status = door.wait_for_status(observedGeneration=2)
+    assert status["reason"] == "NotChanged"
+    assert "workers.resources" in status["message"]
+    assert only_job(door).spec == {**before, "priority": 2.0}  # what may be changed is
+    for _ in range(3):
+        door.controller.sync()
+    events = [event for event in door.repository.events(only_job(door).id).items if event.type == "NotChanged"]
+    assert [event.data for event in events] == [{"generation": 2}]  # told once
+
+
+def test_an_edit_that_the_cluster_could_never_hold_is_refused(door: Door) -> None:
+    door.apply()
+    door.wait_for_status(state="queued")
+    before = only_job(door).spec
+    door.apply(workers={"min": 40, "max": 50})
+    status = door.wait_for_status(observedGeneration=2)
+    assert (status["state"], status["reason"]) == ("queued", "Invalid")
+    assert "workers.min" in status["message"]
+    assert only_job(door).spec == before
+
+
+def test_a_key_that_looks_like_an_objects_cancels_nothing(door: Door) -> None:
+    """As stored by an earlier release, which took any key."""
+    job = door.submit()
+    repository = door.repository
+    document = {**job.spec, "name": "other"}
+    other, _ = repository.create_job("other-x", document, "nonce", "trainingjob:mine", "hash", door.services.clock())
+    door.apply()
+    door.wait_for_status(state="queued")
+    for _ in range(3):
+        door.controller.sync()
+    assert repository.get_job(other.id).state is JobState.QUEUED
 
 
 def test_an_object_that_describes_no_job_says_why(door: Door) -> None:
