@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -84,8 +85,11 @@ class Feed:
         """How many watch."""
         return self._n_subscribers
 
-    async def changes(self) -> AsyncGenerator[Change]:
-        """Everything at first, then what changed; an empty change now and then. Ends when the service shuts down.
+    @contextmanager
+    def watching(self) -> Iterator[AsyncGenerator[Change]]:
+        """A place among those who watch, and what is new for it. The place is taken before anything is awaited.
+
+        Everything at first, then what changed; an empty change now and then. Ends when the service shuts down.
 
         Raises:
             TooManySubscribers: `MAX_SUBSCRIBERS` watch already.
@@ -93,18 +97,21 @@ class Feed:
         if self._n_subscribers >= MAX_SUBSCRIBERS:
             raise TooManySubscribers
         self._n_subscribers += 1
+        try:
+            yield self._changes()
+        finally:
+            self._n_subscribers -= 1
+
+    async def _changes(self) -> AsyncGenerator[Change]:
         if self._reading is None:
             self._view = None  # what was seen before everybody left may be old
             self._reading = asyncio.create_task(self._run())
         told: View | None = None
-        try:
-            while not self._is_closed():
-                await self._wait_for_other_than(told)
-                view = self._view
-                yield Change() if view is None else difference(told, view)
-                told = view
-        finally:
-            self._n_subscribers -= 1
+        while not self._is_closed():
+            await self._wait_for_other_than(told)
+            view = self._view
+            yield Change() if view is None else difference(told, view)
+            told = view
 
     async def _wait_for_other_than(self, told: View | None) -> None:
         try:

@@ -25,12 +25,18 @@ POLL_SECONDS = 1.0
 """How late a change made by another replica may be seen."""
 MAX_WAITERS = 10_000
 """Long polls held at one time; one per job is the rule, so this is far above what one service schedules."""
+MAX_WAITERS_OF_JOB = 8
+"""Of one job: its coordinator's, and some that a proxy still holds for coordinators before it."""
 
 _log = structlog.get_logger(__name__)
 
 
 class TooManyWaiters(Exception):
     """`MAX_WAITERS` long polls are held already."""
+
+
+class TooManyWaitersOfJob(Exception):
+    """`MAX_WAITERS_OF_JOB` long polls of this job are held already."""
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +67,7 @@ class WakeUpHub:
 
         Raises:
             TooManyWaiters: `MAX_WAITERS` are waiting.
+            TooManyWaitersOfJob: `MAX_WAITERS_OF_JOB` are waiting for this job.
         """
         self._loop = asyncio.get_running_loop()
         if self._closed:
@@ -117,6 +124,8 @@ class WakeUpHub:
     def _enter(self, job_id: str, after_generation: int) -> _Waiter:
         if self._n_waiters >= MAX_WAITERS:
             raise TooManyWaiters
+        if len(self._waiters.get(job_id, ())) >= MAX_WAITERS_OF_JOB:
+            raise TooManyWaitersOfJob
         waiter = _Waiter(after_generation)
         self._waiters.setdefault(job_id, set()).add(waiter)
         self._n_waiters += 1

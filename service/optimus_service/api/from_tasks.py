@@ -36,7 +36,7 @@ MAX_WAIT_SECONDS = 60.0
 router = APIRouter(route_class=StrictRoute, tags=["calls of a job's tasks"])
 
 
-@router.get("/v1/jobs/{job_id}/membership")
+@router.get("/v1/jobs/{job_id}/membership", responses=documented(429))
 async def wait_for_membership(
     job_id: str,
     services: ServicesDep,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from functools import cache
 
 from fastapi import APIRouter, Response
@@ -12,7 +12,7 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import unavailable
 from optimus_service.api.schemas import HealthBody, ProblemErrorBody
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.store.engine import current_revision, head_revision
+from optimus_service.store.engine import head_revision
 from optimus_service.store.errors import StoreError
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
@@ -27,14 +27,12 @@ async def is_alive(services: ServicesDep) -> HealthBody:
 @router.get("/readyz")
 def is_ready(services: ServicesDep) -> HealthBody:
     """The service can work: the database answers and has the right schema, the scheduling loop is alive. 503 if not."""
-    checks: dict[str, Callable[[Services], str | None]] = {"database": _database_error, "loop": _loop_error}
-    errors = [
-        ProblemErrorBody(field=name, message=message)
-        for name, check in checks.items()
-        if (message := check(services)) is not None
-    ]
-    if errors:
-        raise unavailable("; ".join(f"{error.field}: {error.message}" for error in errors), errors)
+    found = {"database": _database_error(services), "loop": _loop_error(services)}
+    wrong = {name: words for name, words in found.items() if words is not None}
+    if wrong:
+        errors = [ProblemErrorBody(field=name, message=told) for name, (told, _) in wrong.items()]
+        detail = "; ".join(f"{name}: {told}" for name, (told, _) in wrong.items())
+        raise unavailable(detail, errors, cause="; ".join(f"{name}: {cause}" for name, (_, cause) in wrong.items()))
     return HealthBody(status="ready", version=services.version)
 
 
@@ -44,14 +42,20 @@ def show_metrics(services: ServicesDep) -> Response:
     return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _database_error(services: Services) -> str | None:
+def _database_error(services: Services) -> tuple[str, str] | None:
+    """What is wrong in words for the answer, and in those of the database for the log; None when nothing is.
+
+    The database is asked on a connection of the pool. One that has none to give, because all of them work, is no error.
+    """
+    asked_at = time.monotonic()
     try:
-        wrong_schema = _schema_error(services.settings.url)
-        if wrong_schema is None:
-            services.repository.ping()
-    except StoreError:
-        return "cannot be reached"
-    return wrong_schema
+        found, needed = services.repository.revision(), _needed_revision()
+    except StoreError as error:
+        return None if services.repository.answered_since(asked_at) else ("cannot be reached", str(error))
+    if found == needed:
+        return None
+    wrong = f"has the schema {found or 'of an empty database'}, {needed} is needed: run `optimus db upgrade`"
+    return wrong, wrong
 
 
 @cache
@@ -60,12 +64,6 @@ def _needed_revision() -> str:
     return head_revision()
 
 
-def _schema_error(url: str) -> str | None:
-    found, needed = current_revision(url), _needed_revision()
-    if found == needed:
-        return None
-    return f"has the schema {found or 'of an empty database'}, {needed} is needed: run `optimus db upgrade`"
-
-
-def _loop_error(services: Services) -> str | None:
-    return services.loop_health()
+def _loop_error(services: Services) -> tuple[str, str] | None:
+    wrong = services.loop_health()
+    return None if wrong is None else (wrong, wrong)

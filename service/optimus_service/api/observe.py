@@ -85,6 +85,8 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float, error: 
     }
     if error is not None:
         figures["exc_info"] = error
+    elif "cause" in scope["state"]:
+        figures["cause"] = scope["state"]["cause"]
     write("request", **figures)
 
 

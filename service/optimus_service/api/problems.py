@@ -23,7 +23,8 @@ from optimus_scheduler.lifecycle import InvalidTransition
 from optimus_service.api.schemas import ProblemBody, ProblemErrorBody
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.hub import TooManyWaiters
+from optimus_service.feed import MAX_SUBSCRIBERS, TooManySubscribers
+from optimus_service.hub import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store import errors as store_errors
 
 MEDIA_TYPE = "application/problem+json"
@@ -42,6 +43,7 @@ TITLES = {
     "idempotency-conflict": "The idempotency key was used for something else",
     "too-large": "The body is too large",
     "unsupported-media-type": "The body must be JSON",
+    "too-many-requests": "Too many requests at one time",
     "unavailable": "Not available right now",
     "internal": "Something went wrong inside the service",
 }
@@ -57,6 +59,7 @@ _KIND_OF_STATUS = {
     413: "too-large",
     415: "unsupported-media-type",
     422: "invalid-request",
+    429: "too-many-requests",
     503: "unavailable",
 }
 
@@ -72,8 +75,11 @@ class Problem(HTTPException):
         kind: str | None = None,
         errors: Sequence[ProblemErrorBody] = (),
         headers: Mapping[str, str] | None = None,
+        cause: str | None = None,
     ) -> None:
+        """`cause`: what the log says beyond `detail`; the answer does not."""
         super().__init__(status, detail, headers)
+        self.cause = cause
         self.kind = kind or _KIND_OF_STATUS[status]
         self.errors = tuple(errors)
 
@@ -110,19 +116,24 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
         case InvalidTransition():
             return Problem(409, f"the job is {error.status.state} already")
-        case store_errors.DatabaseNotAvailable() | ClusterUnavailable() | TooManyWaiters():
-            return unavailable(_unavailable_detail(error))
+        case TooManyWaitersOfJob():
+            detail = f"{MAX_WAITERS_OF_JOB} long polls of this job are held already"
+            return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        case store_errors.DatabaseNotAvailable() | ClusterUnavailable() | TooManyWaiters() | TooManySubscribers():
+            return unavailable(_unavailable_detail(error), cause=str(error))
         case _:
             return Problem(500, "the service's log says more under this request id", kind="internal")
 
 
-def unavailable(detail: str, errors: Sequence[ProblemErrorBody] = ()) -> Problem:
-    """A part of the service is away for now (503): trying again is right."""
-    return Problem(503, detail, errors=errors, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+def unavailable(detail: str, errors: Sequence[ProblemErrorBody] = (), *, cause: str | None = None) -> Problem:
+    """A part of the service is away for now (503): trying again is right. `cause`: what the log says of it."""
+    return Problem(503, detail, errors=errors, headers={"Retry-After": str(RETRY_AFTER_SECONDS)}, cause=cause)
 
 
 def respond(request: Request, problem: Problem) -> Response:
-    """The problem document as a response to `request`."""
+    """The problem document as a response to `request`. The line in the log says why the service is at fault."""
+    if problem.status_code >= 500:
+        request.state.cause = problem.cause or problem.detail
     body = ProblemBody(
         type=_TYPE_PREFIX + problem.kind,
         title=TITLES[problem.kind],
@@ -160,6 +171,8 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         InvalidTransition,
         ClusterUnavailable,
         TooManyWaiters,
+        TooManyWaitersOfJob,
+        TooManySubscribers,
         store_errors.StoreError,
         Exception,
     )
@@ -188,4 +201,6 @@ def _unavailable_detail(error: Exception) -> str:
         return "the cluster cannot be asked right now"
     if isinstance(error, TooManyWaiters):
         return "too many long polls are held already"
+    if isinstance(error, TooManySubscribers):
+        return f"{MAX_SUBSCRIBERS} watch this replica already"
     return "the database cannot be reached right now"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from optimus_scheduler.types import Resources
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.problems import unavailable
+from optimus_service.api.problems import documented
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.api.watch_schemas import ClusterHistoryBody, HistorySeriesBody
-from optimus_service.feed import MAX_SUBSCRIBERS, Change, Feed
+from optimus_service.feed import Change, Feed
 from optimus_service.metrics import Metrics
 from optimus_service.timeline import timeline, unit_of
 from optimus_service.watching import read_view
@@ -33,27 +33,42 @@ def make_feed(services: Services) -> Feed:
     )
 
 
-@router.get("/v1/stream", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+@router.get(
+    "/v1/stream",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **documented(503)},
+)
 async def stream(request: Request, services: ServicesDep) -> StreamingResponse:
     """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
 
     The data of `cluster` is one `ClusterLineBody`, of `jobs` a list of `JobLineBody`, of `gone` a list of ids. A
     comment is sent at least every 15 seconds.
     """
-    feed = cast(Feed, request.app.state.feed)
-    if feed.n_subscribers >= MAX_SUBSCRIBERS:
-        raise unavailable(f"{MAX_SUBSCRIBERS} watch this replica already", [])
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_events(feed, services.metrics), media_type="text/event-stream", headers=headers)
+    return _EventStream(cast(Feed, request.app.state.feed), services.metrics)
 
 
-async def _events(feed: Feed, metrics: Metrics) -> AsyncIterator[str]:
-    metrics.count_streams(1)
-    try:
-        async for change in feed.changes():
-            yield as_events(change)
-    finally:
-        metrics.count_streams(-1)
+class _EventStream(StreamingResponse):
+    """The answer to one who watches. It takes its place as it begins, so that no two take the last one."""
+
+    def __init__(self, feed: Feed, metrics: Metrics) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__((), media_type="text/event-stream", headers=headers)
+        self._feed = feed
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the client or the service goes.
+
+        Raises:
+            TooManySubscribers: `MAX_SUBSCRIBERS` watch already; nothing was sent.
+        """
+        with self._feed.watching() as changes:
+            self._metrics.count_streams(1)
+            try:
+                self.body_iterator = (as_events(change) async for change in changes)
+                await super().__call__(scope, receive, send)
+            finally:
+                self._metrics.count_streams(-1)
 
 
 def as_events(change: Change) -> str:

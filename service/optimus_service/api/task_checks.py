@@ -6,17 +6,28 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from optimus_service.api.problems import Problem, unavailable
+from optimus_service.api.schemas import ProblemErrorBody
+
+Question = tuple[str, str | None]
+"""Import path and working directory."""
 Check = Callable[[str, str | None], str | None]
 
 _REMEMBERED_SECONDS = 60.0
 """Code that could be loaded a minute ago most likely still can, and a task that cannot load it says so itself."""
 _MAX_REMEMBERED = 256
+_HANGS_SECONDS = 40.0
+"""A cluster gives up after 30 s by itself, unless what it waits for cannot be interrupted: a network file system whose
+server is away."""
+_MAX_HANGING = 32
+"""Checks that hang at one time, each with a thread; no other is begun then."""
 _AT_ONCE = 4
 """Submissions that are looked at together. A check starts an interpreter and may load large libraries; and those that
 wait must not take the threads that all other calls need."""
@@ -33,17 +44,28 @@ class _Answer:
     loadable_at: float | None = None
 
 
+def _hangs(question: Question) -> Problem:
+    field, of = ("task", "its code") if question[1] is None else ("working_directory", "this directory")
+    message = f"looking at {of} takes too long: its file system may hang; try again later"
+    return unavailable(f"{field}: {message}", [ProblemErrorBody(field=field, message=message)])
+
+
 class TaskChecks:
     """Asks the cluster whether tasks can load some code, once for many equal questions. Thread-safe.
 
     Only good news is remembered: who repairs his code and submits again must not be told of old errors.
     """
 
-    def __init__(self, check: Check, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, check: Check, clock: Callable[[], float] = time.monotonic, *, hangs_seconds: float = _HANGS_SECONDS
+    ) -> None:
+        """`hangs_seconds`: how long a check may take before nobody waits for it any more."""
         self._check = check
         self._clock = clock
+        self._hangs_seconds = hangs_seconds
+        self._hanging: set[Question] = set()
         self._lock = threading.Lock()
-        self._answers: OrderedDict[tuple[str, str | None], _Answer] = OrderedDict()
+        self._answers: OrderedDict[Question, _Answer] = OrderedDict()
         self._turns = CapacityLimiter(_AT_ONCE)
 
     async def in_turn(
@@ -53,16 +75,48 @@ class TaskChecks:
         return await to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._turns)
 
     def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
-        """Why not, None when tasks can load it or nobody can tell."""
+        """Why not, None when tasks can load it or nobody can tell.
+
+        Raises:
+            Problem: the check hangs, as an earlier one in this working directory may do still (503).
+        """
         answer = self._answer((import_path, working_directory))
         with answer.turn:
             if answer.loadable_at is not None and self._clock() - answer.loadable_at < _REMEMBERED_SECONDS:
                 return None
-            why_not = self._check(import_path, working_directory)
+            why_not = self._asked((import_path, working_directory))
             answer.loadable_at = self._clock() if why_not is None else None
             return why_not
 
-    def _answer(self, question: tuple[str, str | None]) -> _Answer:
+    def _asked(self, question: Question) -> str | None:
+        """The cluster's answer, waited for in a thread that may be left behind."""
+        answer: Future[str | None] = Future()
+        with self._lock:
+            if any(directory == question[1] for _, directory in self._hanging) or len(self._hanging) >= _MAX_HANGING:
+                raise _hangs(question)
+        threading.Thread(target=self._ask, args=(question, answer), name="task-check", daemon=True).start()
+        try:
+            return answer.result(self._hangs_seconds)
+        except TimeoutError as error:
+            with self._lock:
+                if not answer.done():
+                    self._hanging.add(question)
+            raise _hangs(question) from error
+
+    def _ask(self, question: Question, answer: Future[str | None]) -> None:
+        try:
+            why_not = self._check(*question)
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            self._give(question, partial(answer.set_exception, error))
+        else:
+            self._give(question, partial(answer.set_result, why_not))
+
+    def _give(self, question: Question, give: Callable[[], None]) -> None:
+        with self._lock:
+            give()
+            self._hanging.discard(question)
+
+    def _answer(self, question: Question) -> _Answer:
         with self._lock:
             answer = self._answers.setdefault(question, _Answer())
             self._answers.move_to_end(question)

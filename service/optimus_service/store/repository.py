@@ -7,12 +7,14 @@ statements themselves are in the modules by subject (`jobs`, `wanted`, `membersh
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
+from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
@@ -88,6 +90,7 @@ class Repository:
         self._engine = engine
         self._observe = observe
         self._writing = writing(engine)
+        self._answered_at = -math.inf
         # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
         sqlite = engine.dialect.name == "sqlite"
         self._turn: AbstractContextManager[object] = threading.Lock() if sqlite else nullcontext()
@@ -107,6 +110,7 @@ class Repository:
         started, failed = time.monotonic(), False
         try:
             yield
+            self._answered_at = time.monotonic()
         except DatabaseNotAvailable:
             failed = True
             raise
@@ -117,6 +121,15 @@ class Repository:
         """Return if the database answers and has our tables."""
         with self._read() as session:
             session.execute(text("SELECT 1 FROM jobs LIMIT 1"))
+
+    def revision(self) -> str | None:
+        """The revision of the database; None while it has no tables of ours."""
+        with self._read() as session:
+            return MigrationContext.configure(session.connection()).get_current_revision()
+
+    def answered_since(self, moment: float) -> bool:
+        """Whether a transaction has succeeded since `moment` (of the monotonic clock)."""
+        return self._answered_at >= moment
 
     def close(self) -> None:
         """Close the pooled connections. A later call opens new ones."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 from tests.service.api.api_harness import NOW, Api, Surroundings, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import serve
 
@@ -41,6 +44,54 @@ def test_a_database_without_our_tables_is_not_ready_and_says_how_to_repair_it(
     with serve(repository, settings, Surroundings()) as api:
         assert "optimus db upgrade" in faults(api.get("/readyz"), 503)["database"]
     repository.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_service_whose_database_has_no_connection_left_is_ready(api: Api, database_url: str) -> None:
+    """It works with those that it has; a check that connects anew would take it out of service."""
+    assert api.get("/readyz").status_code == 200
+    url = database_url.replace("+psycopg", "")
+    taken: list[psycopg.Connection] = []
+    try:
+        with suppress(psycopg.OperationalError):
+            while True:
+                taken.append(psycopg.connect(url))
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(url)
+        assert api.get("/readyz").status_code == 200
+        assert api.get("/v1/jobs").status_code == 200
+    finally:
+        for connection in taken:
+            connection.close()
+
+
+@on_sqlite
+def test_readiness_opens_no_connection_each_time(api: Api) -> None:
+    connections: list[object] = []
+
+    def note(connection: object, _entry: object) -> None:
+        connections.append(connection)
+
+    event.listen(Pool, "connect", note)
+    try:
+        for _ in range(10):
+            assert api.get("/readyz").status_code == 200
+    finally:
+        event.remove(Pool, "connect", note)
+    assert len(connections) <= 1
+
+
+def test_the_log_says_why_something_is_not_available(lost_database: str, tmp_path: Path) -> None:
+    repository = Repository(create_engine_from_url(lost_database))
+    settings = Settings(data_directory=tmp_path, database_url=lost_database)
+    surroundings = Surroundings(loop_error="no round for 300 s")
+    with serve(repository, settings, surroundings) as api, structlog.testing.capture_logs() as lines:
+        for path in ("/v1/jobs", "/readyz"):
+            assert "unable to open" not in problem(api.get(path), 503)["detail"]
+    jobs, ready = [line for line in lines if line["event"] == "request"]
+    assert "unable to open database file" in jobs["cause"]
+    assert "unable to open database file" in ready["cause"]
+    assert "no round for 300 s" in ready["cause"]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.service.api.api_harness import until
 
 from optimus_service import hub as hub_module
-from optimus_service.hub import TooManyWaiters, WakeUpHub
+from optimus_service.hub import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob, WakeUpHub
 from optimus_service.store.errors import DatabaseNotAvailable
 
 LONG = 60.0
@@ -77,8 +77,8 @@ def test_changes_of_other_replicas_are_seen_in_the_database() -> None:
         database = Generations(a=1)
         hub = WakeUpHub(database, poll_seconds=0.001)
         running = asyncio.create_task(hub.run())
-        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(50)]
-        await until_waiting(hub, 50)
+        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(8)]
+        await until_waiting(hub, 8)
         database.generations["a"] = 2
         assert set(await asyncio.gather(*waiting)) == {2}
         running.cancel()
@@ -94,7 +94,7 @@ def test_the_database_is_asked_once_a_period_and_not_at_all_without_waiters() ->
         for _ in range(100):  # turns of the event loop without anybody waiting
             await asyncio.sleep(0)
         assert database.asked == 0
-        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(200)]
+        waiting = [asyncio.create_task(hub.wait(f"job-{n}", 1, LONG)) for n in range(200)]
         await until_waiting(hub, 200)
         await until(lambda: database.asked > 0)
         assert database.asked < 200
@@ -160,6 +160,21 @@ def test_waiters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await hub.wait("a", 1, LONG)
         hub.close()
         await waiting
+
+    run(test())
+
+
+def test_one_job_does_not_take_the_places_of_others() -> None:
+    async def test() -> None:
+        hub = WakeUpHub(Generations())
+        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(MAX_WAITERS_OF_JOB)]
+        await until_waiting(hub, MAX_WAITERS_OF_JOB)
+        with pytest.raises(TooManyWaitersOfJob):
+            await hub.wait("a", 1, LONG)
+        waiting.append(asyncio.create_task(hub.wait("b", 1, LONG)))
+        await until_waiting(hub, MAX_WAITERS_OF_JOB + 1)
+        hub.close()
+        await asyncio.gather(*waiting)
 
     run(test())
 

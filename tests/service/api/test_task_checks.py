@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.service.clusters.cluster_harness import wait_until
+
+from optimus_service.api.problems import Problem
 from optimus_service.api.task_checks import TaskChecks
 
 
@@ -66,3 +70,31 @@ def test_only_so_many_answers_are_remembered() -> None:
     assert len(question.asked) == 300
     checks.why_not_loadable("m0:f", None)
     assert len(question.asked) == 301
+
+
+def test_a_check_that_hangs_holds_no_turn() -> None:
+    """A network file system whose server is away is waited for without end, and by a process that cannot be killed."""
+    hanging, working = Question(), Question()
+    hanging.may_answer.clear()
+    asked = lambda path, directory: (hanging if directory == "/hangs" else working)(path, directory)  # noqa: E731
+    checks = TaskChecks(asked, hangs_seconds=0.05)
+
+    async def submissions() -> None:
+        async def submit(path: str, directory: str) -> str | None:
+            return await checks.in_turn(checks.why_not_loadable, path, directory)
+
+        refused = await asyncio.gather(*(submit(f"m{n}:f", "/hangs") for n in range(20)), return_exceptions=True)
+        assert all(isinstance(each, Problem) and each.status_code == 503 for each in refused)
+        assert await submit("m:f", "/works") is None
+
+    asyncio.run(submissions())
+    assert len(hanging.asked) <= 4, "one thread per turn; the others are refused at once"
+    hanging.may_answer.set()
+    wait_until("the directory is looked at again", lambda: _loadable(checks, "m0:f", "/hangs"))
+
+
+def _loadable(checks: TaskChecks, path: str, directory: str) -> bool:
+    try:
+        return checks.why_not_loadable(path, directory) is None
+    except Problem:
+        return False

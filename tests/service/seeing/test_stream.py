@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -76,14 +77,14 @@ async def test_everybody_gets_everything_and_then_what_changed() -> None:
 
     closed = False
     feed = Feed(read, lambda: closed, period_seconds=0.001)
-    first, second = feed.changes(), feed.changes()
+    places = ExitStack()
+    first, second = (places.enter_context(feed.watching()) for _ in range(2))
     assert (await anext(first)).jobs.keys() == {"job"}
     assert (await anext(second)).cluster is not None
     assert feed.n_subscribers == 2
     later = [await anext(first) for _ in range(3)]
     assert all(one.cluster != other.cluster for one, other in pairwise(later))
-    await first.aclose()
-    await second.aclose()
+    places.close()
     assert feed.n_subscribers == 0
     count = len(reads)
     await asyncio.sleep(0.02)
@@ -94,10 +95,10 @@ async def test_everybody_gets_everything_and_then_what_changed() -> None:
 async def test_streams_end_with_the_service() -> None:
     closed = False
     feed = Feed(lambda: view(1), lambda: closed, period_seconds=0.001)
-    changes = feed.changes()
-    await anext(changes)
-    closed = True
-    remaining = [change async for change in changes]
+    with feed.watching() as changes:
+        await anext(changes)
+        closed = True
+        remaining = [change async for change in changes]
     assert all(change.is_empty for change in remaining)
 
 
@@ -105,10 +106,9 @@ async def test_streams_end_with_the_service() -> None:
 async def test_a_silent_feed_still_breathes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "HEARTBEAT_SECONDS", 0.01)
     feed = Feed(lambda: view(1), lambda: False, period_seconds=0.001)
-    changes = feed.changes()
-    await anext(changes)
-    assert (await anext(changes)).is_empty
-    await changes.aclose()
+    with feed.watching() as changes:
+        await anext(changes)
+        assert (await anext(changes)).is_empty
 
 
 @pytest.mark.anyio
@@ -123,20 +123,17 @@ async def test_without_a_database_watchers_wait() -> None:
         return answer
 
     feed = Feed(read, lambda: False, period_seconds=0.001)
-    changes = feed.changes()
-    assert (await anext(changes)).cluster == "cluster 1"
-    await changes.aclose()
+    with feed.watching() as changes:
+        assert (await anext(changes)).cluster == "cluster 1"
 
 
 @pytest.mark.anyio
 async def test_watchers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MAX_SUBSCRIBERS", 1)
     feed = Feed(lambda: view(1), lambda: False, period_seconds=0.001)
-    changes = feed.changes()
-    await anext(changes)
-    with pytest.raises(TooManySubscribers):
-        await anext(feed.changes())
-    await changes.aclose()
+    with feed.watching(), pytest.raises(TooManySubscribers), feed.watching():
+        pass
+    assert feed.n_subscribers == 0
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tests.service.clusters.cluster_harness import wait_until
 from tests.service.server.test_server import WAIT_SECONDS, serving
 
 from optimus_service.connections import MAX_CONNECTIONS, most_connections
+from optimus_service.feed import MAX_SUBSCRIBERS
 
 TOKEN = "a token of sixteen or more"
 DESCRIPTORS = 256
@@ -124,3 +125,27 @@ def _drip(connection: socket.socket, done: threading.Event) -> None:
             connection.sendall(b"a")
         except OSError:
             return
+
+
+def test_more_streams_than_there_may_be_are_refused_each_for_itself(tmp_path: Path) -> None:
+    n_more = 30
+    with serving(tmp_path) as (process, told):
+        request = b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        with idle_connections(address_of(told["url"]), MAX_SUBSCRIBERS + n_more, request) as connections:
+            heads = [_head(connection) for connection in connections]
+        process.terminate()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    refused = [head for head in heads if b" 503 " in head]
+    assert len(refused) == n_more
+    assert all(b"retry-after: " in head.lower() for head in refused)
+    assert all(b" 200 " in head for head in heads if head not in refused)
+    assert "Traceback" not in printed
+
+
+def _head(connection: socket.socket) -> bytes:
+    head = b""
+    while b"\r\n\r\n" not in head:
+        received = connection.recv(4096)
+        assert received
+        head += received
+    return head.split(b"\r\n\r\n")[0]
