@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,10 @@ FLAGS = {
 
 
 def load_settings(flags: Mapping[str, Any]) -> Settings:
-    """Flags over variables over defaults. Raises `BadInput` with one line per setting that is wrong."""
-    settings_class, validation_error = _service_settings()
+    """Flags over variables over defaults. Raises `BadInput` with one line per setting that is wrong or that is none."""
+    settings_class, validation_error, misspelled_variables = _service_settings()
+    if misspelled := misspelled_variables(os.environ):
+        raise BadInput("\n".join(misspelled))
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         return settings_class(**given)
@@ -43,14 +46,14 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         raise BadInput("\n".join(_complaint(item, given) for item in error.errors(include_url=False))) from error
 
 
-def _service_settings() -> tuple[Callable[..., Settings], type[Any]]:
+def _service_settings() -> tuple[Callable[..., Settings], type[Any], Callable[[Mapping[str, str]], list[str]]]:
     try:
         from pydantic import ValidationError
 
-        from optimus_service.settings import Settings
+        from optimus_service.settings import Settings, misspelled_variables
     except ImportError as error:
         raise service_is_missing(error) from error
-    return Settings, ValidationError
+    return Settings, ValidationError, misspelled_variables
 
 
 def service_is_missing(error: ImportError) -> MissingPart:

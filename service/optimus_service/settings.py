@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -19,6 +21,39 @@ from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 """What an HTTP header can carry to the letter: blanks at the ends are cut off on the way."""
 
+_VARIABLES_OF_OTHERS = frozenset(
+    f"OPTIMUS_{name}"
+    for name in (
+        # the command line
+        "URL",
+        # tasks
+        "COORDINATOR_ADDRESS",
+        "CPU_LIMIT",
+        "GPUS",
+        "GPU_TYPE",
+        "JOB_DIRECTORY",
+        "JOB_ID",
+        "JOB_SPEC",
+        "JOB_TOKEN",
+        "NETWORK_LIMIT",
+        "TASK_NAME",
+        "TASK_RANK",
+        "TRANSPORT",
+        # images, tests and benchmarks
+        "VERSION",
+        "DATA",
+        "GRAFANA_SCHEMA",
+    )
+)
+"""Variables that are no settings of the service and may be set where it runs."""
+_TEST_VARIABLE = re.compile(r"OPTIMUS_TEST_\w+")
+_SERVICE_LINK = re.compile(
+    r"OPTIMUS_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+"""What Kubernetes sets in pods for a Service whose name begins with `optimus`, unless `enableServiceLinks: false`."""
+_LINKED_PORT = re.compile(r"(?:tcp|udp|sctp)://.*")
+"""The value of `OPTIMUS_PORT` and other variables that end so, set for the same reason."""
+
 
 Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """Money, in whatever currency the operator and the jobs' `max_cost` agree on."""
@@ -32,6 +67,33 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def misspelled_variables(variables: Mapping[str, str]) -> list[str]:
+    """One line for each variable `OPTIMUS_...` that is no setting, with the nearest that is. No values."""
+    return [
+        f"{name}: the service has no such setting{_nearest(name)}"
+        for name, value in sorted(variables.items())
+        if name.upper().startswith("OPTIMUS_") and not _is_known(name.upper(), value)
+    ]
+
+
+def _is_known(name: str, value: str) -> bool:
+    if name in _VARIABLES_OF_OTHERS or _TEST_VARIABLE.fullmatch(name) or _SERVICE_LINK.fullmatch(name):
+        return True
+    if name.endswith("_PORT") and _LINKED_PORT.fullmatch(value):
+        return True
+    first, *rest = name.removeprefix("OPTIMUS_").lower().split("__")
+    return first in Settings.model_fields and (
+        first != "kubernetes" or not rest or rest[0] in KubernetesSettings.model_fields
+    )
+
+
+def _nearest(name: str) -> str:
+    nested = [f"kubernetes__{field}" for field in KubernetesSettings.model_fields]
+    names = [f"OPTIMUS_{field.upper()}" for field in (*Settings.model_fields, *nested)]
+    found = difflib.get_close_matches(name.upper(), names, 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 class Settings(BaseSettings):
@@ -106,6 +168,13 @@ class Settings(BaseSettings):
     )
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _no_service_link(cls, port: object) -> object:
+        """Kubernetes sets `OPTIMUS_PORT` to tcp://ADDRESS:PORT in pods beside a Service of the name `optimus`."""
+        is_link = isinstance(port, str) and _LINKED_PORT.fullmatch(port)
+        return cls.model_fields["port"].default if is_link else port
 
     @field_validator("policy")
     @classmethod
