@@ -22,7 +22,7 @@ from optimus_scheduler.types import Architecture, EndedJob, JobSpec, JobState, M
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import rule_from, spec_of
 from optimus_service.store.records import Document, JobRecord
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import LeaderRepository, Repository
 
 MAX_LOADED = MAX_PER_TASK * MAX_TASKS // 4
 """Finished runs read at first, the newest: 2048 of some 4 kB."""
@@ -41,7 +41,7 @@ class Lessons:
 
     def __init__(self, repository: Repository, keep_seconds: float) -> None:
         """`keep_seconds`: what jobs that ended longer ago taught is deleted with their samples."""
-        self._repository = repository
+        self._repository = repository.reading()
         self._keep_seconds = keep_seconds
         self._lock = threading.Lock()
         self._known = EndedJobs()
@@ -90,16 +90,19 @@ class Lessons:
         if ended.device is not None and ended.percent_of_peak is not None:
             self._percents.setdefault(ended.device, deque(maxlen=_MAX_PERCENTS)).append(ended.percent_of_peak)
 
-    def learn(self, history_of: Callable[[JobRecord], JobHistory], now: float) -> None:
-        """Keep what jobs taught that ended since (some at a time); for the leader.
+    def learn(self, history_of: Callable[[JobRecord], JobHistory], now: float, leader: LeaderRepository) -> None:
+        """Keep what jobs taught that ended since (some at a time).
 
         `history_of` gives the whole sample history of an ended job.
+
+        Raises:
+            StaleLeader: another process leads by now.
         """
         since = now - self._keep_seconds if self._since is None else self._since
         untold = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
         for job in untold:
             document = lesson(job, history_of(job), self._repository.network_of(job.id))
-            self._repository.add_finished_run(job.id, document)
+            leader.add_finished_run(job.id, document)
         if len(untold) < _LEARNED_AT_ONCE:
             self._since = now - _OVERLAP_SECONDS
 

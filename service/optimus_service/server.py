@@ -157,13 +157,13 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     tokens = JobTokens(load_secret(settings))
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
-    applier = Applier(repository, cluster, hub, context, clock, starts_at_once)
+    applier = Applier(cluster, hub, context, clock, starts_at_once)
     rounds = make_rounds(settings, repository, cluster, planner, applier, clock)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
     leadership = Leadership(repository, settings.lease_seconds, clock)
-    loop = SchedulingLoop(rounds, leadership, cluster, repository, metrics, times, clock)
+    loop = SchedulingLoop(rounds, leadership, cluster, metrics, times, clock)
     services = Services(
         settings=settings,
         repository=repository,
@@ -193,8 +193,8 @@ def make_rounds(
     histories = Histories(repository)
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
     observer = Observer(repository, histories, settings.scheduling, lessons)
-    exits = ExitNotices(repository, cluster, histories, settings.max_task_failures)
-    return Round(repository, cluster, exits, observer, planner, applier, clock, settings.keep_seconds)
+    exits = ExitNotices(cluster, histories, settings.max_task_failures)
+    return Round(repository.as_leader, cluster, exits, observer, planner, applier, clock, settings.keep_seconds)
 
 
 def make_preview(settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float]) -> Preview:

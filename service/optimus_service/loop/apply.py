@@ -26,7 +26,7 @@ from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.observe import mark_unwanted_tasks
 from optimus_service.loop.starting import Starter
 from optimus_service.store.records import JobRecord
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import LeaderRepository
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +42,6 @@ class Applier:
 
     def __init__(
         self,
-        repository: Repository,
         cluster: Cluster,
         notifier: Notifier,
         context: LaunchContext,
@@ -50,7 +49,6 @@ class Applier:
         starts_at_once: int = 1,
     ) -> None:
         """`starts_at_once`: tasks that this cluster may be asked to start at the same time."""
-        self._repository = repository
         self._cluster = cluster
         self._notifier = notifier
         self._context = context
@@ -59,76 +57,78 @@ class Applier:
         self._refusals: dict[str, str] = {}
         """What the cluster refused, by action, and what was told of it."""
 
-    def apply(self, plan: Plan, snapshot: Snapshot, fence: int) -> tuple[str, ...]:
+    def apply(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> tuple[str, ...]:
         """Perform the plan of this snapshot; what could not be done, in words.
 
         Raises:
             StaleLeader: somebody else leads by now; the rest of the plan was not performed.
             DatabaseNotAvailable: the rest of the plan was not performed.
         """
-        self._finish_converged(plan, snapshot)
-        failures = [failure for failure in self._perform_all(plan.actions, fence) if failure is not None]
-        mark_unwanted_tasks(self._repository, self._clock())
+        self._finish_converged(plan, snapshot, leader)
+        failures = [failure for failure in self._perform_all(plan.actions, leader) if failure is not None]
+        mark_unwanted_tasks(leader, self._clock())
         return tuple(failures)
 
-    def _perform_all(self, actions: Iterable[Action], fence: int) -> Iterator[str | None]:
+    def _perform_all(self, actions: Iterable[Action], leader: LeaderRepository) -> Iterator[str | None]:
         """In the plan's order, but that starts which follow each other are made together."""
         for kind, group in groupby(actions, type):
             if kind is StartTask:
                 starts = (action for action in group if isinstance(action, StartTask))
                 while batch := list(islice(starts, self._starter.batch_size)):
-                    yield from self._start_all(batch, fence)
+                    yield from self._start_all(batch, leader)
             else:
-                yield from (self._perform(action, fence) for action in group)
+                yield from (self._perform(action, leader) for action in group)
 
-    def _finish_converged(self, plan: Plan, snapshot: Snapshot) -> None:
+    def _finish_converged(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> None:
         jobs = {job.id: job for job in snapshot.jobs}
         for decision in plan.decisions:
             job = jobs[decision.job_id]
             trains = job.state in (JobState.RUNNING, JobState.PAUSED)
             if decision.forecast.converged and trains and job.directive in (Directive.RUN, Directive.PAUSE):
-                self._advance(job.id, ConvergenceReached(decision.forecast.rule or "its convergence rule"))
+                rule = decision.forecast.rule or "its convergence rule"
+                self._advance(job.id, ConvergenceReached(rule), leader)
 
-    def _perform(self, action: Action, fence: int) -> str | None:
+    def _perform(self, action: Action, leader: LeaderRepository) -> str | None:
         try:
             match action:
                 case SetWanted():
-                    self._set_wanted(action, fence)
+                    self._set_wanted(action, leader)
                 case StopTask():
-                    self._repository.check_fence(fence)
+                    leader.check_fence()
                     self._cluster.stop(action.key, force=action.force)
             self._refusals.pop(_words(action), None)
         except (ClusterUnavailable, NoFreePort, OSError) as error:
-            return self._failed(action, error)
+            return self._failed(action, error, leader)
         return None
 
-    def _set_wanted(self, action: SetWanted, fence: int) -> None:
-        before = self._repository.get_wanted(action.job_id)
-        generation = self._repository.set_wanted(
-            action.job_id, action.allocation, action.directive, action.tasks, self._clock(), fence, action.batch
+    def _set_wanted(self, action: SetWanted, leader: LeaderRepository) -> None:
+        before = leader.get_wanted(action.job_id)
+        generation = leader.set_wanted(
+            action.job_id, action.allocation, action.directive, action.tasks, self._clock(), action.batch
         )
         if generation != before.generation:
             self._notifier.notify(action.job_id, generation)
         if before.allocation.is_empty and not action.allocation.is_empty:
-            self._advance(action.job_id, TasksGranted(action.allocation))
+            self._advance(action.job_id, TasksGranted(action.allocation), leader)
 
-    def _start_all(self, actions: Sequence[StartTask], fence: int) -> list[str | None]:
+    def _start_all(self, actions: Sequence[StartTask], leader: LeaderRepository) -> list[str | None]:
         """Failures by action. The fence is checked for each task before any of these is started."""
+        leader.check_fence()
         self._starter.prepare(sorted({action.task.key.job_id for action in actions}))
         told: dict[StartTask, str | None] = {}
         launches: dict[StartTask, TaskLaunch] = {}
         for action in actions:
             try:
-                launch = self._launch(action, fence)
+                launch = self._launch(action, leader)
             except (ClusterUnavailable, NoFreePort, OSError) as error:
-                told[action] = self._failed(action, error)
+                told[action] = self._failed(action, error, leader)
                 continue
             if launch is not None:
                 launches[action] = launch
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
             if problem is not None:
-                told[action] = self._failed(action, problem)
+                told[action] = self._failed(action, problem, leader)
             else:
                 self._started(action, launch)
         return [told.get(action) for action in actions]
@@ -137,48 +137,48 @@ class Applier:
         self._refusals.pop(_words(action), None)
         _log.info("task started", task=launch.key.name, node=launch.node)
 
-    def _launch(self, action: StartTask, fence: int) -> TaskLaunch | None:
+    def _launch(self, action: StartTask, leader: LeaderRepository) -> TaskLaunch | None:
         """What to start, noted in the database; None if it is not wanted any more."""
         task = action.task
-        job = self._repository.get_job(task.key.job_id)
+        job = leader.get_job(task.key.job_id)
         if job.state.is_final:
             return None  # it ended after the snapshot was taken
-        launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role))
+        launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role, leader))
         # The record comes first: whatever is on the cluster is known to the database.
         gpu_type = next(iter(launch.resources.gpus), None)
-        self._repository.put_task(task.key, task.node, self._clock(), fence, gpu_type)
+        leader.put_task(task.key, task.node, self._clock(), gpu_type)
         return launch
 
-    def _coordinator_address(self, job: JobRecord, role: Role) -> str:
+    def _coordinator_address(self, job: JobRecord, role: Role, leader: LeaderRepository) -> str:
         """The job's address; another one if a coordinator is to be started where somebody else listens by now."""
         known = job.coordinator_address
         provided = self._cluster.coordinator_address(job.id)
         if provided is not None:
             if provided != known:
-                self._repository.set_coordinator_address(job.id, provided)
+                leader.set_coordinator_address(job.id, provided)
             return provided
         if known is not None and (role is not Role.COORDINATOR or is_free(known)):
             return known
-        taken = {other.coordinator_address for other in self._repository.active_jobs()}
+        taken = {other.coordinator_address for other in leader.active_jobs()}
         address = choose_address({address for address in taken if address is not None})
-        self._repository.set_coordinator_address(job.id, address)
+        leader.set_coordinator_address(job.id, address)
         return address
 
-    def _advance(self, job_id: str, event: ConvergenceReached | TasksGranted) -> None:
+    def _advance(self, job_id: str, event: ConvergenceReached | TasksGranted, leader: LeaderRepository) -> None:
         try:
-            job = self._repository.advance_job(job_id, event, self._clock())
+            job = leader.advance_job(job_id, event, self._clock())
         except InvalidTransition:
             return  # the job ended after the snapshot was taken
         self._notifier.notify(job_id, job.generation)
 
-    def _failed(self, action: Action, error: Exception) -> str:
+    def _failed(self, action: Action, error: Exception, leader: LeaderRepository) -> str:
         message = f"{_words(action)} failed: {error}"
         _log.warning("action failed", action=_words(action), error=str(error))
         reason = error.trouble.code if isinstance(error, TaskRefused) else None
         if reason is None or self._refusals.get(_words(action)) != message:  # a refusal is told once
             task = action.task.key.name if isinstance(action, StartTask) else None
             data = {"error": str(error), "reason": reason, "task": task}
-            self._repository.add_event(_job_id(action), "ActionFailed", message, data, self._clock())
+            leader.add_event(_job_id(action), "ActionFailed", message, data, self._clock())
         self._refusals[_words(action)] = message
         return message
 

@@ -13,7 +13,7 @@ from optimus_scheduler.types import Directive, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.loop.observe import ClusterView, Histories
 from optimus_service.store.records import JobRecord, TaskRecord
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import LeaderRepository
 
 CODE_OF_THE_USER = 3
 """The user's code failed: trying again would fail again (docs/protocol.md)."""
@@ -30,38 +30,43 @@ _log = structlog.get_logger(__name__)
 class ExitNotices:
     """Tells the database what ended on the cluster, each exit once."""
 
-    def __init__(self, repository: Repository, cluster: Cluster, histories: Histories, max_failures: int) -> None:
-        self._repository = repository
+    def __init__(self, cluster: Cluster, histories: Histories, max_failures: int) -> None:
         self._cluster = cluster
         self._histories = histories
         self._max_failures = max_failures
         self._troubles: dict[TaskKey, str] = {}
         """What was told of each task's trouble, so that it is told once (again after a restart)."""
 
-    def notice(self, view: ClusterView, now: float) -> None:
-        """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left."""
-        jobs = {job.id: job for job in self._repository.active_jobs()}
-        records = {record.key: record for record in self._repository.newest_tasks() if record.exited_at is None}
+    def notice(self, view: ClusterView, now: float, leader: LeaderRepository) -> None:
+        """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left.
+
+        Raises:
+            StaleLeader: another process leads by now; the rest was not recorded.
+        """
+        jobs = {job.id: job for job in leader.active_jobs()}
+        records = {record.key: record for record in leader.newest_tasks() if record.exited_at is None}
         for task in view.tasks:
             record = records.get(task.key)
             if record is not None and task.phase is TaskPhase.EXITED:
-                self._exited(task, record, jobs.get(task.key.job_id), now)
+                self._exited(task, record, jobs.get(task.key.job_id), now, leader)
             elif record is not None:
-                self._troubled(task, now)
+                self._troubled(task, now, leader)
         self._troubles = {task.key: self._troubles[task.key] for task in view.tasks if task.key in self._troubles}
-        self._vanished(view, records.values(), now)
-        self._tasks_gone(view, jobs, now)
+        self._vanished(view, records.values(), now, leader)
+        self._tasks_gone(view, jobs, now, leader)
 
-    def _troubled(self, task: Task, now: float) -> None:
+    def _troubled(self, task: Task, now: float, leader: LeaderRepository) -> None:
         """Tell the job's owner why a task does not run (any more)."""
         key, trouble = task.key, task.trouble
         if trouble is None or self._troubles.get(key) == trouble.code:
             return
         self._troubles[key] = trouble.code
         data = {"task": key.name, "node": task.node, "reason": trouble.code}
-        self._repository.add_event(key.job_id, "TaskTrouble", f"{key.name}: {trouble.message}", data, now)
+        leader.add_event(key.job_id, "TaskTrouble", f"{key.name}: {trouble.message}", data, now)
 
-    def _exited(self, task: Task, record: TaskRecord, job: JobRecord | None, now: float) -> None:
+    def _exited(
+        self, task: Task, record: TaskRecord, job: JobRecord | None, now: float, leader: LeaderRepository
+    ) -> None:
         key = task.key
         data = {
             "task": key.name,
@@ -73,38 +78,38 @@ class ExitNotices:
             "reason": task.trouble.code if task.trouble is not None else None,
         }
         _log.info("task exited", **data)
-        self._repository.add_event(key.job_id, "TaskExited", _words(task), data, now)
+        leader.add_event(key.job_id, "TaskExited", _words(task), data, now)
         # Marked before it is judged, so that the count below has it.
-        self._repository.mark_exited(key, task.exit_code, now)
+        leader.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
             return
         if is_failure(task.exit_code, record.unwanted_since):
-            self._judge(task, job, now)
+            self._judge(task, job, now, leader)
 
-    def _judge(self, task: Task, job: JobRecord, now: float) -> None:
+    def _judge(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> None:
         if task.exit_code == CODE_OF_THE_USER:
             reason = f"the job's own code failed in {task.key.name}"
         elif task.exit_code == 0:
             # One more than of crashes: at its end a job lets its tasks go, and tells the result after that.
-            if (n_failures := self._failures_without_progress(job)) <= self._max_failures:
+            if (n_failures := self._failures_without_progress(job, leader)) <= self._max_failures:
                 return
             times = f"{task.key.role} {task.key.rank} ended {n_failures} times with exit code 0 without being told to"
             reason = f"{times}: does the training code call sys.exit() or os._exit()?"
-        elif self._failures_without_progress(job) >= self._max_failures:
+        elif self._failures_without_progress(job, leader) >= self._max_failures:
             times = f"{task.key.role} {task.key.rank} failed {self._max_failures} times without any progress between"
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
         else:
             return
         message = f"{reason}; the end of its log:\n{self._log_tail(task)}"
-        self._repository.advance_job(job.id, TooManyFailures(message), now)
+        leader.advance_job(job.id, TooManyFailures(message), now)
 
-    def _failures_without_progress(self, job: JobRecord) -> int:
+    def _failures_without_progress(self, job: JobRecord, leader: LeaderRepository) -> int:
         """Of the role and rank that failed most since the job last got further."""
-        memberships = self._repository.memberships(job.id)
+        memberships = leader.memberships(job.id)
         progressed_at = self._histories.updated(job, memberships).progressed_at or 0.0
         failures = Counter(
             (record.key.role, record.key.rank)
-            for record in self._repository.tasks(active_only=False, job_id=job.id)
+            for record in leader.tasks(active_only=False, job_id=job.id)
             if record.exited_at is not None
             and record.exited_at > progressed_at
             and is_failure(record.exit_code, record.unwanted_since)
@@ -117,18 +122,20 @@ class ExitNotices:
         except ClusterUnavailable:
             return "(its log cannot be read now)"
 
-    def _vanished(self, view: ClusterView, records: Iterable[TaskRecord], now: float) -> None:
+    def _vanished(self, view: ClusterView, records: Iterable[TaskRecord], now: float, leader: LeaderRepository) -> None:
         """Tasks that should leave and are not there (any more) have left; wanted ones are started by reconcile."""
         seen = {task.key for task in view.tasks}
         for record in records:
             if record.key not in seen and record.unwanted_since is not None:
-                self._repository.mark_exited(record.key, None, now)
+                leader.mark_exited(record.key, None, now)
 
-    def _tasks_gone(self, view: ClusterView, jobs: Mapping[str, JobRecord], now: float) -> None:
+    def _tasks_gone(
+        self, view: ClusterView, jobs: Mapping[str, JobRecord], now: float, leader: LeaderRepository
+    ) -> None:
         alive = {task.key.job_id for task in view.tasks if task.phase is not TaskPhase.EXITED}
         for job in jobs.values():
             if job.directive in (Directive.CANCEL, Directive.PAUSE) and job.id not in alive:
-                self._repository.advance_job(job.id, AllTasksGone(), now)
+                leader.advance_job(job.id, AllTasksGone(), now)
 
 
 def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:

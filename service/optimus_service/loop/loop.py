@@ -25,7 +25,6 @@ from optimus_service.loop.round import Phases, Round
 from optimus_service.metrics import Metrics
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
 from optimus_service.store.records import RoundRecord
-from optimus_service.store.repository import Repository
 
 WATCH_SECONDS = 1.0
 """How late an exit is noticed: a lost worker should not be missed for a whole period."""
@@ -61,7 +60,6 @@ class SchedulingLoop:
         rounds: Round,
         leadership: Leadership,
         cluster: Cluster,
-        repository: Repository,
         metrics: Metrics,
         times: LoopTimes,
         clock: Callable[[], float],
@@ -69,7 +67,6 @@ class SchedulingLoop:
         self._rounds = rounds
         self._leadership = leadership
         self._cluster = cluster
-        self._repository = repository
         self._metrics = metrics
         self._times = times
         self._clock = clock
@@ -203,7 +200,7 @@ class SchedulingLoop:
             self._leadership.step_down()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one round must not end all scheduling
             _log.exception("a scheduling round failed", trigger=trigger)
-            self._fail(trigger, error, phases)
+            self._fail(trigger, error, phases, fence)
         else:
             self._metrics.observe_round(record.seconds, record.phase_seconds, failed=record.error is not None)
             if self._rounds.seen is not None:
@@ -213,7 +210,7 @@ class SchedulingLoop:
         self._metrics.observe_round(phases.total_seconds, phases.seconds, failed=True)
         return False
 
-    def _fail(self, trigger: str, error: Exception, phases: Phases) -> None:
+    def _fail(self, trigger: str, error: Exception, phases: Phases, fence: int) -> None:
         """Make a programming error visible where people look: health, the list of rounds, metrics, the log."""
         message = f"{type(error).__name__}: {error}"
         self._report(f"a scheduling round failed: {message}")
@@ -227,8 +224,8 @@ class SchedulingLoop:
             error=message,
         )
         try:
-            self._repository.add_round(record, [])
-        except DatabaseNotAvailable as unavailable:
+            self._rounds.note_failure(record, fence)
+        except (DatabaseNotAvailable, StaleLeader) as unavailable:
             _log.warning("the failed round could not be recorded", error=str(unavailable))
 
     def _report(self, problem: str) -> None:

@@ -28,7 +28,7 @@ from optimus_service.learning import Lessons
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import spec_of
 from optimus_service.store.records import JobRecord, MembershipRecord, TaskRecord, WantedRecord
-from optimus_service.store.repository import MAX_PAGE, Repository
+from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
 
 _MAX_PAGES = 200
 """Pages of samples read of one job in one round: a restarted service catches up over some rounds if there are more."""
@@ -50,7 +50,7 @@ class Histories:
     """The sample history of each active job, kept between rounds and read again after a restart."""
 
     def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+        self._repository = repository.reading()
         self._by_job: dict[str, JobHistory] = {}
 
     def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
@@ -80,26 +80,30 @@ class Observer:
         self, repository: Repository, histories: Histories, settings: Settings, lessons: Lessons | None = None
     ) -> None:
         """`lessons`: what ended jobs taught; None: jobs are judged by themselves alone."""
-        self._repository = repository
+        self._repository = repository.reading()
         self._histories = histories
         self._settings = settings
         self._lessons = lessons
         self._told: set[tuple[str, str]] = set()
 
-    def snapshot(self, view: ClusterView, now: float) -> Snapshot:
-        """The world as of `now`, for the leader. The exits in `view` should have been noticed before."""
-        mark_unwanted_tasks(self._repository, now)
-        self._learn(now)
+    def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository) -> Snapshot:
+        """The world as of `now`, for the leader. The exits in `view` should have been noticed before.
+
+        Raises:
+            StaleLeader: another process leads by now.
+        """
+        mark_unwanted_tasks(leader, now)
+        self._learn(now, leader)
         seen = self.look(view, now)
-        self._tell_stragglers(seen, now)
+        self._tell_stragglers(seen, now, leader)
         return seen
 
-    def _tell_stragglers(self, snapshot: Snapshot, now: float) -> None:
+    def _tell_stragglers(self, snapshot: Snapshot, now: float, leader: LeaderRepository) -> None:
         """To the job's owner, once for each task."""
         slow = {(job.id, key.name) for job in snapshot.jobs for key in job.stragglers}
         for job_id, name in sorted(slow - self._told):
             words = f"{name} is slower than half the median of the job's workers"
-            self._repository.add_event(job_id, "Straggler", words, {"task": name}, now)
+            leader.add_event(job_id, "Straggler", words, {"task": name}, now)
         self._told |= slow
 
     def look(self, view: ClusterView, now: float) -> Snapshot:
@@ -126,10 +130,11 @@ class Observer:
             return ()
         return self._lessons.calculated_speeds(record, spec)
 
-    def _learn(self, now: float) -> None:
+    def _learn(self, now: float, leader: LeaderRepository) -> None:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._lessons is not None:
-            self._lessons.learn(lambda job: self._histories.updated(job, self._repository.memberships(job.id)), now)
+            memberships = self._repository.memberships
+            self._lessons.learn(lambda job: self._histories.updated(job, memberships(job.id)), now, leader)
 
     def as_submitted(self, record: JobRecord, view: ClusterView, now: float) -> Job:
         """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
@@ -206,23 +211,23 @@ def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Ta
     return tuple(found[key] for key in sorted(found))
 
 
-def mark_unwanted_tasks(repository: Repository, now: float) -> None:
+def mark_unwanted_tasks(leader: LeaderRepository, now: float) -> None:
     """Write down since when each task is not wanted any more: its time to leave by itself runs from there.
 
     A coordinator is wanted as long as its job is to have any tasks.
     """
-    wanted = repository.wanted_of_active_jobs()
+    wanted = leader.wanted_of_active_jobs()
     leaving, wanted_again = [], []
-    for record in repository.tasks():
+    for record in leader.tasks():
         is_wanted = _is_wanted(record.key, wanted.get(record.key.job_id))
         if is_wanted and record.unwanted_since is not None:
             wanted_again.append(record.key)
         if not is_wanted and record.unwanted_since is None:
             leaving.append(record.key)
     if leaving:
-        repository.mark_unwanted(leaving, now)
+        leader.mark_unwanted(leaving, now)
     if wanted_again:
-        repository.mark_wanted(wanted_again)
+        leader.mark_wanted(wanted_again)
 
 
 def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:

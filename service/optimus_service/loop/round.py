@@ -16,7 +16,7 @@ from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.observe import ClusterView, Observer
 from optimus_service.loop.record import decision_records
 from optimus_service.store.records import RoundRecord
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
 """`optimus_scheduler.cycle.plan` with its policy and constants: pure, but for the timer round its steps."""
@@ -54,7 +54,7 @@ class Round:
 
     def __init__(
         self,
-        repository: Repository,
+        leader_with: Callable[[int], LeaderRepository],
         cluster: Cluster,
         exits: ExitNotices,
         observer: Observer,
@@ -63,9 +63,12 @@ class Round:
         clock: Callable[[], float],
         keep_seconds: float,
     ) -> None:
-        """`keep_seconds`: samples, decisions and logs of jobs that ended longer ago are deleted; what the job came to
-        stays."""
-        self._repository = repository
+        """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
+
+        `keep_seconds`: samples, decisions and logs of jobs that ended longer ago are deleted; what the job came to
+        stays.
+        """
+        self._leader_with = leader_with
         self._cluster = cluster
         self._exits = exits
         self._observer = observer
@@ -89,18 +92,18 @@ class Round:
             StaleLeader: somebody else leads by now.
         """
         phases = phases or Phases()
-        now = self._clock()
+        now, leader = self._clock(), self._leader_with(fence)
         # 1. What is there?
         with phases.measure("observe"):
             view = ClusterView.of(self._cluster)
             # 2. What ended, and what does that mean for its job?
-            self._exits.notice(view, now)
-            snapshot = self._observer.snapshot(view, now)
+            self._exits.notice(view, now, leader)
+            snapshot = self._observer.snapshot(view, now, leader)
         # 3. What should be there, and what has to change? (forecast, allocate, place, reconcile)
         plan = self._planner(snapshot, phases.measure)
         # 4. Do it.
         with phases.measure("apply"):
-            failures = self._applier.apply(plan, snapshot, fence)
+            failures = self._applier.apply(plan, snapshot, leader)
         self.learning = any(decision.reason is Reason.LEARNING_SPEED for decision in plan.decisions)
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
@@ -112,21 +115,32 @@ class Round:
             n_actions=len(plan.actions),
             error="; ".join(failures) or None,
         )
-        self._repository.add_round(record, decision_records(plan, now))
+        leader.add_round(record, decision_records(plan, now))
         self.seen, self.decided = view, plan
+        leader.check_fence()
         self._cluster.forget(forgettable(view, snapshot))
         self._cluster.retain(retained(snapshot))
-        self._prune(now)
+        self._prune(now, leader)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record
 
-    def _prune(self, now: float) -> None:
+    def note_failure(self, record: RoundRecord, fence: int) -> None:
+        """Remember a round that an error ended.
+
+        Raises:
+            DatabaseNotAvailable: it was not remembered.
+            StaleLeader: another process leads by now; it was not remembered.
+        """
+        self._leader_with(fence).add_round(record, [])
+
+    def _prune(self, now: float, leader: LeaderRepository) -> None:
         if self._pruned_at is not None and 0 <= now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
             return
         self._pruned_at = now
+        leader.check_fence()
         self._cluster.forget_logs(now - self._keep_seconds)
         for _ in range(_MAX_PRUNES):
-            if self._repository.prune(now, self._keep_seconds).total == 0:
+            if leader.prune(now, self._keep_seconds).total == 0:
                 break
 
 

@@ -89,8 +89,8 @@ class IdempotencyConflict(StoreError):
 class StaleLeader(StoreError):
     """The writer's lease has passed to somebody else."""
 
-    def __init__(self, fence: int, token: int) -> None:
+    def __init__(self, fence: int, token: int | None) -> None:
         self.fence = fence
         self.token = token
-        """The token of the lease in force."""
-        super().__init__(f"the lease with token {fence} is over: token {token} was given out since")
+        """The token of the lease in force; None if there is none."""
+        super().__init__(f"the lease with token {fence} is over: the one in force is {token or '(none)'}")

@@ -49,12 +49,15 @@ def release(session: Session, name: str, holder: str) -> None:
 
 
 def check_fence(session: Session, fence: int) -> None:
-    """Return if `fence` is the token of the newest leader. Nobody can take over until the transaction ends.
+    """Return if `fence` is the token in force. No other process can take over until the transaction ends.
+
+    Any other token is refused, a higher one too: tokens that were given out by another database, or before its lease
+    was deleted, mean nothing here.
 
     Raises:
-        StaleLeader: somebody else became leader since.
+        StaleLeader: another process leads, or none does.
     """
     statement = select(LeaseRow.token).where(LeaseRow.name == LEADER_LEASE).with_for_update(read=True)
-    token = session.scalar(statement) or 0
-    if fence < token:
+    token = session.scalar(statement)
+    if fence != token:
         raise StaleLeader(fence, token)

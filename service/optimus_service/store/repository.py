@@ -1,7 +1,14 @@
 """Everything that the service remembers, behind one class.
 
-Each method is one transaction: it happened as a whole when the method returns, and not at all when it raises. The
-statements themselves are in the modules by subject (`jobs`, `wanted`, `memberships`, `samples`, `tasks`, `history`,
+Each method is one transaction: it happened as a whole when the method returns, and not at all when it raises.
+
+::
+
+    Repository                      what the API writes: allowed to every replica
+    ├── as_leader(fence) ─▶ LeaderRepository    what a round writes: each transaction checks that its token is in force
+    └── reading()        ─▶ ReadingRepository   refuses to write: what the parts of a round keep between rounds
+
+The statements themselves are in the modules by subject (`jobs`, `wanted`, `memberships`, `samples`, `tasks`, `history`,
 `leases`, `retention`); each function there takes the session of the transaction it is part of.
 """
 
@@ -56,7 +63,15 @@ from optimus_service.store.records import (
     WantedRecord,
 )
 
-__all__ = ["DEFAULT_PAGE", "LEADER_LEASE", "MAX_PAGE", "PRUNE_ROWS", "Repository"]
+__all__ = [
+    "DEFAULT_PAGE",
+    "LEADER_LEASE",
+    "MAX_PAGE",
+    "PRUNE_ROWS",
+    "LeaderRepository",
+    "ReadingRepository",
+    "Repository",
+]
 
 DEFAULT_PAGE = 50
 MAX_PAGE = 1000
@@ -116,6 +131,14 @@ class Repository:
             raise
         finally:
             self._observe(kind, time.monotonic() - started, failed=failed)
+
+    def as_leader(self, fence: int) -> LeaderRepository:
+        """The same database for what only the leader may write; `fence` is the token of its `LEADER_LEASE`."""
+        return LeaderRepository(self, fence)
+
+    def reading(self) -> ReadingRepository:
+        """The same database for those who must not write."""
+        return ReadingRepository(self)
 
     def ping(self) -> None:
         """Return if the database answers and has our tables."""
@@ -283,7 +306,6 @@ class Repository:
         directive: Directive,
         tasks: Sequence[PlacedTask],
         now: float,
-        fence: int | None = None,
         batch: int | None = None,
     ) -> int:
         """Store what a job should have; a new generation if it differs from what is wanted already.
@@ -291,18 +313,15 @@ class Repository:
         A round works on a snapshot that may be older than the job's directive: FINISH and CANCEL, once set, are not
         undone by it (CANCEL is above FINISH). A job that ended wants nothing any more, and stays as it is.
 
-        `fence` is the `token` of the caller's lease on `LEADER_LEASE`, `batch` the global batch, if it is elastic.
+        `batch` is the global batch, if it is elastic.
 
         Returns:
             The generation in force.
 
         Raises:
             JobNotFound: there is no such job.
-            StaleLeader: the lease was given to somebody else since.
         """
         with self._write() as session:
-            if fence is not None:
-                leases.check_fence(session, fence)
             return wanted.put(session, job_id, allocation, directive, tasks, now, batch)
 
     def get_wanted(self, job_id: str) -> WantedRecord:
@@ -418,20 +437,15 @@ class Repository:
         with self._read() as session:
             return tasks.newest(session)
 
-    def put_task(
-        self, key: TaskKey, node: str, now: float, fence: int | None = None, gpu_type: str | None = None
-    ) -> None:
+    def put_task(self, key: TaskKey, node: str, now: float, gpu_type: str | None = None) -> None:
         """Remember a task that is about to be started. A task of this key that is known already stays as it is.
 
-        `fence` is that of `set_wanted`, `gpu_type` what its GPUs are.
+        `gpu_type`: what its GPUs are.
 
         Raises:
             JobNotFound: there is no such job.
-            StaleLeader: the lease was given to somebody else since.
         """
         with self._write() as session:
-            if fence is not None:
-                leases.check_fence(session, fence)
             tasks.put(session, key, node, now, gpu_type)
 
     def mark_unwanted(self, keys: Iterable[TaskKey], now: float) -> None:
@@ -561,7 +575,7 @@ class Repository:
     def acquire_lease(self, name: str, holder: str, ttl_seconds: float, now: float) -> LeaseRecord | None:
         """Take the lease if it is free or over, renew it if `holder` has it. None: somebody else has it.
 
-        The token grows with each new holder; `set_wanted` checks the one of `LEADER_LEASE`. `holder` must be unique
+        The token grows with each new holder; `as_leader` checks the one of `LEADER_LEASE`. `holder` must be unique
         among processes and their restarts. Expiry compares the clocks of the replicas: they must agree to within much
         less than `ttl_seconds`; the token protects from what clocks get wrong.
         """
@@ -572,15 +586,6 @@ class Repository:
         """Who had the lease last, whether or not it is over; None if nobody ever had it."""
         with self._read() as session:
             return leases.current(session, name)
-
-    def check_fence(self, fence: int) -> None:
-        """Return if `fence` is the token of the newest lease on `LEADER_LEASE`: for what is no write to the database.
-
-        Raises:
-            StaleLeader: the lease was given to somebody else since.
-        """
-        with self._read() as session:
-            leases.check_fence(session, fence)
 
     def release_lease(self, name: str, holder: str) -> None:
         """Give the lease up, so that another one need not wait until it is over. Nothing if `holder` has it not."""
@@ -597,6 +602,46 @@ class Repository:
         """
         with self._write() as session:
             return retention.prune(session, now - keep_seconds, limit)
+
+
+class LeaderRepository(Repository):
+    """The database for the holder of one fencing token: every writing method may raise `StaleLeader`.
+
+    Each transaction that writes first makes sure that the token is in force, and keeps others from taking the lease
+    until it ends. So a leader that was paused anywhere, and replaced meanwhile, writes nothing when it goes on.
+    """
+
+    def __init__(self, repository: Repository, fence: int) -> None:
+        super().__init__(repository._engine, repository._observe)
+        self._turn = repository._turn
+        self._fence = fence
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        with super()._write() as session:
+            leases.check_fence(session, self._fence)
+            yield session
+
+    def check_fence(self) -> None:
+        """Return if the token is in force: for what is done to the cluster, right before it is done.
+
+        Raises:
+            StaleLeader: the lease was given to another process since.
+        """
+        with self._read() as session:
+            leases.check_fence(session, self._fence)
+
+
+class ReadingRepository(Repository):
+    """The database for those who must not write: a writing method raises `RuntimeError`, which is a mistake in code."""
+
+    def __init__(self, repository: Repository) -> None:
+        super().__init__(repository._engine, repository._observe)
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        raise RuntimeError("this view of the database is for reading; what a round writes goes through `as_leader`")
+        yield  # pragma: no cover - makes it a generator
 
 
 def _check_limit(limit: int) -> None:

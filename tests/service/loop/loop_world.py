@@ -103,7 +103,7 @@ class World:
         self.settings = Settings(data_directory=directory, **settings)
         planner = planner or server.make_planner(policy_named("optimus"), self.settings)
         context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
-        applier = Applier(repository, self.cluster, self.heard, context, self.clock, starts_at_once)
+        applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
         self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock)
         lease = repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0, self.clock())
         assert lease is not None

@@ -125,12 +125,13 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
     assert token is not None
     spec = {"name": "job", "project": "default", "task": "m:f"}
     repository.create_job("job-1", spec, "nonce", None, "hash", 0.0)
+    deposed = repository.as_leader(token)
     with pytest.raises(StaleLeader):
-        repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, (), 0.0, token)
+        deposed.set_wanted("job-1", Allocation(1, 1), Directive.RUN, (), 0.0)
     with pytest.raises(StaleLeader):
-        repository.put_task(TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0, token)
+        deposed.put_task(TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0)
     with pytest.raises(StaleLeader):
-        repository.check_fence(token)
+        deposed.check_fence()
     assert repository.tasks() == []
 
 
@@ -145,11 +146,11 @@ def test_the_lease_is_kept_during_a_long_round(repository: Repository) -> None:
         for _ in range(20):
             busy.wait(0.15)
             assert other.claim() is None
-            repository.check_fence(token)
+            repository.as_leader(token).check_fence()
     mine.step_down()
     give_up_at = time.monotonic() + 60.0
     while other.claim() is None:
         busy.wait(0.05)
         assert time.monotonic() < give_up_at
     with pytest.raises(StaleLeader):
-        repository.check_fence(token)
+        repository.as_leader(token).check_fence()

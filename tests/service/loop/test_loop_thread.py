@@ -60,7 +60,6 @@ class Running:
             self.world.rounds,
             Leadership(self.repository, 10.0, time.time),
             self.world.cluster,
-            self.repository,
             self.metrics,
             LoopTimes(round_seconds, learning_round_seconds, debounce_seconds, 10.0),
             time.time,

@@ -196,9 +196,7 @@ class LiveService:
         settings = world.settings.model_copy(update={"token": None if token is None else SecretStr(token)})
         times = LoopTimes(5.0, 5.0, 0.1, 2.0)
         leadership = Leadership(world.repository, 2.0, world.clock)
-        self.loop = SchedulingLoop(
-            world.rounds, leadership, world.cluster, world.repository, self.metrics, times, world.clock
-        )
+        self.loop = SchedulingLoop(world.rounds, leadership, world.cluster, self.metrics, times, world.clock)
         hub = WakeUpHub(world.repository.generations)
         self.services = Services(
             settings=settings,

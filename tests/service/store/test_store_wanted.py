@@ -80,6 +80,7 @@ def test_a_leader_of_yesterday_wants_in_vain(repository: Repository, make_job: M
     assert old is not None
     assert new is not None
     with pytest.raises(StaleLeader):
-        repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0, fence=old.token)
+        repository.as_leader(old.token).set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0)
     assert repository.get_wanted("job-1").generation == 0
-    assert repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0, fence=new.token) == 1
+    leader = repository.as_leader(new.token)
+    assert leader.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0) == 1
