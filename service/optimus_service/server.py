@@ -33,6 +33,7 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
+from optimus_service.clusters.local.task_users import TaskUsers
 from optimus_service.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,
@@ -105,6 +106,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     prepare_database(settings.url)
     url = _url(settings.host, listener.getsockname()[1])
     parts = assemble(settings, settings.service_url or url)
+    warn_of_shared_user(settings)
 
     door = make_second_door(settings, parts.services)
 
@@ -130,6 +132,15 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
         parts.services.repository.close()
         directory.remove_address()
     _log.info("stopped", tasks="stopped" if settings.stop_tasks else "left running")
+
+
+def warn_of_shared_user(settings: Settings) -> None:
+    """Say in the log, once at the start, that nothing separates tasks from the service."""
+    if settings.cluster == "local" and settings.task_user is None:
+        _log.warning(
+            "tasks run as the service's own user: they can read secret.key, the database and other jobs' environment",
+            instead="run the service as root with OPTIMUS_TASK_USER, see docs/operate.md",
+        )
 
 
 # --- what it is made of ----------------------------------------------------------------------------------------------
@@ -228,6 +239,7 @@ def make_cluster(settings: Settings) -> Cluster:
         from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 
         return KubernetesCluster(settings.kubernetes)
+    users = None if settings.task_user is None else TaskUsers.from_setting(settings.task_user)
     options = LocalClusterOptions.with_python(
         directory=settings.data_directory / "local",
         python=settings.local_python,
@@ -235,7 +247,10 @@ def make_cluster(settings: Settings) -> Cluster:
         n_nodes=settings.local_nodes,
         memory_bytes=settings.local_memory_bytes,
         gpus=settings.local_gpus,
+        users=users,
     )
+    if users is not None:
+        users.prepare(settings.data_directory, options.task_command[0])
     return LocalCluster(options)
 
 

@@ -141,6 +141,12 @@ class Settings(BaseSettings):
     local_python: Path | None = Field(
         default=None, description="interpreter that runs tasks; default: the service's own"
     )
+    task_user: str | None = Field(
+        default=None,
+        min_length=1,
+        description="user that tasks of the local cluster run as, for a service that is root: a name, or FIRST-LAST, "
+        "user ids of which each job gets its own; default: the service's own user",
+    )
     drain_seconds: float = Field(
         default=20.0, ge=0, le=86400, description="time that an unwanted task has to leave by itself"
     )

@@ -18,6 +18,7 @@ from optimus_service.clusters.local import checking, gpus, machine, slots
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
+from optimus_service.clusters.local.task_users import TaskUsers
 
 _KILLED = 128 + signal.SIGKILL
 """Exit code of a task whose supervisor was killed with it and could not record one."""
@@ -44,6 +45,8 @@ class LocalClusterOptions:
     """None: what the machine has."""
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPUs of the machine by type, in the order of their indices."""
+    users: TaskUsers | None = None
+    """Whom tasks run as; None: the service's own user."""
 
     @staticmethod
     def with_python(
@@ -53,6 +56,7 @@ class LocalClusterOptions:
         n_nodes: int,
         memory_bytes: int | None,
         gpus: Mapping[str, int] = NO_GPUS,
+        users: TaskUsers | None = None,
     ) -> LocalClusterOptions:
         """Tasks run by this interpreter; None: the service's own."""
         interpreter = str(python or sys.executable)
@@ -64,6 +68,7 @@ class LocalClusterOptions:
             task_command=(interpreter, "-m", "optimus_workers", "{role}"),
             check_command=(interpreter, "-P", "-m", "optimus_workers.check_task"),
             gpus=gpus,
+            users=users,
         )
 
 
@@ -142,7 +147,8 @@ class LocalCluster:
             return ""
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
-        return checking.check_task(self._options.check_command, import_path, working_directory)
+        account = None if self._options.users is None else self._options.users.for_checks
+        return checking.check_task(self._options.check_command, import_path, working_directory, account)
 
     def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
         return None  # any free port of this machine
@@ -224,6 +230,12 @@ class LocalCluster:
             environment[gpus.VISIBLE] = gpus.visible(devices)
         directory = launch.working_directory or launch.environment.get("OPTIMUS_JOB_DIRECTORY") or str(record.path)
         command = [part.replace("{role}", role.value) for part in self._options.task_command]
+        if self._options.users is not None:
+            home = launch.environment["OPTIMUS_JOB_DIRECTORY"]
+            account = self._options.users.claim(Path(home))
+            environment |= account.environment(home)
+            # The supervisor, which is root, goes nowhere that a user names.
+            command, directory = account.command(directory, command), "/"
         return spawn(record.path, self._log(launch.key), directory, command, environment)
 
     def _collect_children(self) -> None:
