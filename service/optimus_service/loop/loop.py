@@ -34,6 +34,9 @@ _RETRY_SECONDS = 5.0
 """After a round that failed; sooner if the period is shorter."""
 _LATE_ROUNDS = 3
 """Periods without a successful round after which a leader calls itself unhealthy."""
+_STUCK_SECONDS = 900.0
+"""A round that takes longer is called stuck: a leader that is slow still serves the API, and must not be taken out of
+service for it. Far above the slowest round of a large cluster whose database is slow."""
 _MAX_REASONS = 5
 """Reasons that are named in the trigger of one round."""
 
@@ -76,6 +79,8 @@ class SchedulingLoop:
         self._stopping = False
         self._started_at = time.monotonic()
         self._succeeded_at: float | None = None
+        self._round_begun_at: float | None = None
+        """Of the round in progress."""
         self._leads = False
         self._problem: str | None = None
         self._live: frozenset[TaskKey] = frozenset()
@@ -109,11 +114,13 @@ class SchedulingLoop:
         """What is wrong, in words; None when nothing is. A follower that waits for the lease is healthy."""
         if not self._thread.is_alive() and not self._stopping:
             return "the scheduling loop is not running"
-        late = time.monotonic() - (self._succeeded_at or self._started_at)
+        now, begun = time.monotonic(), self._round_begun_at
+        if begun is not None:
+            stuck = now - begun > _STUCK_SECONDS
+            return f"a scheduling round has been running for {now - begun:.0f} seconds" if stuck else self._problem
+        late = now - (self._succeeded_at or self._started_at)
         if self._leads and late > _LATE_ROUNDS * self._times.round_seconds + _RETRY_SECONDS:
-            return (
-                f"no scheduling round has succeeded for {late:.0f} seconds: {self._problem or 'one is still running'}"
-            )
+            return f"no scheduling round has succeeded for {late:.0f} seconds: {self._problem or 'none was begun'}"
         return self._problem
 
     @property
@@ -183,7 +190,11 @@ class SchedulingLoop:
         trigger = self._debounced_trigger()
         if self._stopping:
             return 0.0
-        times, succeeded = self._times, self._attempt(trigger, fence)
+        self._round_begun_at = time.monotonic()
+        try:
+            times, succeeded = self._times, self._attempt(trigger, fence)
+        finally:
+            self._round_begun_at = None
         if not succeeded:
             return min(times.round_seconds, _RETRY_SECONDS)
         return min(times.round_seconds, times.learning_round_seconds) if self._rounds.learning else times.round_seconds

@@ -15,6 +15,7 @@ from optimus_scheduler import cycle
 from optimus_scheduler.types import Allocation, Decision, Forecast, Plan, Reason, Resources, Role, Snapshot, TaskKey
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.loop import loop as loop_module
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics import Metrics
@@ -28,13 +29,14 @@ class Planner:
     """Counts rounds; raises when told to; otherwise plans nothing, or what the real one would."""
 
     def __init__(self) -> None:
-        self.n_rounds = 0
+        self.n_begun = self.n_rounds = 0
         self.decisions: tuple[Decision, ...] = ()
         self.error: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()
 
     def __call__(self, snapshot: Snapshot, timer: cycle.Timer) -> Plan:
+        self.n_begun += 1
         self.gate.wait(60)
         self.n_rounds += 1
         if self.error is not None:
@@ -180,6 +182,22 @@ def test_error_in_a_round_is_shown_and_survived(running: Running) -> None:
     wait_until("it is counted", lambda: running.failed_rounds() >= 1)
     wait_until("the round is recorded", lambda: "ZeroDivisionError: by nothing" in running.errors())
     running.planner.error = None
+    wait_until("it is well again", lambda: loop.health() is None)
+
+
+def test_a_slow_round_is_no_illness_but_one_that_never_ends_is(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_RETRY_SECONDS", 0.01)
+    loop = running.started(round_seconds=0.01)
+    running.planner.gate.clear()
+    begun_before, cleared_at = running.planner.n_begun, time.monotonic()
+    wait_until("a round is in progress", lambda: running.planner.n_begun > begun_before)
+    wait_until("it takes long", lambda: time.monotonic() > cleared_at + 1.0)
+    assert loop.health() is None
+    monkeypatch.setattr(loop_module, "_STUCK_SECONDS", 0.5)
+    assert "has been running for" in (loop.health() or "")
+    running.planner.gate.set()
     wait_until("it is well again", lambda: loop.health() is None)
 
 
