@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry, until
+from tests.service.clusters.cluster_harness import wait_until
 
 from optimus_scheduler.types import Allocation, Directive, PlacedTask, Role, TaskKey
+from optimus_service.hub import MAX_WAITERS_OF_JOB
 
 JSON = {"Content-Type": "application/json"}
 
@@ -234,19 +236,33 @@ def test_cancelling_ends_the_wait_with_the_directive(api: Api, job_id: str) -> N
 
 def test_many_waiters_need_neither_threads_nor_connections(api: Api, job_id: str) -> None:
     """More long polls than there are threads (40) or connections, and the API still answers others."""
-    before = want(api, job_id, 2)
-    token = api.job_token(job_id)
-    asking = api.call_async(
-        "GET", f"/v1/jobs/{job_id}/membership", token=token, params={"after": before, "timeout_seconds": 60}
-    )
-    waiting = [api.portal.start_task_soon(asking) for _ in range(100)]
+    job_ids = [job_id, *(api.submit() for _ in range(9))]
+    waiting = []
+    for each_id in job_ids:
+        params = {"after": want(api, each_id, 2), "timeout_seconds": 60}
+        asking = api.call_async("GET", f"/v1/jobs/{each_id}/membership", token=api.job_token(each_id), params=params)
+        waiting += [api.portal.start_task_soon(asking) for _ in range(MAX_WAITERS_OF_JOB)]
     deadline = time.monotonic() + 30
-    while api.services.hub.n_waiters < 100:
+    while api.services.hub.n_waiters < len(waiting):
         assert time.monotonic() < deadline
         assert api.get("/healthz").status_code == 200
     assert api.job(job_id)["state"] == "running"
-    want(api, job_id, 3)
+    for each_id in job_ids:
+        want(api, each_id, 3)
     assert {len(each.result(timeout=30).json()["tasks"]) for each in waiting} == {3}
+
+
+@on_sqlite
+def test_one_jobs_long_polls_are_bounded_and_told_when_to_come_again(api: Api, job_id: str) -> None:
+    params = {"after": want(api, job_id, 2), "timeout_seconds": 60}
+    asking = api.call_async("GET", f"/v1/jobs/{job_id}/membership", token=api.job_token(job_id), params=params)
+    waiting = [api.portal.start_task_soon(asking) for _ in range(MAX_WAITERS_OF_JOB)]
+    wait_until("all wait", lambda: api.services.hub.n_waiters == MAX_WAITERS_OF_JOB)
+    refused = api.as_task("GET", job_id, "membership", params=params)
+    assert problem(refused, 429)["type"].endswith(":too-many-requests")
+    assert int(refused.headers["retry-after"]) > 0
+    want(api, job_id, 3)
+    assert {each.result(timeout=30).status_code for each in waiting} == {200}
 
 
 @on_sqlite
