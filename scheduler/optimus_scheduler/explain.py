@@ -131,6 +131,12 @@ def _as_constrained(outlook: Outlook, grant: Grant) -> str:
     return f"Keeps {size_words(grant.allocation)}{_outlook(outlook)}."
 
 
+def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
+    retry = outlook.job.retry
+    assert retry is not None, "the reason says so"
+    return f"Waits {duration(retry.seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
+
+
 def _converged(outlook: Outlook, _grant: Grant) -> str:
     rule = outlook.forecast.rule
     return f"Its convergence rule holds ({rule}) at step {outlook.job.step}: it is being finished."
@@ -154,6 +160,7 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.DEADLINE_CANNOT_BE_MET: _as_constrained,
     Reason.WITHIN_BUDGET: _as_constrained,
     Reason.NO_FEASIBLE_NODE: _no_feasible_node,
+    Reason.WAITING_FOR_RETRY: _waiting_for_retry,
     Reason.CONVERGED: _converged,
     Reason.CANCELLING: _cancelling,
 }

@@ -10,6 +10,10 @@
        │                               │
        └── CancelRequested ────────────┴── CancelRequested … AllTasksGone ──▶ cancelled
 
+A failure of the owner's code after a first step leads to `paused` and another *attempt* from the last checkpoint, as
+often as the job's `retries` allow; `ResumeRequested` leads there from `failed` and `cancelled`. What belongs to an
+older attempt than the present one says nothing about the job any more.
+
 `advance` does nothing but compute. The shell that calls it (the store, in one transaction) persists the status and
 carries the effects out. An event that has no rule in a state is an `InvalidTransition`; events that are harmless
 leftovers of a race (a late "all tasks are gone" of a finished job) have a rule that changes nothing.
@@ -21,6 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from optimus_scheduler.retries import DEFAULT_RETRIES
 from optimus_scheduler.types import Allocation, Directive, JobState
 from optimus_scheduler.wording import headline, size_words
 
@@ -79,6 +84,8 @@ class ResultReported:
     """Where the last checkpoint is: a path or URL that the job's tasks can read."""
     model: str | None = None
     """Where the trained model is, likewise."""
+    attempt: int | None = None
+    """Which attempt ended; None: the present one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +103,18 @@ class AllTasksGone:
 
 @dataclass(frozen=True, slots=True)
 class TooManyFailures:
-    """The job's tasks keep failing; trying again was given up."""
+    """The job's tasks keep failing; starting them again was given up."""
 
     message: str
+    error: str | None = None
+    """What the owner's code raised; None: the tasks crashed, which is no error that `retries` are for."""
+    attempt: int | None = None
+    """Which attempt they belong to; None: the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """The owner wants an ended job to go on from its last checkpoint."""
 
 
 Event = (
@@ -110,6 +126,7 @@ Event = (
     | CancelRequested
     | AllTasksGone
     | TooManyFailures
+    | ResumeRequested
 )
 
 
@@ -124,6 +141,14 @@ class JobStatus:
     directive: Directive = Directive.RUN
     failure: str | None = None
     """Why it failed; None unless it did."""
+    has_trained: bool = False
+    """Whether it made a step: an error before the first one is no accident."""
+    attempt: int = 0
+    """Counts the times that training began anew from a checkpoint, after a failure or because the owner asked."""
+    retries: int = 0
+    """How many of these were retries after a failure, since the owner last asked ..."""
+    most_retries: int = DEFAULT_RETRIES
+    """... and how many of these the job may have."""
     story: tuple[str, ...] = field(default=(), compare=False)
     """The last events, oldest first, for error messages only."""
 
@@ -153,7 +178,22 @@ class StoreResult:
     result: ResultReported
 
 
-Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult
+@dataclass(frozen=True, slots=True)
+class ScheduleRetry:
+    """Take the job's tasks away, and keep it from new ones for the wait before retry `number`."""
+
+    number: int
+    most: int
+    error: str
+    """What the owner's code raised, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Forget the job's end: its time, its result, its failure."""
+
+
+Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen
 
 
 class InvalidTransition(Exception):
@@ -224,6 +264,8 @@ def _converge(status: JobStatus, event: Event) -> Outcomes:
 
 def _end(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, ResultReported)
+    if _is_over(status, event.attempt):
+        return status, ()
     if event.outcome is Outcome.SUCCEEDED:
         after = replace(status, state=JobState.SUCCEEDED)
         return after, (StoreResult(event), MarkFinished(), EmitEvent("JobSucceeded", f"Done at step {event.step}."))
@@ -231,20 +273,63 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
         # Tasks that are being stopped fail in many ways; what the owner asked for is what happened.
         return _cancelled(status, StoreResult(event))
     failure = event.error or "the job's tasks reported a failure without saying why"
+    if _may_retry(status):
+        return _retry(status, failure)
     after = replace(status, state=JobState.FAILED, failure=failure)
     return after, (StoreResult(event), MarkFinished(), EmitEvent("JobFailed", headline(failure)))
 
 
 def _give_up(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, TooManyFailures)
+    if _is_over(status, event.attempt):
+        return status, ()
     if status.directive is Directive.CANCEL:
         return _cancelled(status)
+    if event.error is not None and _may_retry(status):
+        return _retry(status, event.error)
     after = replace(status, state=JobState.FAILED, directive=Directive.CANCEL, failure=event.message)
     return after, (MarkFinished(), EmitEvent("JobFailed", headline(event.message)))
 
 
+def _is_over(status: JobStatus, attempt: int | None) -> bool:
+    return attempt is not None and attempt < status.attempt
+
+
+def _may_retry(status: JobStatus) -> bool:
+    return status.has_trained and status.retries < status.most_retries
+
+
+def _retry(status: JobStatus, error: str) -> Outcomes:
+    """Pause, as tasks that are still there can write a checkpoint then."""
+    number = status.retries + 1
+    after = replace(
+        status, state=JobState.PAUSED, directive=Directive.PAUSE, attempt=status.attempt + 1, retries=number
+    )
+    return after, (ScheduleRetry(number, status.most_retries, headline(error)),)
+
+
+def _reopen(status: JobStatus, _event: Event) -> Outcomes:
+    after = JobStatus(
+        JobState.PAUSED,
+        has_trained=status.has_trained,
+        attempt=status.attempt + 1,
+        most_retries=status.most_retries,
+        story=status.story,
+    )
+    return after, (Reopen(), EmitEvent("ResumeRequested", "Going on from the last checkpoint was asked for."))
+
+
+def _resume_again(status: JobStatus, event: Event) -> Outcomes:
+    """A repetition of the request that brought the job back changes nothing."""
+    if status.attempt == status.retries:
+        raise InvalidTransition(status, event)
+    return status, ()
+
+
 def _repeat(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, ResultReported)
+    if _is_over(status, event.attempt):
+        return status, ()
     if event.outcome.value != status.state.value:
         raise InvalidTransition(status, event)
     return status, ()
@@ -311,6 +396,10 @@ _TRANSITIONS: dict[tuple[JobState, type[Event]], _Transition] = {
     (JobState.SUCCEEDED, AllTasksGone): _ignore,
     (JobState.FAILED, AllTasksGone): _ignore,
     (JobState.CANCELLED, AllTasksGone): _ignore,
+    (JobState.FAILED, ResumeRequested): _reopen,
+    (JobState.CANCELLED, ResumeRequested): _reopen,
+    (JobState.PAUSED, ResumeRequested): _resume_again,
+    (JobState.RUNNING, ResumeRequested): _resume_again,
     # The round that gives up read the job a moment ago; it may have ended since.
     (JobState.SUCCEEDED, TooManyFailures): _ignore,
     (JobState.FAILED, TooManyFailures): _ignore,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from optimus_scheduler.retries import Backoff
+
 
 def _no_prices() -> Mapping[str, float]:
     return MappingProxyType({})
@@ -84,6 +86,10 @@ class Settings:
     """Steps left are taken to be so many times the predicted ones, at most: predictions err by about a fifth."""
     budget_margin: float = 0.9
     """A job grows only to sizes that would leave a tenth of its budget: costs are predicted, too."""
+
+    # --- after failures of the owner's code
+    retry_backoff: Backoff = field(default_factory=Backoff)
+    """How long a job waits before it goes on from its last checkpoint."""
 
     # --- reconciling
     drain_seconds: float = 20.0

@@ -69,6 +69,10 @@ TEXTS: Mapping[str, ReasonText] = {
         "there is room in the cluster as a whole, but no node can host its tasks",
         "A node with enough free room for one of its tasks, or smaller tasks.",
     ),
+    Reason.WAITING_FOR_RETRY: ReasonText(
+        "its code failed after training had begun; it goes on from its last checkpoint after a wait",
+        "The end of the wait; or cancel it, mend what failed, and resume it.",
+    ),
     Reason.CONVERGED: ReasonText(
         "its convergence rule holds: it is being finished", "Nothing: it has reached its goal."
     ),

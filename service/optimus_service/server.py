@@ -162,7 +162,8 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     """
     planner = make_planner(policy_named(settings.policy), settings)
     metrics = Metrics()
-    repository = Repository(create_engine_from_url(settings.url), metrics.observe_transaction)
+    engine = create_engine_from_url(settings.url)
+    repository = Repository(engine, metrics.observe_transaction, settings.scheduling.retry_backoff)
     cluster = make_cluster(settings)
     hub = WakeUpHub(repository.generations)
     tokens = JobTokens(load_secret(settings))

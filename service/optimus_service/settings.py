@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_scheduler.policies import policy_named
+from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 
@@ -153,6 +154,12 @@ class Settings(BaseSettings):
     max_task_failures: int = Field(
         default=6, ge=1, le=10000, description="task crashes without progress after which a job is failed"
     )
+    retry_seconds: float = Field(
+        default=Backoff().first_seconds,
+        ge=0,
+        le=Backoff().longest_seconds,
+        description="wait before a job's first retry after an error of its code; the second waits ten times as long",
+    )
     keep_seconds: float = Field(
         default=30 * 86_400.0,
         ge=60,
@@ -208,6 +215,7 @@ class Settings(BaseSettings):
         """The constants of a round."""
         return SchedulerSettings(
             drain_seconds=self.drain_seconds,
+            retry_backoff=Backoff(self.retry_seconds),
             price_per_gpu_hour=MappingProxyType(dict(self.price_per_gpu_hour)),
             price_per_core_hour=self.price_per_core_hour,
             gpu_type_by=self.gpu_type_by,

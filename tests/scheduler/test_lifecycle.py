@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,10 @@ from optimus_scheduler.lifecycle import (
     MembershipFormed,
     Outcome,
     Paused,
+    Reopen,
     ResultReported,
+    ResumeRequested,
+    ScheduleRetry,
     StoreResult,
     TasksGranted,
     TooManyFailures,
@@ -45,6 +50,11 @@ events = st.sampled_from(
         CancelRequested(has_tasks=True),
         AllTasksGone(),
         TooManyFailures("worker 0 failed 5 times"),
+        TooManyFailures("its code failed", "OSError: no such device"),
+        TooManyFailures("its code failed", "OSError: no such device", attempt=0),
+        replace(FAILURE, attempt=0),
+        replace(FAILURE, attempt=1),
+        ResumeRequested(),
     ]
 )
 
@@ -170,18 +180,20 @@ def test_refusal_tells_the_story() -> None:
 
 @given(st.lists(events, max_size=30))
 def test_any_history_keeps_the_invariants(sequence: list[Event]) -> None:
-    status, finishes = QUEUED, 0
+    status, finishes = replace(QUEUED, has_trained=True), 0
     for event in sequence:
         before = status
         try:
             status, effects = advance(status, event)
         except InvalidTransition:
             continue
-        finishes += effects.count(MarkFinished())
-        if before.state.is_final:
+        finishes += effects.count(MarkFinished()) - effects.count(Reopen())
+        if before.state.is_final and not isinstance(event, ResumeRequested):
             assert (status, effects) == (before, ()), "an ended job stays as it ended"
         assert (status.failure is not None) == (status.state is JobState.FAILED)
         assert len(status.story) <= 20
+        assert status.retries <= min(status.most_retries, status.attempt)
+        assert status.attempt >= before.attempt
     assert finishes == (1 if status.state.is_final else 0)
 
 
@@ -194,4 +206,72 @@ def test_cancellation_is_never_lost(sequence: list[Event]) -> None:
             status, _ = advance(status, event)
         except InvalidTransition:
             continue
+        if isinstance(event, ResumeRequested) and status.state is JobState.PAUSED:
+            return  # that is the owner's own word
         assert status.state.is_final or status.directive is Directive.CANCEL
+
+
+TRAINED = replace(RUNNING, has_trained=True)
+
+
+def test_an_error_after_the_first_step_is_retried_so_many_times() -> None:
+    status, effects = live(FAILURE, status=TRAINED)
+    assert (status.state, status.directive) == (JobState.PAUSED, Directive.PAUSE)
+    assert (status.attempt, status.retries) == (1, 1)
+    assert effects == [ScheduleRetry(1, 2, "ValueError: no such file")]
+    again, _ = live(TasksGranted(Allocation(1, 1)), MembershipFormed(2), FAILURE, status=status)
+    assert (again.state, again.attempt, again.retries) == (JobState.PAUSED, 2, 2)
+    ended, effects = live(TasksGranted(Allocation(1, 1)), MembershipFormed(3), FAILURE, status=again)
+    assert (ended.state, ended.failure) == (JobState.FAILED, "ValueError: no such file")
+    assert MarkFinished() in effects
+
+
+def test_an_error_before_the_first_step_fails_the_job() -> None:
+    assert live(FAILURE, status=RUNNING)[0].state is JobState.FAILED
+
+
+def test_an_error_while_the_code_is_loaded_again_counts_as_a_retry() -> None:
+    """A file system that is away when the job comes back is away no less than before."""
+    waiting = replace(TRAINED, state=JobState.PAUSED, attempt=1, retries=1)
+    status, _ = live(TooManyFailures("its code failed", "OSError: stale handle", attempt=1), status=waiting)
+    assert (status.state, status.retries) == (JobState.PAUSED, 2)
+
+
+def test_a_job_may_ask_for_no_retries() -> None:
+    assert live(FAILURE, status=replace(TRAINED, most_retries=0))[0].state is JobState.FAILED
+
+
+def test_one_failure_that_is_told_twice_is_one_retry() -> None:
+    """The coordinator reports it, and the exit of its worker shows it: in either order."""
+    result = replace(FAILURE, attempt=0)
+    shown = TooManyFailures("its code failed", "ValueError: no such file", attempt=0)
+    for sequence in ((result, shown, result), (shown, result, shown)):
+        status, effects = live(*sequence, status=TRAINED)
+        assert status.retries == 1
+        assert len(effects) == 1
+
+
+def test_crashes_are_not_what_retries_are_for() -> None:
+    assert live(TooManyFailures("worker 0 failed 6 times"), status=TRAINED)[0].state is JobState.FAILED
+
+
+def test_a_job_that_waits_for_a_retry_can_be_cancelled() -> None:
+    status, _ = live(FAILURE, CancelRequested(), status=TRAINED)
+    assert status.state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
+def test_an_ended_job_goes_on_when_its_owner_asks(state: JobState) -> None:
+    failure = "x" if state is JobState.FAILED else None
+    ended = JobStatus(state, Directive.CANCEL, failure, has_trained=True, attempt=2, retries=2)
+    status, effects = live(ResumeRequested(), status=ended)
+    assert status == JobStatus(JobState.PAUSED, Directive.RUN, has_trained=True, attempt=3)
+    assert Reopen() in effects
+    assert live(ResumeRequested(), status=status) == (status, []), "asked for twice, it is done once"
+    assert live(replace(FAILURE, attempt=2), status=status) == (status, []), "the old end is over"
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.PAUSED, JobState.SUCCEEDED])
+def test_only_ended_jobs_that_did_not_succeed_are_resumed(state: JobState) -> None:
+    with pytest.raises(InvalidTransition):
+        advance(JobStatus(state, attempt=1, retries=1), ResumeRequested())

@@ -16,6 +16,7 @@ COMPLETE = {
     "OPTIMUS_COORDINATOR_ADDRESS": "127.0.0.1:40123",
     "OPTIMUS_JOB_DIRECTORY": "/data/jobs/digits-x7k2p",
     "OPTIMUS_JOB_SPEC": '{"name": "digits", "seed": 3}',
+    "OPTIMUS_ATTEMPT": "2",
     "OPTIMUS_CPU_LIMIT": "0.25",
 }
 
@@ -32,6 +33,7 @@ def test_reads_everything() -> None:
         job_directory=Path("/data/jobs/digits-x7k2p"),
         spec={"name": "digits", "seed": 3},
         cpu_limit=0.25,
+        attempt=2,
     )
 
 
@@ -39,7 +41,7 @@ def test_does_not_show_the_token() -> None:
     assert "very-secret" not in repr(TaskEnvironment.from_environ(COMPLETE))
 
 
-@pytest.mark.parametrize("name", sorted(COMPLETE.keys() - {"OPTIMUS_CPU_LIMIT"}))
+@pytest.mark.parametrize("name", sorted(COMPLETE.keys() - {"OPTIMUS_ATTEMPT", "OPTIMUS_CPU_LIMIT"}))
 def test_names_the_missing_variable(name: str) -> None:
     for incomplete in ({k: v for k, v in COMPLETE.items() if k != name}, {**COMPLETE, name: ""}):
         with pytest.raises(EnvironmentProblem, match=name):

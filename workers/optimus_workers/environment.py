@@ -31,6 +31,8 @@ class TaskEnvironment:
     """Cores that this task may use; None: no limit."""
     network_bytes_per_second: float | None = None
     """What this task may send per second; None: no limit."""
+    attempt: int = 0
+    """Which start of training from a checkpoint this is: a failure of an earlier one is over."""
     transport: str = "auto"
     """How workers reach servers: auto, unix or tcp."""
 
@@ -62,6 +64,7 @@ class TaskEnvironment:
             spec=_json_object(environ, "OPTIMUS_JOB_SPEC"),
             cpu_limit=_above_zero(environ, "OPTIMUS_CPU_LIMIT", "number of cores"),
             network_bytes_per_second=_above_zero(environ, "OPTIMUS_NETWORK_LIMIT", "number of bytes per second"),
+            attempt=_count(environ, "OPTIMUS_ATTEMPT"),
             transport=_transport(environ, "OPTIMUS_TRANSPORT"),
         )
 
@@ -75,6 +78,13 @@ def _required(environ: Mapping[str, str], name: str) -> str:
 
 def _rank(environ: Mapping[str, str], name: str) -> int:
     text = _required(environ, name)
+    if not text.isdecimal():
+        raise EnvironmentProblem(f"{name} must be a whole number from 0, not {text!r}")
+    return int(text)
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "") or "0"
     if not text.isdecimal():
         raise EnvironmentProblem(f"{name} must be a whole number from 0, not {text!r}")
     return int(text)

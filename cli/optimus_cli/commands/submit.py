@@ -149,6 +149,9 @@ def submit(
     ] = None,
     deadline_seconds: Annotated[float | None, typer.Option(help="The same, counted from the submission.")] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Checkpoint period.")] = None,
+    retries: Annotated[
+        int | None, typer.Option(help="Go on from the last checkpoint so often after an error of the code (2).")
+    ] = None,
     checkpoint_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Where checkpoints go, such as s3://bucket/checkpoints.")
     ] = None,
@@ -223,6 +226,7 @@ def submit(
         Flag("--priority", ("priority",), priority),
         Flag("--deadline", ("deadline",), deadline),
         Flag("--deadline-seconds", ("deadline_seconds",), deadline_seconds),
+        Flag("--retries", ("retries",), retries),
         Flag("--checkpoint-seconds", ("checkpoint_seconds",), checkpoint_seconds),
         Flag("--checkpoint-url", ("checkpoint_url",), checkpoint_url),
         Flag("--working-directory", ("working_directory",), working_directory and str(working_directory)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from optimus_models.elastic_batch import ElasticBatch
+from optimus_scheduler.retries import Retry
 from optimus_scheduler.types.resources import Resources, gpu_type_of
 from optimus_scheduler.types.tasks import NOTHING, Allocation, PlacedTask, TaskKey
 from optimus_scheduler.types.words import Architecture, Directive, JobState, Mode
@@ -215,6 +216,8 @@ class Job:
     """Dominant share held, integrated over time: service received so far."""
     batch: int | None = None
     """With an elastic batch: the global batch that it was last told to have."""
+    retry: Retry | None = None
+    """After a failure of its owner's code: until this is due, it gets nothing."""
     noise_steps: tuple[float, ...] = ()
     """Steps at which the noise scale of its gradients was measured, increasing."""
     noise_scales: tuple[float, ...] = ()

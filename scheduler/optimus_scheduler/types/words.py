@@ -104,6 +104,8 @@ class Reason(Words):
     """A larger size would be faster, but its steps would cost more than is left of its budget."""
     NO_FEASIBLE_NODE = "NoFeasibleNode"
     """There is room in the cluster as a whole but no node can host its tasks."""
+    WAITING_FOR_RETRY = "WaitingForRetry"
+    """Its owner's code failed; it goes on from its last checkpoint after a while."""
     CONVERGED = "Converged"
     """Its convergence rule holds: it is being finished."""
     CANCELLING = "Cancelling"

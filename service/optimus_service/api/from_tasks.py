@@ -121,7 +121,8 @@ def add_telemetry(
 def report_result(
     job_id: str, result: Annotated[JobResultBody, Body(openapi_examples=examples.RESULTS)], services: ServicesDep
 ) -> None:
-    """Report how the job ended. 409: it has ended in another way already."""
+    """Report how the job ended. 409: it has ended in another way already. After an error of the job's code the job
+    may go on from its last checkpoint: see `retries` of its specification."""
     event = ResultReported(
         outcome=Outcome(result.outcome),
         step=result.step,
@@ -130,10 +131,11 @@ def report_result(
         error=result.error,
         checkpoint=result.checkpoint,
         model=result.model,
+        attempt=result.attempt,
     )
-    is_repetition = services.repository.get_job(job_id).result is not None
+    had_ended = services.repository.get_job(job_id).state.is_final
     job = services.repository.advance_job(job_id, event, services.clock())
-    if not is_repetition:
+    if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.hub.notify(job_id, job.generation)
     services.trigger_round("result")

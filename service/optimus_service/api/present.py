@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from optimus_scheduler.types import Allocation, PlacedTask
+from optimus_scheduler.types import Allocation, JobState, PlacedTask
 from optimus_service.api.schemas import (
     AllocationBody,
     AllocationPointBody,
@@ -76,6 +76,10 @@ def job_body(
         profile=None if job.profile is None else JobProfileBody.model_validate(job.profile),
         result=None if job.result is None else _result_body(job.result),
         failure=job.failure,
+        attempt=job.attempt,
+        retries=job.retries,
+        retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED else None,
+        last_error=job.last_error,
         rescales=job.rescales,
         usage=None if usage is None else JobUsageBody(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),

@@ -108,7 +108,7 @@ class Applier:
         )
         if generation != before.generation:
             self._notifier.notify(action.job_id, generation)
-        if before.allocation.is_empty and not action.allocation.is_empty:
+        if generation != before.generation and before.allocation.is_empty and not action.allocation.is_empty:
             self._advance(action.job_id, TasksGranted(action.allocation), leader)
 
     def _start_all(self, actions: Sequence[StartTask], leader: LeaderRepository) -> list[str | None]:
@@ -141,8 +141,8 @@ class Applier:
         """What to start, noted in the database; None if it is not wanted any more."""
         task = action.task
         job = leader.get_job(task.key.job_id)
-        if job.state.is_final:
-            return None  # it ended after the snapshot was taken
+        if job.state.is_final or job.wanted.is_empty:
+            return None  # it ended, or failed and waits for a retry, after the snapshot was taken
         launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role, leader))
         # The record comes first: whatever is on the cluster is known to the database.
         gpu_type = next(iter(launch.resources.gpus), None)

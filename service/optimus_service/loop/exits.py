@@ -16,7 +16,7 @@ from optimus_service.store.records import JobRecord, TaskRecord
 from optimus_service.store.repository import LeaderRepository
 
 CODE_OF_THE_USER = 3
-"""The user's code failed: trying again would fail again (docs/protocol.md)."""
+"""The user's code failed (docs/protocol.md)."""
 _LOST_COORDINATOR = 4
 _HUNG = 5
 """A consequence of another task's death, which is counted itself."""
@@ -84,9 +84,11 @@ class ExitNotices:
         if job is None or job.directive is Directive.CANCEL:
             return
         if is_failure(task.exit_code, record.unwanted_since):
-            self._judge(task, job, now, leader)
+            self._judge(task, record, job, now, leader)
 
-    def _judge(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> None:
+    def _judge(self, task: Task, record: TaskRecord, job: JobRecord, now: float, leader: LeaderRepository) -> None:
+        if record.attempt < job.attempt:
+            return  # training has begun anew since, or is about to
         if task.exit_code == CODE_OF_THE_USER:
             reason = f"the job's own code failed in {task.key.name}"
         elif task.exit_code == 0:
@@ -100,8 +102,10 @@ class ExitNotices:
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
         else:
             return
-        message = f"{reason}; the end of its log:\n{self._log_tail(task)}"
-        leader.advance_job(job.id, TooManyFailures(message), now)
+        tail = self._log_tail(task)
+        message = f"{reason}; the end of its log:\n{tail}"
+        error = tail if task.exit_code == CODE_OF_THE_USER else None
+        leader.advance_job(job.id, TooManyFailures(message, error, record.attempt), now)
 
     def _failures_without_progress(self, job: JobRecord, leader: LeaderRepository) -> int:
         """Of the role and rank that failed most since the job last got further."""
@@ -111,6 +115,7 @@ class ExitNotices:
             (record.key.role, record.key.rank)
             for record in leader.tasks(active_only=False, job_id=job.id)
             if record.exited_at is not None
+            and record.attempt == job.attempt
             and record.exited_at > progressed_at
             and is_failure(record.exit_code, record.unwanted_since)
         )

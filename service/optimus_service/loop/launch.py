@@ -42,6 +42,7 @@ class LaunchContext:
             "OPTIMUS_COORDINATOR_ADDRESS": coordinator_address,
             "OPTIMUS_JOB_DIRECTORY": str(directory),
             "OPTIMUS_JOB_SPEC": json.dumps(job.spec),
+            "OPTIMUS_ATTEMPT": str(job.attempt),
         }
         resources = _resources(task.key.role, spec, job.wanted.gpu_type)
         for gpu_type, count in resources.gpus.items():

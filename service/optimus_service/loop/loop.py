@@ -197,7 +197,11 @@ class SchedulingLoop:
             self._round_begun_at = None
         if not succeeded:
             return min(times.round_seconds, _RETRY_SECONDS)
-        return min(times.round_seconds, times.learning_round_seconds) if self._rounds.learning else times.round_seconds
+        period = times.round_seconds
+        if self._rounds.learning:
+            period = min(period, times.learning_round_seconds)
+        wakes_at = self._rounds.wakes_at
+        return period if wakes_at is None else min(period, max(wakes_at - self._clock(), 0.0))
 
     def _attempt(self, trigger: str, fence: int) -> bool:
         phases = Phases()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from optimus_scheduler.prices import cost_per_second, has_prices
+from optimus_scheduler.retries import DEFAULT_RETRIES, Backoff, Retry
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
     Allocation,
@@ -174,12 +175,22 @@ class Observer:
             allocation=wanted.allocation,
             allocated_at=record.wanted_at,
             directive=record.directive,
+            retry=retry_of(record, self._settings.retry_backoff),
             rescale_seconds=rescale_seconds(memberships),
             wanted_tasks=wanted.tasks,
             batch=wanted.batch,
             stragglers=stragglers(history, memberships, wanted.tasks),
             attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
         )
+
+
+def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
+    """What the job waits for or has waited for; None unless it has failed since its owner last asked for it."""
+    if record.retry_at is None:
+        return None
+    seconds = backoff.seconds(record.retries)
+    most = record.spec.get("retries", DEFAULT_RETRIES)
+    return Retry(record.retries, most, record.retry_at, seconds, record.last_error or "")
 
 
 def stragglers(

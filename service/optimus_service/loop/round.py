@@ -80,6 +80,8 @@ class Round:
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
         """What the last round that went well saw and decided."""
+        self.wakes_at: float | None = None
+        """When a job that waits for a retry may begin: a round is due then."""
         self.learning = False
         """Whether the last round kept a job at its size only until that has been measured."""
 
@@ -105,6 +107,7 @@ class Round:
         with phases.measure("apply"):
             failures = self._applier.apply(plan, snapshot, leader)
         self.learning = any(decision.reason is Reason.LEARNING_SPEED for decision in plan.decisions)
+        self.wakes_at = next_retry_at(snapshot)
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
             at=now,
@@ -142,6 +145,12 @@ class Round:
         for _ in range(_MAX_PRUNES):
             if leader.prune(now, self._keep_seconds).total == 0:
                 break
+
+
+def next_retry_at(snapshot: Snapshot) -> float | None:
+    """When the first of the waits that are not over ends, POSIX seconds."""
+    retries = (job.retry for job in snapshot.jobs if job.retry is not None)
+    return min((retry.at for retry in retries if not retry.is_due(snapshot.now)), default=None)
 
 
 def forgettable(view: ClusterView, snapshot: Snapshot) -> list[TaskKey]:

@@ -8,8 +8,18 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from optimus_scheduler import lifecycle
-from optimus_scheduler.lifecycle import EmitEvent, JobStatus, MarkFinished, MarkStarted, StoreResult
+from optimus_scheduler.lifecycle import (
+    EmitEvent,
+    JobStatus,
+    MarkFinished,
+    MarkStarted,
+    Reopen,
+    ScheduleRetry,
+    StoreResult,
+)
+from optimus_scheduler.retries import DEFAULT_RETRIES, Backoff
 from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState
+from optimus_scheduler.wording import duration
 from optimus_service.store import history
 from optimus_service.store.columns import join_float
 from optimus_service.store.dialects import chunks, insert_for
@@ -165,14 +175,15 @@ def count_by_state(session: Session) -> dict[JobState, int]:
     return {state: counts.get(state.value, 0) for state in JobState}
 
 
-def advance(session: Session, job_id: str, event: lifecycle.Event, now: float) -> JobRecord:
+def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, backoff: Backoff) -> JobRecord:
     """See `Repository.advance_job`."""
     row = locked(session, job_id)
-    before = JobStatus(JobState(row.state), Directive(row.directive), row.failure)
+    before = _status(row)
     after, effects = lifecycle.advance(before, event)
     row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
+    row.attempt, row.retries = after.attempt, after.retries
     for effect in effects:
-        _carry_out(session, row, effect, now)
+        _carry_out(session, row, effect, now, backoff)
     ended = after.state.is_final and not before.state.is_final
     if ended:
         _want_nothing(row, now)
@@ -182,7 +193,19 @@ def advance(session: Session, job_id: str, event: lifecycle.Event, now: float) -
     return record(row)
 
 
-def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: float) -> None:
+def _status(row: JobRow) -> JobStatus:
+    return JobStatus(
+        JobState(row.state),
+        Directive(row.directive),
+        row.failure,
+        has_trained=row.first_step is not None,
+        attempt=row.attempt,
+        retries=row.retries,
+        most_retries=row.spec.get("retries", DEFAULT_RETRIES),
+    )
+
+
+def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: float, backoff: Backoff) -> None:
     match effect:
         case EmitEvent(type=event_type, message=message):
             history.add_event(session, row.id, event_type, message, {}, now)
@@ -193,6 +216,18 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
         case StoreResult(result=result):
             row.result = _result_document(result)
             row.step = max(row.step, result.step)
+        case ScheduleRetry():
+            _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
+        case Reopen():
+            row.finished_at = row.result = row.retry_at = row.last_error = None
+
+
+def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:
+    row.retry_at, row.last_error = now + seconds, retry.error
+    _want_nothing(row, now)
+    message = f"Waits {duration(seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
+    data = {"retry": retry.number, "of": retry.most, "retry_at": row.retry_at, "error": retry.error}
+    history.add_event(session, row.id, "RetryScheduled", message, data, now)
 
 
 def _result_document(result: lifecycle.ResultReported) -> Document:
@@ -208,7 +243,7 @@ def _result_document(result: lifecycle.ResultReported) -> Document:
 
 
 def _want_nothing(row: JobRow, now: float) -> None:
-    """A job that ended wants no tasks and has none: those still there are being stopped."""
+    """A job that ended or waits for a retry wants no tasks and has none: those still there are being stopped."""
     row.wanted_workers, row.wanted_servers, row.wanted_gpu_type = NOTHING.workers, NOTHING.servers, NOTHING.gpu_type
     row.running_workers, row.running_servers, row.running_gpu_type = NOTHING.workers, NOTHING.servers, NOTHING.gpu_type
     row.wanted_tasks = []
@@ -240,6 +275,10 @@ def record(row: JobRow) -> JobRecord:
         profile=row.profile,
         result=row.result,
         failure=row.failure,
+        attempt=row.attempt,
+        retries=row.retries,
+        retry_at=row.retry_at,
+        last_error=row.last_error,
         token_nonce=row.token_nonce,
         coordinator_address=row.coordinator_address,
         rescales=row.rescales,

@@ -21,6 +21,9 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     assert report_.job_id == job_id, f"a membership of {report_.job_id} was reported for {job_id}"
     row = locked(session, job_id)
     report_ = replace(report_, gpu_type=_gpu_type(session, report_))
+    if report_.cause == "resume":
+        # Nobody had the state in memory: steps beyond the checkpoint are lost, and only the service knows of them all.
+        report_ = replace(report_, lost_steps=max(report_.lost_steps, row.step - report_.step))
     if not _insert(session, report_):
         return False
     row.rescales += report_.cause == "rescale"

@@ -68,6 +68,14 @@ class JobRecord:
     result: Document | None
     """The reported end: `outcome`, `step`, `final_loss`, `metrics`, `error`."""
     failure: str | None
+    attempt: int = 0
+    """How often training began anew from a checkpoint."""
+    retries: int = 0
+    """How many of these were retries after a failure, since the owner last asked."""
+    retry_at: float | None = None
+    """The job gets no tasks before; None: it never failed."""
+    last_error: str | None = None
+    """What the last failure was, in one line."""
     token_nonce: str
     coordinator_address: str | None
     rescales: int
@@ -261,6 +269,8 @@ class TaskRecord:
     """What it takes of its machine, as it said last; of servers and coordinators (workers: `Sample.usage`)."""
     usage_at: float | None = None
     """When it said so."""
+    attempt: int = 0
+    """The job's when the task was started."""
 
 
 @dataclass(frozen=True, slots=True)

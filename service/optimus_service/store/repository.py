@@ -26,6 +26,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import Event
+from optimus_scheduler.retries import Backoff
 from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
 from optimus_service.store import (
     finished_runs,
@@ -97,13 +98,17 @@ class Repository:
     write about a job raise `JobNotFound` if there is none.
     """
 
-    def __init__(self, engine: Engine, observe: ObserveTransaction = _ignore_transaction) -> None:
+    def __init__(
+        self, engine: Engine, observe: ObserveTransaction = _ignore_transaction, backoff: Backoff | None = None
+    ) -> None:
         """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision.
 
         `observe` is told of every transaction: `read` or `write`, its seconds, whether the database failed.
+        `backoff`: how long jobs wait after errors of their code.
         """
         self._engine = engine
         self._observe = observe
+        self._backoff = backoff or Backoff()
         self._writing = writing(engine)
         self._answered_at = -math.inf
         # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
@@ -263,7 +268,7 @@ class Repository:
             InvalidTransition: the event has no rule in the job's state; nothing was changed.
         """
         with self._write() as session:
-            return jobs.advance(session, job_id, event, now)
+            return jobs.advance(session, job_id, event, now, self._backoff)
 
     def put_profile(self, job_id: str, profile: Document) -> None:
         """Store what the job's tasks know about it (`JobProfileBody`), replacing the former profile.

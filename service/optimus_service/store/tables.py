@@ -90,6 +90,11 @@ class JobRow(Base):
     """The layers of what it trains (`optimus_models.analytic.description`); read once, before it has run."""
     result: Mapped[dict[str, Any] | None] = mapped_column(Json)
     failure: Mapped[str | None]
+    attempt: Mapped[int] = mapped_column(default=0, server_default="0")
+    """See `lifecycle.JobStatus`, as for `retries`."""
+    retries: Mapped[int] = mapped_column(default=0, server_default="0")
+    retry_at: Mapped[float | None]
+    last_error: Mapped[str | None]
     version: Mapped[int] = mapped_column()
 
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)
@@ -194,6 +199,8 @@ class TaskRow(Base):
     unwanted_since: Mapped[float | None]
     exited_at: Mapped[float | None]
     exit_code: Mapped[int | None]
+    attempt: Mapped[int] = mapped_column(default=0, server_default="0")
+    """The job's when it was started: an older task's end says nothing about the present attempt."""
 
     __table_args__ = (
         Index(  # tasks(active_only), newest_tasks: a few live ones among all that ever were

@@ -50,9 +50,10 @@ def _records(rows: Iterable[TaskRow]) -> list[TaskRecord]:
 
 def put(session: Session, key: TaskKey, node: str, now: float, gpu_type: str | None) -> None:
     """See `Repository.put_task`."""
-    if session.get(JobRow, key.job_id) is None:
+    job = session.get(JobRow, key.job_id)
+    if job is None:
         raise JobNotFound(key.job_id)
-    values = _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type}
+    values = _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type, "attempt": job.attempt}
     session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
 
 
@@ -110,4 +111,5 @@ def _record(row: TaskRow) -> TaskRecord:
         gpu_type=row.gpu_type,
         usage=row.usage,
         usage_at=row.usage_at,
+        attempt=row.attempt,
     )

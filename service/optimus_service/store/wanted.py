@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
+from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
 from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Role, TaskKey
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, locked
@@ -29,7 +30,7 @@ def put(
 ) -> int:
     """See `Repository.set_wanted`."""
     row = locked(session, job_id)
-    if JobState(row.state).is_final:
+    if JobState(row.state).is_final or (tasks and waits_for_retry(row, now)):
         return row.generation
     present = Directive(row.directive)
     if _RANK[directive] < _RANK[present]:
@@ -49,6 +50,14 @@ def put(
         row.directive = directive.value
         row.generation += 1
     return row.generation
+
+
+def waits_for_retry(row: JobRow, now: float) -> bool:
+    """Whether the job has failed since the caller's snapshot was taken: its tasks must not start before the wait is
+    over."""
+    if row.retry_at is None or row.directive != Directive.PAUSE.value:
+        return False
+    return 0.0 < row.retry_at - now <= LONGEST_RETRY_SECONDS  # further away: somebody has set the clock back
 
 
 def get(session: Session, job_id: str) -> WantedRecord:

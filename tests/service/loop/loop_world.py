@@ -185,7 +185,7 @@ class World:
         elif wanted.directive is Directive.RUN and all(task.key in alive for task in wanted.tasks):
             members = tuple(task.key.name for task in wanted.tasks)
             if members and (members, wanted.batch) != (state.members, state.batch):
-                changed = "batch" if members == state.members else "rescale"
+                changed = "batch" if members == state.members else "rescale" if state.members else "resume"
                 state.batch = wanted.batch
                 self._form(job, state, wanted.generation, members, changed if state.epoch else "start")
             self._let_go(job.id, keep=(*members, coordinators[0].name))

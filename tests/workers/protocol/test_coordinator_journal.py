@@ -66,6 +66,26 @@ def test_the_past_is_what_the_records_add_up_to() -> None:
     assert past.is_paused
 
 
+def test_a_new_attempt_begins_from_the_last_checkpoint_whatever_ended_before(tmp_path: Path) -> None:
+    first = Journal(tmp_path, 0)
+    first.take_over()
+    for record in (*RECORDS, Ended("failed", 50, error="OSError")):
+        first.append(record)
+    assert replay(first.read()).ended is not None
+    second = Journal(tmp_path, 1)
+    past = replay(second.take_over(attempt=1))
+    assert (past.ended, past.attempt, past.is_paused, past.epoch) == (None, 1, True, 4)
+    again = Journal(tmp_path, 2)  # the coordinator was replaced before it had formed anything
+    past = replay(again.take_over(attempt=1))
+    assert (past.ended, past.attempt, past.is_paused) == (None, 1, True)
+    again.append(Formed(5, 3, 30.0, 40, ("w",), ("s",), "resume"))
+    assert not replay(again.read()).is_paused
+    again.append(Ended("succeeded", 60))
+    assert replay(again.take_over(attempt=1)).ended is not None, "this attempt's own end counts"
+    for journal in (first, second, again):
+        journal.close()
+
+
 def test_a_superseded_coordinator_writes_nothing_more(tmp_path: Path) -> None:
     old, new = Journal(tmp_path, 0), Journal(tmp_path, 1)
     assert old.take_over() == []

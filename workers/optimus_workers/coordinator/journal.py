@@ -91,6 +91,14 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """Training begins anew from the last checkpoint, after a failure or because the owner asked: what the job came to
+    before does not count any more, and nobody has its state in memory."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How the job ended (fields of `JobResultBody`)."""
 
@@ -101,11 +109,13 @@ class Ended:
     checkpoint: str | None = None
     error: str | None = None
     model: str | None = None
+    permanent: bool = False
+    """With `error`: another attempt would fail likewise."""
 
 
-JournalRecord = Profiled | Forming | Formed | Recounted | Reported | Ended
+JournalRecord = Profiled | Forming | Formed | Recounted | Reported | Restarted | Ended
 _KINDS: dict[str, type[JournalRecord | Began]] = {
-    kind.__name__: kind for kind in (Began, Profiled, Forming, Formed, Recounted, Reported, Ended)
+    kind.__name__: kind for kind in (Began, Profiled, Forming, Formed, Recounted, Reported, Restarted, Ended)
 }
 
 
@@ -122,15 +132,20 @@ class Past:
     batches: tuple[GlobalBatch, ...] = ()
     """Of the memberships that led to the last one."""
     ended: Ended | None = None
+    attempt: int = 0
+    """The newest one."""
+    is_restarted: bool = False
+    """Whether that has not formed a membership yet."""
 
     @property
     def is_paused(self) -> bool:
-        return self.formed is not None and self.formed.cause == "pause"
+        """Whether no task has the state of the last membership in memory."""
+        return self.formed is not None and (self.formed.cause == "pause" or self.is_restarted)
 
 
 def replay(records: Iterable[JournalRecord]) -> Past:
     """The records, oldest first, as one state."""
-    epoch, profile, ended = 0, None, None
+    epoch, profile, ended, attempt, is_restarted = 0, None, None, 0, False
     formed: dict[int, Formed] = {}
     batches: tuple[GlobalBatch, ...] = ()
     reported: set[int] = set()
@@ -143,16 +158,20 @@ def replay(records: Iterable[JournalRecord]) -> Past:
             case Formed():
                 epoch = max(epoch, record.epoch)
                 formed[record.epoch] = record
+                is_restarted = False
                 if record.batch is not None and record.workers:
                     batches = followed(batches, record.batch)
             case Recounted():
                 batches = followed(batches, record.batch)
             case Reported():
                 reported.add(record.epoch)
+            case Restarted():
+                attempt, is_restarted, ended = record.attempt, True, None
             case Ended():
                 ended = record
     unreported = tuple(formed[number] for number in sorted(formed.keys() - reported))
-    return Past(epoch, profile, formed[max(formed)] if formed else None, unreported, batches, ended)
+    last = formed[max(formed)] if formed else None
+    return Past(epoch, profile, last, unreported, batches, ended, attempt, is_restarted)
 
 
 class Journal:
@@ -166,10 +185,13 @@ class Journal:
         self._seen_bytes = 0
         """As far as this coordinator has looked who wrote."""
 
-    def take_over(self) -> list[JournalRecord]:
-        """Begin as this incarnation: what was written before. Raises `Superseded`: a later one has begun."""
-        self.read()
+    def take_over(self, attempt: int = 0) -> list[JournalRecord]:
+        """Begin as this incarnation, in the job's attempt of this number: what was written before. Raises
+        `Superseded`: a later one has begun."""
+        past = replay(self.read())
         self.append(Began(self._incarnation))
+        if attempt > past.attempt:
+            self.append(Restarted(attempt))
         return self.read()
 
     def read(self) -> list[JournalRecord]:

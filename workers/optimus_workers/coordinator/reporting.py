@@ -33,11 +33,16 @@ class Reporter:
     fails it in the service's words."""
 
     def __init__(
-        self, client: ServiceClient, on_reported: Callable[[int], None], on_refused: Callable[[str], None]
+        self,
+        client: ServiceClient,
+        on_reported: Callable[[int], None],
+        on_refused: Callable[[str], None],
+        attempt: int = 0,
     ) -> None:
         """On the reporting thread, `on_reported(epoch)` is called when the service knows of a membership epoch, and
-        `on_refused(reason)` when it will not take one."""
+        `on_refused(reason)` when it will not take one. `attempt`: what results belong to."""
         self._client = client
+        self._attempt = attempt
         self._on_reported = on_reported
         self._on_refused = on_refused
         self.is_result_refused = False
@@ -69,7 +74,7 @@ class Reporter:
 
     def _tell_result(self, ended: Ended) -> None:
         try:
-            self._client.post_result(result_body(ended))
+            self._client.post_result(result_body(ended, self._attempt))
         except ServiceRefused as error:
             if not error.is_about_the_body:
                 raise  # the job has ended, or nobody knows it
@@ -77,9 +82,9 @@ class Reporter:
             self._tell_refusal(ended, error.detail)
 
     def _tell_refusal(self, ended: Ended, detail: str) -> None:
-        failed = failure(ended.step, None, f"the service refused the job's result: {detail}", None)
+        failed = failure(ended.step, None, f"the service refused the job's result: {detail}", None, permanent=True)
         try:
-            self._client.post_result(result_body(failed))
+            self._client.post_result(result_body(failed, self._attempt))
         except ServiceRefused:
             self.is_result_refused = True
             raise
@@ -143,7 +148,7 @@ def membership_body(formed: Formed) -> dict[str, Any]:
     } | ({"global_batch": formed.batch.size} if formed.batch is not None and formed.batch.is_elastic else {})
 
 
-def result_body(ended: Ended) -> dict[str, Any]:
+def result_body(ended: Ended, attempt: int = 0) -> dict[str, Any]:
     """A `JobResultBody`."""
     return {
         "outcome": ended.outcome,
@@ -153,4 +158,6 @@ def result_body(ended: Ended) -> dict[str, Any]:
         "checkpoint": ended.checkpoint,
         "model": ended.model,
         "error": ended.error,
+        "attempt": attempt,
+        "permanent": ended.permanent,
     }

@@ -104,10 +104,10 @@ class _Shell:
         self._clock = _steady_clock()
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         refused = self._from_thread(lambda reason: self._happened(MembershipRefused(reason)))
-        self._reporter = Reporter(client, self._from_thread(self._reported), refused)
+        self._reporter = Reporter(client, self._from_thread(self._reported), refused, environment.attempt)
         self._usage = UsageReporter(client, environment.task_name)
         self._client = client
-        past = replay(self._journal.take_over())
+        past = replay(self._journal.take_over(environment.attempt))
         self._machine = Coordinator(JobPlan.from_spec(environment.spec), past, self._clock())
 
     async def run(self) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationInfo, field_validator, model_validator
 
+from optimus_scheduler.retries import DEFAULT_RETRIES, MAX_RETRIES
 from optimus_service.api.schemas.basics import MAX_SPEC_BYTES, MAX_TASKS, Body
 from optimus_service.api.schemas.elastic import ElasticBatchBody, check_elastic
 
@@ -259,6 +260,13 @@ class JobSpecBody(Body):
     deterministic: bool = Field(default=False, description="only algorithms that give the same numbers each time")
     overlap: bool = Field(
         default=True, description="push during the backward pass, and fetch the next batch while parameters arrive"
+    )
+    retries: int = Field(
+        default=DEFAULT_RETRIES,
+        ge=0,
+        le=MAX_RETRIES,
+        description="times that the job goes on from its last checkpoint, after a wait, when its code raises an error "
+        "after its first step; an error before that fails the job at once",
     )
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
 

@@ -56,6 +56,12 @@ class JobResultBody(Body):
     checkpoint: str | None = Field(default=None, max_length=4096)
     model: str | None = Field(default=None, max_length=4096, description="path of the trained model's state_dict")
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
+    attempt: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_COUNT,
+        description="which attempt ended (`OPTIMUS_ATTEMPT`): the end of an older one is ignored; default: the present",
+    )
 
 
 class JobUsageBody(Body):
@@ -124,6 +130,10 @@ class JobBody(Body):
     profile: JobProfileBody | None
     result: JobResultBody | None
     failure: str | None
+    attempt: int = Field(default=0, description="how often training began anew from a checkpoint")
+    retries: int = Field(default=0, description="how many of these were retries after an error, since the last resume")
+    retry_at: datetime | None = Field(default=None, description="paused after an error: when it may go on")
+    last_error: str | None = Field(default=None, description="what the job's code raised last, in one line")
     rescales: int = Field(description="membership changes while training")
     usage: JobUsageBody | None = None
     noise_scale: float | None = Field(default=None, description="of its gradients, in examples; see docs/training.md")

@@ -1,0 +1,157 @@
+"""Second chances: an error of a job's own code, the wait, and training that goes on from the last checkpoint."""
+
+from __future__ import annotations
+
+from tests.service.loop.loop_world import World
+
+from optimus_scheduler.lifecycle import CancelRequested, Outcome, ResultReported
+from optimus_scheduler.types import JobState, Reason, Role
+from optimus_service.loop.exits import CODE_OF_THE_USER
+from optimus_service.store.records import JobRecord
+
+ERROR = "Traceback (most recent call last):\n  File 'data.py', line 3\nOSError: stale file handle"
+
+
+def job_of(world: World) -> JobRecord:
+    return world.repository.get_job("job-1")
+
+
+def trained(world: World, **spec: object) -> None:
+    """A job that has made steps."""
+    world.submit(**spec)
+    world.round()
+    world.train(20)
+    world.round()
+    assert job_of(world).step > 0
+
+
+def fail(world: World) -> None:
+    """Its code raises in a worker: the coordinator lets all tasks go and reports it; exits follow."""
+    attempt = job_of(world).attempt
+    worker = min(world.running("job-1", Role.WORKER))
+    world.cluster.print_line(worker, ERROR)
+    world.cluster.exit(worker, CODE_OF_THE_USER)
+    coordinator = world.coordinators["job-1"]
+    coordinator.members = ()
+    for key in world.running("job-1"):
+        world.cluster.exit(key, CODE_OF_THE_USER if key.role is Role.COORDINATOR else 0)
+    result = ResultReported(Outcome.FAILED, coordinator.step, error=ERROR, attempt=attempt)
+    world.repository.advance_job("job-1", result, world.clock())
+
+
+def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> None:
+    trained(world)
+    fail(world)
+    failed_at = world.clock()
+    job = job_of(world)
+    assert (job.state, job.retries, job.retry_at) == (JobState.PAUSED, 1, failed_at + 30.0)
+    assert job.last_error == "OSError: stale file handle"
+    assert world.events("job-1", "RetryScheduled") == [
+        {"retry": 1, "of": 2, "retry_at": failed_at + 30.0, "error": "OSError: stale file handle"}
+    ]
+    world.round("task exited")
+    world.clock.now = failed_at + 29.0
+    world.round()
+    assert world.running("job-1") == []
+    decision = world.repository.latest_decisions(["job-1"])["job-1"]
+    assert decision.reason == Reason.WAITING_FOR_RETRY
+    assert "retry 1 of 2" in decision.message
+    assert "OSError: stale file handle" in decision.message
+    assert world.rounds.wakes_at == failed_at + 30.0
+    world.clock.now = failed_at + 30.0
+    world.round()
+    assert world.running("job-1", Role.COORDINATOR)
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    assert world.state() is JobState.SUCCEEDED
+    assert len(world.events("job-1", "RetryScheduled")) == 1
+
+
+def test_the_room_of_a_waiting_job_is_free(world: World) -> None:
+    trained(world, workers={"min": 4, "max": 4}, servers={"min": 4, "max": 4})
+    world.submit("job-2", workers={"min": 4, "max": 4}, servers={"min": 4, "max": 4})
+    world.round()
+    assert world.running("job-2") == []
+    fail(world)
+    world.round("task exited")
+    assert world.running("job-2")
+
+
+def test_a_job_fails_when_its_retries_are_used_up(world: World) -> None:
+    trained(world, retries=1)
+    fail(world)
+    world.clock.now += 30.0
+    world.live_until("it trains again", lambda: world.state() is JobState.RUNNING)
+    fail(world)
+    world.round("task exited")
+    job = job_of(world)
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    assert "OSError: stale file handle" in job.failure
+
+
+def test_an_error_before_the_first_step_fails_the_job_at_once(world: World) -> None:
+    world.submit()
+    world.round()
+    fail_at_start = min(world.running("job-1", Role.WORKER))
+    world.cluster.exit(fail_at_start, CODE_OF_THE_USER)
+    world.round("task exited")
+    assert world.state() is JobState.FAILED
+
+
+def test_an_exit_alone_is_retried_too_and_its_result_comes_late(world: World) -> None:
+    """The coordinator's node is cut off from the service, but not the worker's."""
+    trained(world)
+    attempt, step = job_of(world).attempt, world.coordinators["job-1"].step
+    worker = min(world.running("job-1", Role.WORKER))
+    world.cluster.print_line(worker, ERROR)
+    world.cluster.exit(worker, CODE_OF_THE_USER)
+    world.round("task exited")
+    assert (world.state(), job_of(world).retries) == (JobState.PAUSED, 1)
+    result = ResultReported(Outcome.FAILED, step, error=ERROR, attempt=attempt)
+    world.repository.advance_job("job-1", result, world.clock())
+    assert job_of(world).retries == 1
+
+
+def test_a_kill_of_the_service_between_failure_and_retry_changes_nothing(world: World) -> None:
+    """At each moment: before the exits are seen, while the job waits, and when it has been given tasks again."""
+    trained(world)
+    fail(world)
+    world = world.restarted()  # 60 virtual seconds: the wait is over
+    world.round("start")
+    assert job_of(world).retries == 1
+    assert world.running("job-1", Role.COORDINATOR)
+    world = world.restarted()
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    assert (world.state(), job_of(world).retries) == (JobState.SUCCEEDED, 1)
+    assert len(world.events("job-1", "RetryScheduled")) == 1
+
+
+def test_a_round_that_began_before_the_failure_starts_nothing(world: World) -> None:
+    """Its snapshot is older than the failure: it would start tasks before the wait is over."""
+    trained(world)
+    wanted = world.repository.get_wanted("job-1")
+    fail(world)
+    world.repository.set_wanted("job-1", wanted.allocation, wanted.directive, wanted.tasks, world.clock(), world.fence)
+    assert world.repository.get_wanted("job-1").allocation.is_empty
+
+
+def test_steps_after_the_checkpoint_are_lost_and_told(world: World) -> None:
+    trained(world)
+    fail(world)
+    reached = job_of(world).step
+    world.coordinators["job-1"].step = reached - 5  # where the checkpoint is
+    world.clock.now += 30.0
+    world.round()
+    world.train(1)
+    assert world.events("job-1", "MembershipChanged")[-1]["lost_steps"] == 5
+
+
+def test_a_cancelled_wait_is_over(world: World) -> None:
+    trained(world)
+    fail(world)
+    world.round("task exited")
+    world.repository.advance_job("job-1", CancelRequested(), world.clock())
+    world.clock.now += 3600.0
+    world.round()
+    assert world.state() is JobState.CANCELLED
+    assert world.running("job-1") == []
