@@ -41,6 +41,8 @@ class Service:
 
     directory: Path
     options: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    """`OPTIMUS_...` variables."""
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30, trust_env=False))
@@ -52,7 +54,9 @@ class Service:
     def start(self) -> None:
         self.address_file.unlink(missing_ok=True)
         command = [*OPTIMUS, "serve", "--port", str(self.port), "--data-directory", str(self.directory), *self.options]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")
+        } | self.settings
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "service.out").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

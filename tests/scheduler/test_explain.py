@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
@@ -11,6 +12,7 @@ from optimus_scheduler.explain import decide
 from optimus_scheduler.forecasting.forecast import forecast
 from optimus_scheduler.placement.place import Placed, Unplaced, posts
 from optimus_scheduler.policies import Grant
+from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import NOTHING, Allocation, Decision, Job, Reason
 
@@ -82,13 +84,19 @@ def test_no_place_at_all_is_explained() -> None:
     assert waits.message == "Waits: all nodes are full (1 worker and 1 server)."
 
 
-WITHOUT_TASKS = (Reason.WAITING_FOR_RESOURCES, Reason.NO_FEASIBLE_NODE, Reason.CANCELLING)
+WITHOUT_TASKS = (
+    Reason.WAITING_FOR_RESOURCES,
+    Reason.NO_FEASIBLE_NODE,
+    Reason.CANCELLING,
+    Reason.WAITING_FOR_RETRY,
+)
+FAILED_ONCE = replace(RUNNING, retry=Retry(1, 2, NOW + 30.0, 30.0, "OSError: stale file handle."))
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_a_sentence(reason: Reason) -> None:
     sizes = [NOTHING] if reason in WITHOUT_TASKS else [Allocation(2, 1), Allocation(3, 3)]
     for size in sizes:
-        message = decision(RUNNING, Grant(size, reason)).message
+        message = decision(FAILED_ONCE, Grant(size, reason)).message
         assert message[0].isupper()
         assert message.endswith(".")

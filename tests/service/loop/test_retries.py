@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.service.loop.loop_world import World
 
 from optimus_scheduler.lifecycle import CancelRequested, Outcome, ResultReported
@@ -16,7 +18,7 @@ def job_of(world: World) -> JobRecord:
     return world.repository.get_job("job-1")
 
 
-def trained(world: World, **spec: object) -> None:
+def trained(world: World, **spec: Any) -> None:
     """A job that has made steps."""
     world.submit(**spec)
     world.round()

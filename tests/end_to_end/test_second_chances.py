@@ -1,0 +1,79 @@
+"""Errors of a job's own code that do not come again: retries, with real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.end_to_end.harness import Service, wait_until
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+STEPS = 60
+FLAKY = """
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from optimus_workers.task import OptimizerSpec, TrainingTask
+
+calls = 0
+
+def loss(model, batch):
+    global calls
+    calls += 1
+    broken = Path(__file__).with_name("broken")
+    if calls == 30 and broken.exists():
+        broken.unlink()
+        raise OSError("stale file handle")
+    return model(batch[0]).square().mean()
+
+def task(learning_rate=0.01):
+    data = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    return TrainingTask(
+        model=lambda: nn.Linear(4, 2), loss=loss, dataset=TensorDataset(data),
+        optimizer=OptimizerSpec(learning_rate=learning_rate), global_batch_size=8, micro_batches=1,
+    )
+"""
+"""Fails once, in its 30th step, while there is a file `broken` beside it."""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    running = Service(
+        tmp_path / "data", ["--slots", "3", "--round-seconds", "1"], settings={"OPTIMUS_RETRY_SECONDS": "2"}
+    )
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def flaky_job(directory: Path, **changes: Any) -> dict[str, Any]:
+    (directory / "flaky.py").write_text(FLAKY)
+    (directory / "broken").touch()
+    one = {"min": 1, "max": 1}
+    spec = {"name": "flaky", "task": "flaky:task", "working_directory": str(directory), "workers": one, "servers": one}
+    return spec | {"convergence": {"max_steps": STEPS}, **changes}
+
+
+def events_of(service: Service, job_id: str, kind: str) -> list[dict[str, Any]]:
+    found = service.get(f"/v1/jobs/{job_id}/events", limit=200)["events"]
+    return [event for event in found if event["type"] == kind]
+
+
+def test_an_error_that_does_not_come_again_costs_no_step(service: Service, tmp_path: Path) -> None:
+    job_id = service.submit(flaky_job(tmp_path))
+    (scheduled,) = wait_until("its code has failed", lambda: events_of(service, job_id, "RetryScheduled"))
+    assert "OSError: stale file handle" in scheduled["message"]
+    service.kill()  # between the failure and the retry
+    service.start()
+    job = service.wait_for_end(job_id)
+    assert (job["step"], job["retries"], job["attempt"]) == (STEPS, 1, 1)
+    assert job["last_error"] == "OSError: stale file handle"
+    assert len(events_of(service, job_id, "RetryScheduled")) == 1
+    (resumed,) = [each for each in events_of(service, job_id, "MembershipChanged") if each["data"]["cause"] == "resume"]
+    assert resumed["data"]["lost_steps"] >= 0
