@@ -86,6 +86,8 @@ class ResultReported:
     """Where the trained model is, likewise."""
     attempt: int | None = None
     """Which attempt ended; None: the present one."""
+    permanent: bool = False
+    """With `FAILED`: another attempt would fail likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,7 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
         # Tasks that are being stopped fail in many ways; what the owner asked for is what happened.
         return _cancelled(status, StoreResult(event))
     failure = event.error or "the job's tasks reported a failure without saying why"
-    if _may_retry(status):
+    if not event.permanent and _may_retry(status):
         return _retry(status, failure)
     after = replace(status, state=JobState.FAILED, failure=failure)
     return after, (StoreResult(event), MarkFinished(), EmitEvent("JobFailed", headline(failure)))

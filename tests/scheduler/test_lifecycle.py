@@ -275,3 +275,7 @@ def test_an_ended_job_goes_on_when_its_owner_asks(state: JobState) -> None:
 def test_only_ended_jobs_that_did_not_succeed_are_resumed(state: JobState) -> None:
     with pytest.raises(InvalidTransition):
         advance(JobStatus(state, attempt=1, retries=1), ResumeRequested())
+
+
+def test_what_would_fail_again_is_not_retried() -> None:
+    assert live(replace(FAILURE, permanent=True), status=TRAINED)[0].state is JobState.FAILED

@@ -132,6 +132,7 @@ def report_result(
         checkpoint=result.checkpoint,
         model=result.model,
         attempt=result.attempt,
+        permanent=result.permanent,
     )
     had_ended = services.repository.get_job(job_id).state.is_final
     job = services.repository.advance_job(job_id, event, services.clock())

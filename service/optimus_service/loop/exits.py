@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
-from optimus_scheduler.types import Directive, Task, TaskKey, TaskPhase
+from optimus_scheduler.types import Directive, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.loop.observe import ClusterView, Histories
 from optimus_service.store.records import JobRecord, TaskRecord
@@ -104,7 +104,9 @@ class ExitNotices:
             return
         tail = self._log_tail(task)
         message = f"{reason}; the end of its log:\n{tail}"
-        error = tail if task.exit_code == CODE_OF_THE_USER else None
+        # A coordinator that ends so has reported why, and whether a retry may help.
+        of_worker = task.exit_code == CODE_OF_THE_USER and task.key.role is not Role.COORDINATOR
+        error = tail if of_worker else None
         leader.advance_job(job.id, TooManyFailures(message, error, record.attempt), now)
 
     def _failures_without_progress(self, job: JobRecord, leader: LeaderRepository) -> int:

@@ -38,9 +38,10 @@ class Ending(Facts):
         self._end(success(self._told_version, self._losses.mean, metrics, self._checkpoint_path, model))
         self._close("the job is done", LET_GO)
 
-    def _fail(self, error: str) -> None:
+    def _fail(self, error: str, *, permanent: bool = False) -> None:
+        """`permanent`: another attempt would fail likewise."""
         if self.phase is not Phase.CLOSING:
-            self._end(failure(self._told_version, self._losses.mean, error, self._checkpoint_path))
+            self._end(failure(self._told_version, self._losses.mean, error, self._checkpoint_path, permanent=permanent))
             self._close("the job has failed", USER_CODE_FAILED)
 
     def _end(self, ended: Ended) -> None:

@@ -89,7 +89,10 @@ class MembershipForming(Checkpointing):
             self.checkpoint = None
             self._begin_assuming(Cover(0, ()))
         elif event.manifest.profile != self.profile:
-            self._fail(f"the checkpoint is of a different task: {event.manifest.profile} instead of {self.profile}")
+            self._fail(
+                f"the checkpoint is of a different task: {event.manifest.profile} instead of {self.profile}",
+                permanent=True,
+            )
         else:
             self.checkpoint = Checkpoint(event.manifest.version, event.path)
             self._begin_assuming(Cover(event.manifest.version, event.manifest.sources))

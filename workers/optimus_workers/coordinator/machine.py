@@ -128,7 +128,7 @@ class Coordinator(MembershipForming):
             case ManifestWritten():
                 self._manifest_written(event)
             case MembershipRefused():
-                self._fail(f"the service refused a membership of the job: {event.reason}")
+                self._fail(f"the service refused a membership of the job: {event.reason}", permanent=True)
             case Ticked():
                 self._check_data_lost()
 
@@ -146,7 +146,10 @@ class Coordinator(MembershipForming):
             self._losses = LossWindow(steps_per_epoch(hello.profile))
             self._do(Append(Profiled(hello.profile)), TellProfile(hello.profile))
         elif hello.profile != self.profile:
-            self._fail(f"{hello.task} loaded a different task than before: {hello.profile} instead of {self.profile}")
+            self._fail(
+                f"{hello.task} loaded a different task than before: {hello.profile} instead of {self.profile}",
+                permanent=True,
+            )
 
     def _task_lost(self, name: str) -> None:
         task = self.tasks.pop(name, None)

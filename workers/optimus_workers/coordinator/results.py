@@ -18,9 +18,9 @@ def success(
     return Ended("succeeded", step, loss, figures, checkpoint, model=model)
 
 
-def failure(step: int, loss: float | None, error: str, checkpoint: str | None) -> Ended:
-    """The job cannot go on."""
-    return Ended("failed", step, loss, {}, checkpoint, storable(error)[-ERROR_CHARACTERS:])
+def failure(step: int, loss: float | None, error: str, checkpoint: str | None, *, permanent: bool = False) -> Ended:
+    """The job cannot go on; `permanent`: nor could another attempt."""
+    return Ended("failed", step, loss, {}, checkpoint, storable(error)[-ERROR_CHARACTERS:], permanent=permanent)
 
 
 def storable(text: str) -> str:

@@ -56,6 +56,7 @@ class JobResultBody(Body):
     checkpoint: str | None = Field(default=None, max_length=4096)
     model: str | None = Field(default=None, max_length=4096, description="path of the trained model's state_dict")
     error: str | None = Field(default=None, max_length=20_000, description="with `failed`: what went wrong")
+    permanent: bool = Field(default=False, description="with `failed`: a retry would fail likewise, so none is made")
     attempt: int | None = Field(
         default=None,
         ge=0,

@@ -1,6 +1,6 @@
 """Attempts of jobs at training, and when the next one is due.
 
-Revision 0007, after 0006.
+Revision 0008, after 0007.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0007"
-down_revision: str | None = "0006"
+revision: str = "0008"
+down_revision: str | None = "0007"
 
 
 def upgrade() -> None:
