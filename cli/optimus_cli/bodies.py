@@ -329,10 +329,17 @@ class Project(TypedDict):
     updated_at: str
 
 
+class UnknownTask(TypedDict):
+    task: str
+    job_id: str
+    node: str
+
+
 class Cluster(TypedDict):
     capacity: NodeResources
     used: NodeResources
     jobs: dict[str, int]
+    unknown_tasks: list[UnknownTask]
     last_round_at: str | None
     policy: str
     version: str

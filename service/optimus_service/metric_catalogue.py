@@ -132,6 +132,9 @@ MARGINAL_GAIN = Family(
     "optimus_marginal_gain", "gauge", "Least gain of a task granted in the leader's last round; unit of the policy"
 )
 LEADER = Family("optimus_leader", "gauge", "1 while this replica runs the rounds")
+UNKNOWN_TASKS = Family(
+    "optimus_unknown_tasks", "gauge", "Running tasks of jobs that the database does not know; 0 on a follower"
+)
 LOOP_HEALTHY = Family("optimus_loop_healthy", "gauge", "0 while rounds fail, or database or cluster cannot be reached")
 
 # --- what jobs tell --------------------------------------------------------------------------------------------------
@@ -241,6 +244,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             ACTIONS,
             MARGINAL_GAIN,
             LEADER,
+            UNKNOWN_TASKS,
             LOOP_HEALTHY,
         ),
     ),

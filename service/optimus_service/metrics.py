@@ -101,6 +101,7 @@ class Metrics:
         self._actions = self._counter(catalogue.ACTIONS)
         self._marginal_gain = self._gauge(catalogue.MARGINAL_GAIN)
         self._leader = self._gauge(catalogue.LEADER)
+        self._unknown_tasks = self._gauge(catalogue.UNKNOWN_TASKS)
         self._loop_healthy = self._gauge(catalogue.LOOP_HEALTHY)
         self._nodes: tuple[Node, ...] | None = None
         self._can_write = True
@@ -213,9 +214,15 @@ class Metrics:
         gains = [each.gain for each in plan.decisions if each.gain is not None and math.isfinite(each.gain)]
         self._marginal_gain.set(min(gains, default=0.0))
 
+    def set_unknown_tasks(self, n_tasks: int) -> None:
+        """How many running tasks belong to jobs that the database does not know."""
+        self._unknown_tasks.set(n_tasks)
+
     def set_leader(self, leads: bool) -> None:
         """Whether this replica runs the rounds now."""
         self._leader.set(leads)
+        if not leads:
+            self._unknown_tasks.set(0)
 
     def text(self) -> bytes:
         """Everything in Prometheus's text format 0.0.4."""

@@ -52,6 +52,7 @@ from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.loop.observe import Histories, Observer
 from optimus_service.loop.round import Planner, Round
+from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics import Metrics
 from optimus_service.preview import Preview
 from optimus_service.settings import Settings
@@ -206,7 +207,10 @@ def make_rounds(
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
     observer = Observer(repository, histories, settings.scheduling, lessons)
     exits = ExitNotices(cluster, histories, settings.max_task_failures)
-    return Round(repository.as_leader, cluster, exits, observer, planner, applier, clock, settings.keep_seconds)
+    unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
+    return Round(
+        repository.as_leader, cluster, exits, observer, planner, applier, clock, settings.keep_seconds, unknown
+    )
 
 
 def make_preview(settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float]) -> Preview:

@@ -151,6 +151,9 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(
         default=20.0, ge=0, le=86400, description="time that an unwanted task has to leave by itself"
     )
+    unknown_tasks: Literal["keep", "stop"] = Field(
+        default="keep", description="what becomes of running tasks whose job the database does not know"
+    )
     max_task_failures: int = Field(
         default=6, ge=1, le=10000, description="task crashes without progress after which a job is failed"
     )

@@ -253,6 +253,7 @@ def cluster(**changes: Any) -> Cluster:
         "capacity": {"cpu": 8.0, "memory_bytes": 8 * 2**30, "gpus": {}},
         "used": {"cpu": 6.0, "memory_bytes": 3 * 2**30, "gpus": {}},
         "jobs": {"running": 1},
+        "unknown_tasks": [],
         "last_round_at": CREATED,
         "policy": "optimus",
         "version": "0.1.0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optimus_scheduler.types.resources import Resources
 from optimus_scheduler.types.words import Role, TaskPhase
 
 
@@ -61,6 +62,9 @@ class Task:
     gpu_type: str | None = None
     """What its GPUs are; None: none, or not known."""
     trouble: Trouble | None = None
+    resources: Resources | None = None
+    """What it was started with, as the cluster tells; None: not known. Of jobs that are known, their specification
+    says it."""
 
 
 @dataclass(frozen=True, slots=True)

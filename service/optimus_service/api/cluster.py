@@ -17,9 +17,11 @@ from optimus_service.api.schemas import (
     NodeListBody,
     NodeResourcesBody,
     RoundListBody,
+    UnknownTaskBody,
 )
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.loop.specification import resources_of
+from optimus_service.loop.unknown_tasks import held_by
 from optimus_service.store.errors import JobNotFound
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
@@ -37,10 +39,12 @@ def list_nodes(services: ServicesDep) -> NodeListBody:
 def show_cluster(services: ServicesDep) -> ClusterBody:
     """The cluster in one look."""
     tasks = _live_tasks(services)
+    unknown = _unknown(services, tasks)
     last_round = next(iter(services.repository.rounds(limit=1).items), None)
     return ClusterBody(
         capacity=_resources_body(_sum(node.capacity for node in services.cluster.nodes())),
         used=_resources_body(_used(tasks, _needs(services, tasks))),
+        unknown_tasks=[UnknownTaskBody(task=t.key.name, job_id=t.key.job_id, node=t.node) for t in unknown],
         jobs={state.value: count for state, count in services.repository.count_jobs_by_state().items()},
         last_round_at=None if last_round is None else moment(last_round.at),
         policy=services.settings.policy,
@@ -58,7 +62,7 @@ def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQ
 # --- who uses what ---------------------------------------------------------------------------------------------------
 
 _Needs = Mapping[tuple[str, Role], Resources]
-"""What one task of a job in a role takes. Coordinators, and tasks of jobs that nobody knows, take nothing."""
+"""What one task of a job in a role takes; of jobs that the database does not know, each task tells it itself."""
 
 
 def _live_tasks(services: Services) -> tuple[Task, ...]:
@@ -78,8 +82,21 @@ def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
     return needs
 
 
+def _unknown(services: Services, tasks: Iterable[Task]) -> list[Task]:
+    """Those whose job the database does not know."""
+    known = services.repository.jobs_by_id({task.key.job_id for task in tasks})
+    return [task for task in tasks if task.key.job_id not in known]
+
+
 def _used(tasks: Iterable[Task], needs: _Needs) -> Resources:
-    return _sum(needs.get((task.key.job_id, task.key.role), Resources()) for task in tasks)
+    return _sum(_held(task, needs) for task in tasks)
+
+
+def _held(task: Task, needs: _Needs) -> Resources:
+    """What a living task takes; a coordinator next to nothing."""
+    if task.key.role is Role.COORDINATOR:
+        return Resources()
+    return needs.get((task.key.job_id, task.key.role)) or held_by(task)
 
 
 def _sum(amounts: Iterable[Resources]) -> Resources:

@@ -56,7 +56,7 @@ class FakeCluster:
                 raise ClusterUnavailable(f"{launch.key.name} was refused")
             if launch.key in self._tasks:
                 return
-            self._tasks[launch.key] = Task(launch.key, launch.node, TaskPhase.RUNNING)
+            self._tasks[launch.key] = Task(launch.key, launch.node, TaskPhase.RUNNING, resources=launch.resources)
             self.launches.append(launch)
 
     def stop(self, key: TaskKey, *, force: bool = False) -> None:

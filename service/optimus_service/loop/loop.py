@@ -220,6 +220,7 @@ class SchedulingLoop:
             self._metrics.observe_round(record.seconds, record.phase_seconds, failed=record.error is not None)
             if self._rounds.seen is not None:
                 self._metrics.observe_plan(record.at, self._rounds.seen.nodes, self._rounds.decided)
+            self._metrics.set_unknown_tasks(len(self._rounds.unknown.found))
             self._succeeded_at, self._problem = time.monotonic(), None
             return True
         self._metrics.observe_round(phases.total_seconds, phases.seconds, failed=True)

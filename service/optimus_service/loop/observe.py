@@ -28,6 +28,7 @@ from optimus_service.clusters.base import Cluster
 from optimus_service.learning import Lessons
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import spec_of
+from optimus_service.loop.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, TaskRecord, WantedRecord
 from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
 
@@ -123,7 +124,8 @@ class Observer:
         )
         tasks = merge_tasks(view.tasks, self._repository.newest_tasks())
         quotas = tuple(project.quota for project in self._repository.projects())
-        return Snapshot(now, view.nodes, jobs, tasks, quotas)
+        # What the database has no record of takes room all the same: else it would be given away a second time.
+        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), jobs, tasks, quotas)
 
     def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
         """For as long as nothing is measured."""
@@ -208,8 +210,8 @@ def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Ta
     """Tasks of the cluster together with what the database knows of them, sorted by key.
 
     `records` are the newest of each active job's ranks, and all that have not exited. What the cluster has but the
-    database never heard of is not ours to judge and left out. A task that was recorded but is not on the cluster was
-    never started (or vanished): leaving it out lets reconcile start it.
+    database has no record of is left out: `unknown_tasks.py` deals with it. A task that was recorded but is not on the
+    cluster was never started (or vanished): leaving it out lets reconcile start it.
     """
     on_cluster = {task.key: task for task in seen}
     found: dict[TaskKey, Task] = {}

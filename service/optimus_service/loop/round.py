@@ -15,6 +15,7 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.observe import ClusterView, Observer
 from optimus_service.loop.record import decision_records
+from optimus_service.loop.unknown_tasks import UnknownTasks, without_record
 from optimus_service.store.records import RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -62,6 +63,7 @@ class Round:
         applier: Applier,
         clock: Callable[[], float],
         keep_seconds: float,
+        unknown: UnknownTasks,
     ) -> None:
         """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
 
@@ -76,6 +78,7 @@ class Round:
         self._applier = applier
         self._clock = clock
         self._keep_seconds = keep_seconds
+        self.unknown = unknown
         self._pruned_at: float | None = None  # the first round prunes: services that restart often must prune, too
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
@@ -122,7 +125,8 @@ class Round:
         self.seen, self.decided = view, plan
         leader.check_fence()
         self._cluster.forget(forgettable(view, snapshot))
-        self._cluster.retain(retained(snapshot))
+        kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
+        self._cluster.retain(retained(snapshot) | kept)
         self._prune(now, leader)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record

@@ -334,7 +334,12 @@ def test_the_cluster_in_one_look(api: Api) -> None:
         workers={"resources": {"cpu": 1, "memory_bytes": 10}}, servers={"resources": {"memory_bytes": 1}}
     )
     decide(api, job_id)
+    for name in (job_id, "lost"):
+        resources = Resources(1.5, 10)
+        api.surroundings.cluster.start(TaskLaunch(TaskKey(name, Role.WORKER, 0), "a", resources, {}))
     found = api.get("/v1/cluster").json()
+    assert found["unknown_tasks"] == [{"task": "lost-worker-0-0", "job_id": "lost", "node": "a"}]
+    assert found["used"] == {"cpu": 2.5, "memory_bytes": 20, "gpus": {}}
     assert found["capacity"] == {"cpu": 6.0, "memory_bytes": 150, "gpus": {"v100": 2}}
     assert found["jobs"]["queued"] == 1
     assert found["last_round_at"].startswith("2025-10-09T08:53:20")

@@ -38,6 +38,7 @@ from optimus_service.api.schemas.cluster import (
     QuotaBody,
     RoundBody,
     RoundListBody,
+    UnknownTaskBody,
 )
 from optimus_service.api.schemas.elastic import ElasticBatchBody
 from optimus_service.api.schemas.explanations import (
@@ -192,6 +193,7 @@ __all__ = [
     "TaskUsageReportBody",
     "TelemetryAnswerBody",
     "TelemetryBody",
+    "UnknownTaskBody",
     "UsageBody",
     "WantedBody",
     "WantedTaskBody",

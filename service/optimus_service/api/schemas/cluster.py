@@ -76,12 +76,23 @@ class NodeListBody(Body):
     nodes: list[NodeBody]
 
 
+class UnknownTaskBody(Body):
+    """A running task whose job the database does not know (docs/operate.md, backup and restore)."""
+
+    task: str
+    job_id: str
+    node: str
+
+
 class ClusterBody(Body):
     """The cluster in one look (`GET /v1/cluster`)."""
 
     capacity: NodeResourcesBody
     used: NodeResourcesBody
     jobs: dict[JobStateName, int]
+    unknown_tasks: list[UnknownTaskBody] = Field(
+        description="running tasks whose job the database does not know; `used` counts them"
+    )
     last_round_at: datetime | None
     policy: str
     version: str

@@ -31,6 +31,15 @@ def nodes(
     )
 
 
+def held_by(
+    requests: Iterable[tuple[str, Decimal]], node: ObservedNode | None, settings: KubernetesSettings
+) -> Resources:
+    """What a pod of ours holds of the node that it is on; of a node that is gone, GPUs are of no type."""
+    amounts = dict(requests)
+    gpus = {} if node is None else _gpus(node, amounts, settings.gpu_types)
+    return Resources(float(amounts.get("cpu", Decimal(0))), int(amounts.get("memory", Decimal(0))), gpus)
+
+
 def is_selected(node: ObservedNode, settings: KubernetesSettings) -> bool:
     """Whether the operator gave it to us."""
     return all(node.labels.get(key) == value for key, value in settings.node_selector.items())

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -98,8 +99,11 @@ class KubernetesCluster:
         self._require_up_to_date()
         pods, vanished, asked = self._pods.look()
         found = {task.key: task for task in vanished}
-        for task in self._verdicts.judge(pods, self._nodes.values(), time.monotonic(), asked):
-            found[task.key] = task
+        nodes = {node.name: node for node in self._nodes.values()}
+        requests = {pod.key: pod.requests for pod in pods}
+        for task in self._verdicts.judge(pods, nodes.values(), time.monotonic(), asked):
+            held = capacity.held_by(requests[task.key], nodes.get(task.node), self._settings)
+            found[task.key] = replace(task, resources=held)
         return tuple(found[key] for key in sorted(found))
 
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from optimus_scheduler.types import TaskKey, TaskPhase, Trouble
@@ -59,6 +60,8 @@ class ObservedPod:
     is_deleted: bool = False
     """It has been asked to leave, by us or by somebody else."""
     is_bound: bool = False
+    requests: tuple[tuple[str, Decimal], ...] = ()
+    """What the scheduler counts for it, by resource name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ def our_pod(pod: Json) -> ObservedPod | None:
         is_forgotten=FORGOTTEN in (metadata.get("labels") or {}),
         is_deleted=bool(metadata.get("deletionTimestamp")),
         is_bound=bool(spec.get("nodeName")),
+        requests=tuple(sorted(pod_requests(spec).items())),
     )
 
 

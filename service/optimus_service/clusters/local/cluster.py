@@ -110,7 +110,7 @@ class LocalCluster:
                 return
             devices = self._free_devices(launch)
             try:
-                record.write_intent(Intent(launch.key, launch.node, self._boot_id, devices))
+                record.write_intent(Intent(launch.key, launch.node, self._boot_id, devices, launch.resources))
                 self._children[launch.key.name] = self._spawn(record, launch, devices)
             except OSError as error:
                 raise ClusterUnavailable(f"cannot start {launch.key.name}: {error}") from error
@@ -176,12 +176,12 @@ class LocalCluster:
         process = record.process()
         if process is None:
             starting = self._is_starting(record)
-            return Task(intent.key, intent.node, TaskPhase.STARTING) if starting else None
+            return Task(intent.key, intent.node, TaskPhase.STARTING, resources=intent.resources) if starting else None
         # Asked in this order: a supervisor that is gone has recorded the exit code before.
         running = intent.boot_id == self._boot_id and kernel.is_running(process)
         code = record.exit_code()
         if code is None and running:
-            return Task(intent.key, intent.node, TaskPhase.RUNNING)
+            return Task(intent.key, intent.node, TaskPhase.RUNNING, resources=intent.resources)
         if code is None:
             code = self._bury(record, intent, process)
         return Task(intent.key, intent.node, TaskPhase.EXITED, exit_code=code)

@@ -19,7 +19,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimus_scheduler.types import Role, TaskKey
+from optimus_scheduler.types import Resources, Role, TaskKey
 from optimus_service.kernel import Process, parse_stat
 
 
@@ -32,6 +32,8 @@ class Intent:
     boot_id: str
     devices: tuple[int, ...] = ()
     """Indices of the GPUs that are its own."""
+    resources: Resources | None = None
+    """What it asked for; None: written by a release that did not note it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class TaskRecord:
             "node": intent.node,
             "boot_id": intent.boot_id,
             "devices": list(intent.devices),
+            "resources": None if intent.resources is None else _document(intent.resources),
         }
         _write_atomically(self.path / "intent.json", json.dumps(fields, indent=1) + "\n")
 
@@ -62,7 +65,9 @@ class TaskRecord:
         except (FileNotFoundError, ValueError):  # ValueError: cut short by a power failure, which no task survived
             return None
         key = TaskKey(fields["job_id"], Role(fields["role"]), fields["rank"], fields["incarnation"])
-        return Intent(key, fields["node"], fields["boot_id"], tuple(fields.get("devices", ())))
+        resources = fields.get("resources")
+        known = None if resources is None else Resources(**resources)
+        return Intent(key, fields["node"], fields["boot_id"], tuple(fields.get("devices", ())), known)
 
     def process(self) -> Process | None:
         """The supervisor, which leads the task's process group; None until it has started."""
@@ -93,6 +98,10 @@ class TaskRecord:
         # The intent goes first: without it the rest is no task, wherever a crash interrupts the removal.
         (self.path / "intent.json").unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _document(resources: Resources) -> dict[str, object]:
+    return {"cpu": resources.cpu, "memory_bytes": resources.memory_bytes, "gpus": dict(resources.gpus)}
 
 
 def _write_atomically(path: Path, text: str) -> None:
