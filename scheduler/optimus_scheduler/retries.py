@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_RETRIES = 2
@@ -12,6 +13,12 @@ MAX_RETRIES = 20
 
 LONGEST_RETRY_SECONDS = 600.0
 """Waiting longer leaves a job idle that could train."""
+
+
+def most_retries(specification: object) -> int:
+    """What the owner asked for in a stored specification; the default where it does not say a number."""
+    told = specification.get("retries") if isinstance(specification, Mapping) else None
+    return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else DEFAULT_RETRIES
 
 
 @dataclass(frozen=True, slots=True)

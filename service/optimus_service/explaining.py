@@ -20,6 +20,7 @@ from optimus_service.api.schemas import (
     MarginalBody,
     RescaleEffectBody,
 )
+from optimus_service.loop.specification import readable_spec
 from optimus_service.queue_outlook import Start, expected_start
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 from optimus_service.views import Explanation, explain, finite, outlook
@@ -119,7 +120,8 @@ def _on_gains(case: Case, words: Explanation, marginal: MarginalBody | None) -> 
 
 def _change(case: Case, words: Explanation, marginal: MarginalBody | None) -> str:
     next_gain = None if case.decision is None else finite(case.decision.next_gain)
-    priority = float(case.job.spec.get("priority", 1.0))
+    spec = readable_spec(case.job)
+    priority = 1.0 if spec is None else spec.priority
     if (
         case.policy != "optimus"
         or marginal is None

@@ -10,8 +10,8 @@ from statistics import median
 from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.prices import cost_per_second, has_prices
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import JobState, Node, Reason, Resources, Role
-from optimus_service.loop.specification import spec_of
+from optimus_scheduler.types import Architecture, JobState, Mode, Node, Reason, Resources, Role
+from optimus_service.loop.specification import on_type, readable_spec
 from optimus_service.metric_figures import ClusterFigures, JobFigures
 from optimus_service.metrics import MAX_JOBS, NoFigures
 from optimus_service.store.errors import DatabaseNotAvailable
@@ -106,7 +106,8 @@ def cost_per_hour(job: JobRecord, prices: Settings) -> float | None:
     """What the job's membership costs; None when nothing has a price."""
     if not has_prices(prices):
         return None
-    return cost_per_second(spec_of(job), job.running, prices) * SECONDS_PER_HOUR
+    spec = readable_spec(job)
+    return None if spec is None else cost_per_second(spec, job.running, prices) * SECONDS_PER_HOUR
 
 
 def reconcile_lag(job: JobRecord, now: float) -> float | None:
@@ -131,8 +132,8 @@ def job_figures(
         job_id=job.id,
         name=job.name,
         project=job.project,
-        mode=job.spec["mode"],
-        architecture=job.spec["architecture"],
+        mode=str(job.spec.get("mode", Mode.SYNC.value)),
+        architecture=str(job.spec.get("architecture", Architecture.PS.value)),
         state=job.state.value,
         reason=None if decision is None else decision.reason,
         workers=job.running.workers,
@@ -173,7 +174,8 @@ def global_batch(job: JobRecord, memberships: Iterable[MembershipRecord]) -> int
         return None
     if newest.global_batch is not None:
         return newest.global_batch
-    told: int | None = job.spec.get("global_batch_size") or (job.profile or {}).get("global_batch_size")
+    spec = readable_spec(job)
+    told = None if spec is None else spec.global_batch_size
     return told * len(newest.workers) if told is not None and job.spec.get("scaling") == "weak" else told
 
 
@@ -226,10 +228,10 @@ def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> f
 
 def held_by(job: JobRecord) -> Resources:
     """What the tasks of the job's membership take."""
-    spec, running = spec_of(job), job.running
-    workers = spec.worker.resources
-    if running.gpu_type is not None and workers.gpus:
-        workers = replace(workers, gpus={running.gpu_type: sum(workers.gpus.values())})
+    spec, running = readable_spec(job), job.running
+    if spec is None:
+        return Resources()
+    workers = on_type(spec.worker.resources, running.gpu_type)
     return workers * running.workers + spec.server.resources * running.servers
 
 

@@ -15,14 +15,18 @@ from collections.abc import Callable
 from dataclasses import astuple
 from statistics import median
 
+import structlog
+
 from optimus_models.analytic.description import cost_of_description
 from optimus_scheduler.forecasting.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecasting.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.types import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
 from optimus_service.loop.history import JobHistory
-from optimus_service.loop.specification import rule_from, spec_of
-from optimus_service.store.records import Document, JobRecord
+from optimus_service.loop.specification import readable_spec, rule_from
+from optimus_service.store.records import Document, FinishedRunRecord, JobRecord
 from optimus_service.store.repository import LeaderRepository, Repository
+
+_log = structlog.get_logger(__name__)
 
 MAX_LOADED = MAX_PER_TASK * MAX_TASKS // 4
 """Finished runs read at first, the newest: 2048 of some 4 kB."""
@@ -54,14 +58,14 @@ class Lessons:
     def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
         """Ended jobs of the same task, oldest first, as of the last `refresh`."""
         with self._lock:
-            return self._known.of(job.spec["task"])
+            return self._known.of(str(job.spec.get("task", "")))
 
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""
         with self._lock:
             for run in self._repository.finished_runs_after(self._last_id, MAX_LOADED):
                 self._last_id = run.id
-                ended = ended_job(run.job_id, run.document)
+                ended = _readable_run(run)
                 if ended is not None:
                     self._known.add(ended)
                     self._note_percent(ended)
@@ -112,11 +116,11 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
     speeds = [list(astuple(each)) for each in history.speeds.samples()]
-    if job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses)):
+    spec = readable_spec(job)
+    if spec is None or job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses)):
         return {}
-    spec = spec_of(job)
     return {
-        "task": job.spec["task"],
+        "task": spec.family,
         "project": job.project,
         "steps_per_epoch": steps_per_epoch,
         "loss_steps": loss_steps,
@@ -127,7 +131,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "global_batch_size": spec.counted_batch,
         "noise": history.noise_curve(),
         "total_steps": job.step,
-        "convergence": job.spec["convergence"],
+        "convergence": job.spec.get("convergence") or {},
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),
     }
@@ -139,6 +143,15 @@ def _percent_of_peak(spec: JobSpec, history: JobHistory, network: Document | Non
     seconds = history.compute_seconds / history.computed_steps
     examples = history.computed_examples / history.computed_steps
     return measured_percent_of_peak(cost_of_description(network), spec, seconds, examples)
+
+
+def _readable_run(run: FinishedRunRecord) -> EndedJob | None:
+    """None for one that another release wrote in a way that is not known here: it teaches nothing."""
+    try:
+        return ended_job(run.job_id, run.document)
+    except (KeyError, TypeError, ValueError) as error:
+        _log.warning("what a finished run taught cannot be read", job=run.job_id, error=repr(error))
+        return None
 
 
 def ended_job(job_id: str, document: Document) -> EndedJob | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from optimus_scheduler.types import Resources
 from optimus_service.api.schemas import IntervalBody
-from optimus_service.loop.specification import spec_of
+from optimus_service.loop.specification import readable_spec
 from optimus_service.store.records import JobRecord
 
 
@@ -63,5 +63,7 @@ def _admitted(waiting: list[JobRecord], room: Resources) -> tuple[list[JobRecord
 
 
 def _minimum(job: JobRecord) -> Resources:
-    spec = spec_of(job)
+    spec = readable_spec(job)
+    if spec is None:
+        return Resources()
     return spec.worker.resources * spec.worker.minimum + spec.server.resources * spec.server.minimum

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.types import Resources
-from optimus_service.store.records import Document, JobRecord, MembershipRecord
+from optimus_service.loop.specification import readable_spec
+from optimus_service.store.records import JobRecord, MembershipRecord
 
 FloatArray = NDArray[np.float64]
 
@@ -70,15 +71,15 @@ def _active(job: JobRecord, grid: FloatArray) -> NDArray[np.bool_]:
 
 def _held(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str, grid: FloatArray) -> FloatArray:
     """What the job's tasks took at each moment of `grid`."""
-    amounts = [0.0, *_amounts(job.spec, memberships, unit)]
+    amounts = [0.0, *_amounts(job, memberships, unit)]
     begins = np.array([membership.at for membership in memberships])
     found: FloatArray = np.array(amounts)[np.searchsorted(begins, grid, side="right")]
     return np.where(_active(job, grid), found, 0.0)
 
 
-def _amounts(spec: Document, memberships: Sequence[MembershipRecord], unit: str) -> Iterator[float]:
-    """Read from the stored specification as it is: validating thousands of them takes a second."""
-    name = "gpus" if unit == "gpus" else "cpu"
-    worker, server = (float(spec[role]["resources"][name]) for role in ("workers", "servers"))
+def _amounts(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str) -> Iterator[float]:
+    spec = readable_spec(job)
+    needs = (Resources(), Resources()) if spec is None else (spec.worker.resources, spec.server.resources)
+    worker, server = (float(sum(need.gpus.values())) if unit == "gpus" else need.cpu for need in needs)
     for membership in memberships:
         yield worker * len(membership.workers) + server * len(membership.servers)

@@ -28,7 +28,7 @@ from optimus_scheduler.types import (
 )
 from optimus_service.elastic_figures import elastic_speed, noise_ends
 from optimus_service.loop.history import JobHistory
-from optimus_service.loop.specification import spec_of
+from optimus_service.loop.specification import readable_spec
 from optimus_service.store.records import Document, JobRecord, MembershipRecord
 
 MAX_LOSSES = 200
@@ -69,8 +69,8 @@ def job_line(
     job: JobRecord, history: JobHistory, memberships: Sequence[MembershipRecord], begins_at: float
 ) -> Document | None:
     """One job that has ended; None when nothing was measured of it."""
-    spec, samples = spec_of(job), history.speeds.samples()
-    if not samples or job.step <= 0:
+    spec, samples = readable_spec(job), history.speeds.samples()
+    if spec is None or not samples or job.step <= 0:
         return None
     deadline = spec.deadline_at
     line: Document = {

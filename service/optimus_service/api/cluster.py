@@ -12,7 +12,6 @@ from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.present import moment, round_body
 from optimus_service.api.schemas import (
     ClusterBody,
-    JobSpecBody,
     NodeBody,
     NodeListBody,
     NodeResourcesBody,
@@ -20,7 +19,7 @@ from optimus_service.api.schemas import (
     UnknownTaskBody,
 )
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.loop.specification import resources_of
+from optimus_service.loop.specification import on_type, readable_spec
 from optimus_service.loop.unknown_tasks import held_by
 from optimus_service.store.errors import JobNotFound
 
@@ -76,9 +75,10 @@ def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
             job = services.repository.get_job(job_id)
         except JobNotFound:
             continue
-        spec, gpu_type = JobSpecBody.model_validate(job.spec), job.running.gpu_type or job.wanted.gpu_type
-        needs[job_id, Role.WORKER] = resources_of(spec.workers.resources, gpu_type)
-        needs[job_id, Role.SERVER] = resources_of(spec.servers.resources, gpu_type)
+        spec, gpu_type = readable_spec(job), job.running.gpu_type or job.wanted.gpu_type
+        if spec is not None:
+            needs[job_id, Role.WORKER] = on_type(spec.worker.resources, gpu_type)
+            needs[job_id, Role.SERVER] = on_type(spec.server.resources, gpu_type)
     return needs
 
 

@@ -26,6 +26,7 @@ from optimus_service.api.schemas import (
     WantedBody,
     WantedTaskBody,
 )
+from optimus_service.api.stored import as_stored
 from optimus_service.store.records import (
     DecisionRecord,
     Document,
@@ -48,13 +49,14 @@ def job_body(
     usage = job_usage(newest)
     ahead = outlook(job, decision)
     explanation = explain(job, decision)
-    return JobBody(
+    # Not validated: rules for requests would be asked of the stored specification again.
+    return JobBody.model_construct(
         id=job.id,
         name=job.name,
         project=job.project,
         state=job.state.value,
         directive=job.directive.value,
-        spec=JobSpecBody.model_validate(job.spec),
+        spec=_spec_body(job),
         created_at=moment(job.created_at),
         started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),
@@ -73,7 +75,7 @@ def job_body(
         remaining_seconds=ahead.remaining_seconds,
         reason=explanation.reason,
         message=explanation.message,
-        profile=None if job.profile is None else JobProfileBody.model_validate(job.profile),
+        profile=None if job.profile is None else as_stored(JobProfileBody, job.profile),
         result=None if job.result is None else _result_body(job.result),
         failure=job.failure,
         attempt=job.attempt,
@@ -84,6 +86,12 @@ def job_body(
         usage=None if usage is None else JobUsageBody(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
     )
+
+
+def _spec_body(job: JobRecord) -> JobSpecBody:
+    found = as_stored(JobSpecBody, job.spec, name=job.name, task="")
+    assert found is not None, "everything else has a default"
+    return found
 
 
 def allocation_body(allocation: Allocation) -> AllocationBody:
@@ -184,9 +192,9 @@ def _wanted_task_body(task: PlacedTask) -> WantedTaskBody:
     return WantedTaskBody(name=task.key.name, role=role, rank=task.key.rank)
 
 
-def _result_body(result: Document) -> JobResultBody:
+def _result_body(result: Document) -> JobResultBody | None:
     known: dict[str, Any] = {name: result[name] for name in JobResultBody.model_fields if name in result}
-    return JobResultBody.model_validate(finite_document(known))
+    return as_stored(JobResultBody, finite_document(known))
 
 
 def moment(seconds: float) -> datetime:

@@ -25,6 +25,7 @@ from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.feed import MAX_SUBSCRIBERS, TooManySubscribers
 from optimus_service.hub import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
+from optimus_service.loop.specification import UnreadableSpecification
 from optimus_service.store import errors as store_errors
 
 MEDIA_TYPE = "application/problem+json"
@@ -114,6 +115,8 @@ def problem_of(error: Exception) -> Problem:
         case store_errors.IdempotencyConflict():
             where = ProblemErrorBody(field="Idempotency-Key", message=f"was used for job {error.job_id}")
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
+        case UnreadableSpecification():
+            return Problem(409, str(error))
         case InvalidTransition():
             return Problem(409, f"the job is {error.status.state} already")
         case TooManyWaitersOfJob():
@@ -169,6 +172,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         HTTPException,
         RequestValidationError,
         InvalidTransition,
+        UnreadableSpecification,
         ClusterUnavailable,
         TooManyWaiters,
         TooManyWaitersOfJob,

@@ -17,7 +17,7 @@ from optimus_service.api.present import moment
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.schemas import NodeResourcesBody, ProjectBody, ProjectListBody, QuotaBody
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.loop.specification import spec_of
+from optimus_service.loop.specification import readable_spec
 from optimus_service.store.records import JobRecord, ProjectRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["projects"])
@@ -116,7 +116,10 @@ def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRe
 
 def _held_by(job: JobRecord) -> Resources:
     """What the job has been given, coordinator aside."""
-    spec, size = spec_of(job).on(job.wanted.gpu_type), job.wanted
+    spec, size = readable_spec(job), job.wanted
+    if spec is None:
+        return Resources()
+    spec = spec.on(size.gpu_type)
     return spec.worker.resources * size.workers + spec.server.resources * size.servers
 
 

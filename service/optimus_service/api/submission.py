@@ -86,7 +86,7 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
         return  # nobody can tell now, and a job may well wait until the cluster is back
     if errors:
         raise invalid(errors)
-    due = deadline_of(spec, services.clock())
+    due = deadline_of(spec.model_dump(include={"deadline", "deadline_seconds"}), services.clock())
     if due is not None and due <= services.clock():
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:

@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimus_scheduler.types import PlacedTask, Resources, Role
-from optimus_service.api.schemas import JobSpecBody
+from optimus_scheduler.types import JobSpec, PlacedTask, Resources, Role
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.job_tokens import JobTokens
-from optimus_service.loop.specification import resources_of
+from optimus_service.loop.specification import environment_of, on_type, spec_of
 from optimus_service.store.records import JobRecord
 
 
@@ -27,8 +26,12 @@ class LaunchContext:
     """Whether tasks see this machine's files: then the job's directory is made here."""
 
     def launch(self, task: PlacedTask, job: JobRecord, coordinator_address: str) -> TaskLaunch:
-        """Everything that the cluster needs to start `task`. Makes the job's directory if tasks see it."""
-        spec = JobSpecBody.model_validate(job.spec)
+        """Everything that the cluster needs to start `task`. Makes the job's directory if tasks see it.
+
+        Raises:
+            UnreadableSpecification: of a job that was in no snapshot.
+        """
+        spec = spec_of(job)
         directory = self.jobs_directory / job.id
         if self.local:
             directory = directory.resolve()
@@ -51,17 +54,17 @@ class LaunchContext:
             key=task.key,
             node=task.node,
             resources=resources,
-            environment={**spec.environment, **ours},
-            working_directory=spec.working_directory or str(directory),
+            environment={**environment_of(job), **ours},
+            working_directory=job.spec.get("working_directory") or str(directory),
         )
 
 
-def _resources(role: Role, spec: JobSpecBody, gpu_type: str | None) -> Resources:
+def _resources(role: Role, spec: JobSpec, gpu_type: str | None) -> Resources:
     """A coordinator is not allocated: it takes next to nothing."""
     match role:
         case Role.WORKER:
-            return resources_of(spec.workers.resources, gpu_type)
+            return on_type(spec.worker.resources, gpu_type)
         case Role.SERVER:
-            return resources_of(spec.servers.resources, gpu_type)
+            return on_type(spec.server.resources, gpu_type)
         case Role.COORDINATOR:
             return Resources()

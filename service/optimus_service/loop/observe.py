@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import structlog
+
+from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.prices import cost_per_second, has_prices
-from optimus_scheduler.retries import DEFAULT_RETRIES, Backoff, Retry
+from optimus_scheduler.retries import Backoff, Retry, most_retries
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
     Allocation,
@@ -27,10 +30,12 @@ from optimus_scheduler.types import (
 from optimus_service.clusters.base import Cluster
 from optimus_service.learning import Lessons
 from optimus_service.loop.history import JobHistory
-from optimus_service.loop.specification import spec_of
+from optimus_service.loop.specification import UnreadableSpecification, readable_spec, spec_of
 from optimus_service.loop.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, TaskRecord, WantedRecord
 from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
+
+_log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 200
 """Pages of samples read of one job in one round: a restarted service catches up over some rounds if there are more."""
@@ -59,8 +64,10 @@ class Histories:
         """The history of this job with all samples that came in since."""
         history = self._by_job.get(job.id)
         if history is None:
-            target = job.spec["convergence"].get("target_metric") or {}
-            history = self._by_job[job.id] = JobHistory(Mode(job.spec["mode"]), target.get("name"))
+            spec = readable_spec(job)
+            target = None if spec is None else spec.convergence.target_metric
+            mode = Mode.SYNC if spec is None else spec.mode
+            history = self._by_job[job.id] = JobHistory(mode, None if target is None else target.name)
         history.learn_memberships(memberships)
         for _ in range(_MAX_PAGES):
             samples = self._repository.samples_after(job.id, history.last_id, MAX_PAGE)
@@ -87,6 +94,8 @@ class Observer:
         self._settings = settings
         self._lessons = lessons
         self._told: set[tuple[str, str]] = set()
+        self._unreadable: list[UnreadableSpecification] = []
+        """Active jobs that the last look left out."""
 
     def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository) -> Snapshot:
         """The world as of `now`, for the leader. The exits in `view` should have been noticed before.
@@ -97,8 +106,15 @@ class Observer:
         mark_unwanted_tasks(leader, now)
         self._learn(now, leader)
         seen = self.look(view, now)
+        self._give_up_unreadable(now, leader)
         self._tell_stragglers(seen, now, leader)
         return seen
+
+    def _give_up_unreadable(self, now: float, leader: LeaderRepository) -> None:
+        """No later round could do anything with these jobs either; all others are scheduled."""
+        for problem in self._unreadable:
+            _log.error("job given up", job=problem.job_id, why=problem.why)
+            leader.advance_job(problem.job_id, TooManyFailures(f"{problem}; submit the job again"), now)
 
     def _tell_stragglers(self, snapshot: Snapshot, now: float, leader: LeaderRepository) -> None:
         """To the job's owner, once for each task."""
@@ -106,7 +122,8 @@ class Observer:
         for job_id, name in sorted(slow - self._told):
             words = f"{name} is slower than half the median of the job's workers"
             leader.add_event(job_id, "Straggler", words, {"task": name}, now)
-        self._told |= slow
+        active = {job.id for job in snapshot.jobs}
+        self._told = slow | {each for each in self._told if each[0] in active}
 
     def look(self, view: ClusterView, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""
@@ -117,15 +134,17 @@ class Observer:
         memberships = self._repository.memberships_of_active_jobs()
         self._histories.keep_only(record.id for record in records)
         capacity = Snapshot(now, view.nodes, ()).capacity
-        jobs = tuple(
-            self._job(record, wanted[record.id], memberships.get(record.id, []), capacity, now)
-            for record in records
-            if record.id in wanted  # it may have ended between the two queries
-        )
+        jobs, self._unreadable = [], []
+        for record in records:
+            if record.id in wanted:  # it may have ended between the two queries
+                try:
+                    jobs.append(self._job(record, wanted[record.id], memberships.get(record.id, []), capacity, now))
+                except UnreadableSpecification as problem:
+                    self._unreadable.append(problem)
         tasks = merge_tasks(view.tasks, self._repository.newest_tasks())
         quotas = tuple(project.quota for project in self._repository.projects())
         # What the database has no record of takes room all the same: else it would be given away a second time.
-        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), jobs, tasks, quotas)
+        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas)
 
     def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
         """For as long as nothing is measured."""
@@ -152,10 +171,10 @@ class Observer:
         capacity: Resources,
         now: float,
     ) -> Job:
+        spec = spec_of(record)
         history = self._histories.updated(record, memberships)
         loss_steps, losses = history.losses.points()
         metric_steps, metric_values = history.metrics.points()
-        spec = spec_of(record)
         return Job(
             id=record.id,
             spec=spec,
@@ -191,7 +210,7 @@ def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
     if record.retry_at is None:
         return None
     seconds = backoff.seconds(record.retries)
-    most = record.spec.get("retries", DEFAULT_RETRIES)
+    most = most_retries(record.spec)
     return Retry(record.retries, most, record.retry_at, seconds, record.last_error or "")
 
 

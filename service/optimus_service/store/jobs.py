@@ -17,7 +17,7 @@ from optimus_scheduler.lifecycle import (
     ScheduleRetry,
     StoreResult,
 )
-from optimus_scheduler.retries import DEFAULT_RETRIES, Backoff
+from optimus_scheduler.retries import Backoff, most_retries
 from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.wording import duration
 from optimus_service.store import history
@@ -201,7 +201,7 @@ def _status(row: JobRow) -> JobStatus:
         has_trained=row.first_step is not None,
         attempt=row.attempt,
         retries=row.retries,
-        most_retries=row.spec.get("retries", DEFAULT_RETRIES),
+        most_retries=most_retries(row.spec),
     )
 
 
@@ -256,7 +256,7 @@ def record(row: JobRow) -> JobRecord:
         id=row.id,
         name=row.name,
         project=row.project,
-        spec=row.spec,
+        spec=row.spec if isinstance(row.spec, dict) else {},
         state=JobState(row.state),
         directive=Directive(row.directive),
         created_at=row.created_at,

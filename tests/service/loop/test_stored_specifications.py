@@ -1,0 +1,118 @@
+"""Stored specifications are read by other rules than requests: one that cannot be read fails alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.service.loop.loop_world import World
+
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.types import JobSpec, JobState, MetricTarget
+from optimus_service.api.present import job_body
+from optimus_service.api.schemas import JobSpecBody
+from optimus_service.figures import figures_reader
+from optimus_service.loop.specification import UnreadableSpecification, spec_of
+from optimus_service.metric_figures import ClusterFigures
+from optimus_service.preview import as_record
+
+RELEASED: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "stored" / "specifications-0.1.0.json").read_text(encoding="utf-8")
+)
+"""As release 0.1.0 stored them."""
+GARBAGE: dict[str, Any] = {
+    "nothing": {},
+    "no-object": ["a", "list"],
+    "words": {"task": "m:f", "workers": "many"},
+    "no-workers": {"task": "m:f", "workers": {"min": 0, "max": 0}},
+    "other-way-round": {"task": "m:f", "workers": {"min": 3, "max": 2}},
+    "unknown-mode": {"task": "m:f", "mode": "telepathic"},
+    "negative": {"task": "m:f", "priority": -1},
+    "strange-metric": {"task": "m:f", "convergence": {"target_metric": {"name": "x"}}},
+}
+
+
+def read(document: dict[str, Any]) -> JobSpec:
+    return spec_of(replace(as_record({"name": "a", "project": "p"}, now=1000.0), spec=document))
+
+
+@pytest.mark.parametrize("name", sorted(RELEASED))
+def test_what_the_last_release_stored_is_read(name: str) -> None:
+    document = RELEASED[name]
+    spec = read(document)
+    assert (spec.priority, spec.family, spec.mode.value) == (document["priority"], document["task"], document["mode"])
+    assert (spec.worker.minimum, spec.worker.maximum) == (document["workers"]["min"], document["workers"]["max"])
+    assert spec.worker.resources.memory_bytes == document["workers"]["resources"]["memory_bytes"]
+    assert (spec.server.minimum, spec.server.maximum) == (document["servers"]["min"], document["servers"]["max"])
+    assert read({**document, "of_a_later_release": {"a": [1]}}) == spec
+
+
+def test_all_that_a_specification_says_is_read() -> None:
+    spec = read(RELEASED["everything"])
+    assert spec.convergence.target_metric == MetricTarget("test_accuracy", at_least=0.95)
+    assert (spec.convergence.max_cost, spec.convergence.max_seconds) == (12.5, 3600)
+    assert (spec.gpu_types, spec.worker.resources.gpus, spec.deadline_at) == (
+        ("a100", "v100"),
+        {"a100": 1},
+        1798761600.0,
+    )
+
+
+@pytest.mark.parametrize("architecture", ["ps", "allreduce"])
+def test_what_is_missing_has_the_default_of_a_request(architecture: str) -> None:
+    request = JobSpecBody.model_validate({"name": "a", "task": "m:f", "architecture": architecture})
+    assert read({"task": "m:f", "architecture": architecture}) == read(request.model_dump(mode="json"))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*JobSpecBody.model_fields, "other"]), json_values))
+@example({"warmup_epochs": 5.0})
+def test_whatever_is_stored_is_read_or_named(document: dict[str, Any]) -> None:
+    job = replace(as_record({"name": "a", "project": "p"}, now=1000.0), spec={"task": "m:f", **document})
+    try:
+        spec = spec_of(job)
+    except UnreadableSpecification:
+        pass
+    else:
+        assert 0 <= spec.worker.minimum <= spec.worker.maximum
+        assert spec.priority > 0
+    assert json.loads(job_body(job, None, None).model_dump_json(warnings="error"))["name"] == "a"
+
+
+@pytest.mark.parametrize("name", sorted(GARBAGE))
+def test_a_row_that_cannot_be_read_fails_alone(name: str, world: World) -> None:
+    for number, document in enumerate((RELEASED["low-priority"], GARBAGE[name], RELEASED["smallest"])):
+        job_id = f"job-{number}"
+        world.submit(job_id)
+        world.repository.set_spec(job_id, document, world.clock())
+    world.round()
+    broken = world.repository.get_job("job-1")
+    assert broken.state is JobState.FAILED
+    assert "the stored specification of job job-1 cannot be read" in (broken.failure or "")
+    assert "JobFailed" in {event.type for event in world.repository.events("job-1").items}
+    world.round()
+    assert world.running("job-0")
+    assert world.running("job-2")
+    assert not world.running("job-1")
+
+
+@pytest.mark.parametrize("name", sorted(GARBAGE))
+def test_lists_and_metrics_show_all_others(name: str, world: World) -> None:
+    for number, document in enumerate((RELEASED["low-priority"], GARBAGE[name])):
+        world.submit(f"job-{number}")
+        world.repository.set_spec(f"job-{number}", document, world.clock())
+    assert {job_body(job, None, None).id for job in world.repository.list_jobs().items} == {"job-0", "job-1"}
+    figures = figures_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
+    assert isinstance(figures, ClusterFigures)
+    assert {job.job_id for job in figures.active_jobs} == {"job-0", "job-1"}
