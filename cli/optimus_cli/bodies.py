@@ -31,6 +31,8 @@ class JobResult(TypedDict):
     checkpoint: str | None
     model: str | None
     error: str | None
+    permanent: bool
+    attempt: int | None
 
 
 class JobProfile(TypedDict):
@@ -77,6 +79,10 @@ class Job(TypedDict):
     result: JobResult | None
     failure: str | None
     rescales: int
+    attempt: int
+    retries: int
+    retry_at: str | None
+    last_error: str | None
     usage: JobUsage | None
     noise_scale: float | None
 

@@ -28,6 +28,7 @@ _VARIABLES_OF_OTHERS = frozenset(
         # the command line
         "URL",
         # tasks
+        "ATTEMPT",
         "COORDINATOR_ADDRESS",
         "CPU_LIMIT",
         "GPUS",

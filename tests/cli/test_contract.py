@@ -66,7 +66,7 @@ FLAGS = """
     --max-seconds 900 --target-metric accuracy>=0.9 --max-cost 3 --evaluate-epochs 2
     --workers-min 1 --workers-max 2 --worker-cpu 1 --worker-memory 1Gi --worker-gpus 1 --gpu-types a100
     --servers-min 1 --servers-max 2 --server-cpu 1 --server-memory 1Gi
-    --priority 2 --deadline-seconds 900 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here
+    --priority 2 --deadline-seconds 900 --retries 1 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here
     --working-directory / --env A=1
 """
 ELASTIC = "--task a:b --architecture allreduce --elastic-batch 32:512:64"

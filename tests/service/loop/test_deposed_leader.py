@@ -28,6 +28,16 @@ from optimus_service.store.repository import LEADER_LEASE, Repository
 from optimus_service.store.tables import Base
 
 ROOMY = [replace(node, capacity=Resources(16.0, 2**36)) for node in NODES]
+JOBS = (
+    "has-ended",
+    "converges",
+    "breaks",
+    "is-retried",
+    "is-cancelled",
+    "loses-a-task",
+    "is-troubled",
+    "has-a-straggler",
+)
 Dump = Mapping[str, object]
 
 
@@ -57,9 +67,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Sc
     shutil.copy(migrated_sqlite, path)
     repository = Repository(create_engine_from_url(f"sqlite:///{path}"))
     world = World(repository, directory, FakeCluster(ROOMY))
-    for name in ("has-ended", "converges", "breaks", "is-cancelled", "loses-a-task", "is-troubled", "has-a-straggler"):
+    for name in JOBS:
         ends = {"convergence": {"max_seconds": 3600.0}} if name == "converges" else {}
-        world.submit(name, workers={"min": 2, "max": 2}, servers={"max": 1}, **ends)
+        retries = {"retries": 0} if name == "breaks" else {}
+        world.submit(name, workers={"min": 2, "max": 2}, servers={"max": 1}, **ends, **retries)
     world.live_until("all train", lambda: all(job.state is JobState.RUNNING for job in repository.active_jobs()))
     much_happens(world)
     repository.close()
@@ -69,8 +80,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Sc
 def much_happens(world: World) -> None:
     """After the last round before the restart."""
     world._finish(world.repository.get_job("has-ended"), world.coordinators["has-ended"])
-    (broken,) = (key for key in world.running("breaks", Role.WORKER) if key.rank == 0)
-    world.cluster.exit(broken, 3)
+    for name in ("breaks", "is-retried"):
+        (broken,) = (key for key in world.running(name, Role.WORKER) if key.rank == 0)
+        world.cluster.exit(broken, 3)
     for key in world.running("is-cancelled"):
         world.cluster.exit(key, 0)
     world.repository.advance_job("is-cancelled", CancelRequested(), world.clock())
@@ -181,6 +193,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
         "Converged",
         "JobFailed",
         "JobCancelled",
+        "RetryScheduled",
     }
     assert world.cluster.launches
     assert world.cluster.stopped
