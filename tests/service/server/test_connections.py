@@ -149,3 +149,24 @@ def _head(connection: socket.socket) -> bytes:
         assert received
         head += received
     return head.split(b"\r\n\r\n")[0]
+
+
+def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
+    first = "import optimus_service.connections as c; c.WRITE_SECONDS = 0.5"
+    with serving(tmp_path, first=first) as (_, told), socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address_of(told["url"]))
+        # Many megabytes of answers: more than the buffers on the way hold.
+        connection.sendall(200 * b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        connection.setblocking(False)
+        wait_until("it is closed", lambda: _is_reset(connection))
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    try:
+        connection.send(b" ")
+    except BlockingIOError:  # the service does not read on before it has answered
+        return False
+    except ConnectionError:
+        return True
+    return False
