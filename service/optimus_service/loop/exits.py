@@ -161,7 +161,7 @@ def _words(task: Task) -> str:
         why = f": {task.trouble.message}" if task.trouble is not None else " with its node"
         return f"{task.key.name} is gone{why}."
     meaning = {
-        0: "it had done its part",
+        0: "it ended by itself",
         CODE_OF_THE_USER: "the job's own code failed",
         _LOST_COORDINATOR: "it lost its coordinator",
         _HUNG: "its training code hung",
