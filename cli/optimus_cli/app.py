@@ -25,6 +25,7 @@ from optimus_cli.commands import (
     watch,
 )
 from optimus_cli.errors import CliError
+from optimus_cli.options import CA_VARIABLE, ca_file
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
@@ -83,5 +84,15 @@ def options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    ca_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--ca-cert",
+            envvar=CA_VARIABLE,
+            metavar="FILE",
+            help="Certificates (PEM) of authorities that the service's https is trusted by, beside the usual ones.",
+        ),
+    ] = None,
 ) -> None:
     """Optimus: a scheduler for deep-learning clusters that learns each job while it runs."""
+    ca_file.set(ca_cert)

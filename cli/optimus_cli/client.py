@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -40,12 +42,24 @@ Params = Mapping[str, str | int | Sequence[str]]
 class Client:
     """Calls the service at `url`. Every method raises `Unreachable` or `Refused` when it cannot answer."""
 
-    def __init__(self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS, ca_file: str | None = None
+    ) -> None:
+        """`ca_file` has the certificates (PEM) that are trusted besides the usual ones, for https.
+
+        Raises `BadInput` if the address, the token or the file cannot be used.
+        """
         self.url = _checked_url(url)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             # trust_env off: a proxy from the environment must not get the token of a service on this machine.
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False)
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout_seconds,
+                trust_env=False,
+                verify=_trusted(ca_file) if self.url.startswith("https:") else True,
+            )
         except UnicodeEncodeError as error:
             raise BadInput("OPTIMUS_TOKEN has characters that are not ASCII") from error
 
@@ -172,6 +186,12 @@ class Client:
     def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
         if isinstance(error, httpx.TimeoutException):
             return Unreachable(f"The service at {self.url} did not answer in time.")
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return Unreachable(
+                f"The certificate of {self.url} is not trusted ({error}).\n"
+                "If an authority of your own signed it, name the file with its certificate (PEM):\n"
+                "optimus --ca-cert FILE ..., or set OPTIMUS_CA_CERT or SSL_CERT_FILE."
+            )
         return Unreachable(
             f"No service answers at {self.url} ({error}).\n"
             "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
@@ -203,6 +223,19 @@ class Client:
             return response.json()
         except ValueError as error:
             raise Unreachable(f"What answers at {self.url} is not an Optimus service: {path} is not JSON.") from error
+
+
+def _trusted(ca_file: str | None) -> ssl.SSLContext:
+    """The public authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR as with other programs; and of `ca_file`."""
+    source, file = "SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE")
+    try:
+        context = httpx.create_ssl_context(trust_env=True)
+        if ca_file is not None:
+            source, file = "--ca-cert (OPTIMUS_CA_CERT)", ca_file
+            context.load_verify_locations(cafile=ca_file)
+    except OSError as error:
+        raise BadInput(f"{source}: {file} is no readable file of certificates (PEM): {error}") from error
+    return context
 
 
 def _checked_url(url: str) -> str:

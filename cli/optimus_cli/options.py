@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from typing import Annotated
 
 import typer
@@ -11,6 +12,9 @@ from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import CliError
 
 TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token
+CA_VARIABLE = "OPTIMUS_CA_CERT"
+ca_file: ContextVar[str | None] = ContextVar("ca_file", default=None)
+"""The file of certificates that `optimus --ca-cert` or OPTIMUS_CA_CERT named for this command."""
 COMPLETION_TIMEOUT_SECONDS = 1.0
 """A shell that waits for completion feels broken after a second."""
 MAX_COMPLETIONS = 200
@@ -21,15 +25,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 
 def connect(url: str) -> Client:
     """A client with the user's token, which is only read from the environment: command lines can be seen by others."""
-    return Client(url, os.environ.get(TOKEN_VARIABLE))
+    return Client(url, os.environ.get(TOKEN_VARIABLE), ca_file=ca_file.get())
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """(id, what it is) of the jobs that the word may become; nothing when the service cannot be asked."""
     url = os.environ.get("OPTIMUS_URL", DEFAULT_URL)
     try:
-        with Client(url, os.environ.get(TOKEN_VARIABLE), timeout_seconds=COMPLETION_TIMEOUT_SECONDS) as client:
-            jobs = list(client.jobs({}, limit=MAX_COMPLETIONS))
+        token, trusted = os.environ.get(TOKEN_VARIABLE), os.environ.get(CA_VARIABLE)
+        with Client(url, token, timeout_seconds=COMPLETION_TIMEOUT_SECONDS, ca_file=trusted) as client:
+            named = {"name": incomplete, "match": "start"} if incomplete else {}
+            jobs = list(client.jobs(named, limit=MAX_COMPLETIONS))
     except CliError:
         return []
     return [(job["id"], job["state"]) for job in jobs if job["id"].startswith(incomplete)]

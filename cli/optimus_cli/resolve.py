@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from optimus_cli.bodies import Job
-from optimus_cli.client import Client
+from optimus_cli.client import PAGE_SIZE, Client
 from optimus_cli.errors import AmbiguousJob, NoSuchJob, Refused
 
 NOT_FOUND = 404
 SHOWN_CANDIDATES = 8
+SHOWN_NEAREST = 3
+LONGEST_REFERENCE = 63
+"""Characters of the longest name or id."""
 
 
 def find_job(client: Client, reference: str) -> Job:
     """The job whose id is `reference`, else the only one with that name, else the only one with that prefix.
 
+    Asks the service for at most four answers of one page, however many jobs there are.
+
     Raises `NoSuchJob` or `AmbiguousJob`.
     """
     if not re.fullmatch(r"[-a-z0-9]+", reference):
         raise NoSuchJob(f"No job is called {reference!r}: names have lower-case letters, digits and - only.")
+    if len(reference) > LONGEST_REFERENCE:
+        raise NoSuchJob(f"No job is called {reference!r}: names have at most {LONGEST_REFERENCE} characters.")
     try:
         return client.job(reference)
     except Refused as refusal:
         if refusal.status != NOT_FOUND:
             raise
-    # Names first: the service looks them up. Only the beginning of an id needs all jobs.
-    candidates = matching(reference, client.jobs({"name": reference}, limit=None))
-    return only(reference, candidates or matching(reference, client.jobs({}, limit=None)))
-
-
-def matching(reference: str, jobs: Iterable[Job]) -> list[Job]:
-    """The jobs with this name; if there is none, those whose name or id begins so. Pure."""
-    jobs = list(jobs)
-    by_name = [job for job in jobs if job["name"] == reference]
-    return by_name or [job for job in jobs if job["id"].startswith(reference) or job["name"].startswith(reference)]
+    for match in ("exact", "start"):
+        candidates = list(client.jobs({"name": reference, "match": match}, limit=PAGE_SIZE))
+        if candidates:
+            return only(reference, candidates)
+    raise NoSuchJob(no_such_job(reference, list(client.jobs({}, limit=PAGE_SIZE))))
 
 
 def only(reference: str, candidates: Sequence[Job]) -> Job:
-    """The single candidate. Raises `NoSuchJob` or `AmbiguousJob`."""
-    if not candidates:
-        raise NoSuchJob(f"No job is called {reference!r}. `optimus list` shows what there is.")
+    """The single candidate. Raises `AmbiguousJob`."""
     if len(candidates) > 1:
         ids = ", ".join(job["id"] for job in candidates[:SHOWN_CANDIDATES])
-        more = "" if len(candidates) <= SHOWN_CANDIDATES else f" and {len(candidates) - SHOWN_CANDIDATES} more"
-        raise AmbiguousJob(f"{reference!r} could be any of {ids}{more}. Give the id.")
+        at_least = "at least " if len(candidates) == PAGE_SIZE else ""
+        more = len(candidates) - SHOWN_CANDIDATES
+        raise AmbiguousJob(
+            f"{reference!r} could be any of {ids}{f' and {at_least}{more} more' if more > 0 else ''}. Give the id."
+        )
     return candidates[0]
+
+
+def no_such_job(reference: str, newest: Sequence[Job]) -> str:
+    """That no job has the name, with the nearest names among the newest jobs. Pure."""
+    known = dict.fromkeys(text for job in newest for text in (job["name"], job["id"]))
+    near = difflib.get_close_matches(reference, list(known), n=SHOWN_NEAREST)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`optimus list` shows what there is."
+    return f"No job is called {reference!r}. {hint}"

@@ -133,7 +133,18 @@ def test_an_empty_list_says_so(scripted: ScriptedService, optimus: Optimus) -> N
 @pytest.fixture
 def two_jobs(scripted: ScriptedService) -> ScriptedService:
     jobs = [builders.job(id="cnn-big-aaaaa", name="cnn-big"), builders.job(id="cnn-bbbbb", name="cnn")]
-    scripted.on("GET", "/v1/jobs", {"jobs": jobs, "next_cursor": None})
+
+    def listed(request: Request) -> Any:
+        name, match = request.query.get("name", ""), request.query.get("match")
+        texts = {job["id"]: [job["name"]] if match == "exact" else [job["name"], job["id"]] for job in jobs}
+        found = [
+            job
+            for job in jobs
+            if any(text == name if match == "exact" else text.startswith(name) for text in texts[job["id"]])
+        ]
+        return {"jobs": found, "next_cursor": None}
+
+    scripted.on("GET", "/v1/jobs", listed)
     for job in jobs:
         scripted.on("GET", f"/v1/jobs/{job['id']}", job)
         scripted.on("GET", f"/v1/jobs/{job['id']}/logs", {"logs": [{"task": job["id"], "text": ""}]})
@@ -161,6 +172,22 @@ def test_unclear_names_are_refused(
     done = optimus("describe", reference, "--url", two_jobs.url)
     assert done.exit_code == exit_code
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", ["describe", "explain", "predict", "logs", "cancel", "watch"])
+def test_a_wrong_name_costs_a_few_answers_of_one_page_and_names_the_nearest(
+    scripted: ScriptedService, optimus: Optimus, command: str
+) -> None:
+    page = [builders.job(id=f"digits-cnn-{number:05}", name=f"digits-cnn-{number}") for number in range(100)]
+
+    def listed(request: Request) -> Any:
+        return {"jobs": [], "next_cursor": None} if "name" in request.query else {"jobs": page, "next_cursor": "more"}
+
+    scripted.on("GET", "/v1/jobs", listed)
+    done = optimus(command, "digits-cmm-7", "--url", scripted.url)
+    assert done.exit_code == 1
+    assert "No job is called 'digits-cmm-7'. Did you mean digits-cnn-7" in done.stderr
+    assert len(scripted.requests) <= 4
 
 
 # --- submit

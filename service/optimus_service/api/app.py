@@ -73,7 +73,7 @@ def create_app(services: Services) -> FastAPI:
         get_job=services.repository.get_job,
     )
     app.add_middleware(ObserveMiddleware, metrics=services.metrics)
-    app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    app.openapi = lambda: openapi_document(app, services.settings)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
 
 

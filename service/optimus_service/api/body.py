@@ -22,6 +22,8 @@ from optimus_service.api.validation import MAX_ERRORS, Location, dotted, field_e
 
 _SUSPECT_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 """Without one of these escapes no string can hold a NUL or half of a surrogate pair."""
+STORABLE_TEXT = r"^[^\x00]*$"
+"""What `_why_unstorable` lets through, as a regular expression; JSON in UTF-8 cannot say half of a surrogate pair."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

@@ -30,13 +30,20 @@ from optimus_service.usage import told_by_tasks, told_by_workers
 MAX_TAIL_BYTES = 262_144
 MAX_LOGS = 50
 """Tasks whose logs one answer holds: the newest. With the default tail that is 3 MB at most."""
-_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_TASKS = "0*(?:[1-9][0-9]{0,2}|10[01][0-9]|102[0-4])"
+"""A number from 1 to `MAX_TASKS`, as a regular expression, so that the OpenAPI document can say it."""
+_RANGE = re.compile(f"^({_TASKS})(?:-({_TASKS}))?$")
 
 DeadlineQuery = Query(
     gt=0, le=1e9, allow_inf_nan=False, description="seconds from now; asks for the cheapest size that ends before it"
 )
 BudgetQuery = Query(gt=0, le=1e12, allow_inf_nan=False, description="money; asks for the fastest size that costs less")
-SizesQuery = Query(max_length=9, description="a number or a range like 1-8", examples=["1-8"])
+SizesQuery = Query(
+    max_length=9,
+    description=f"a number or a range like 1-8, of 1 to {MAX_TASKS}",
+    examples=["1-8"],
+    json_schema_extra={"pattern": _RANGE.pattern},
+)
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -129,10 +136,10 @@ def sizes_in(field: str, text: str) -> range:
     """
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise invalid_field(field, "must be a number or a range like 1-8")
+        raise invalid_field(field, f"must be a number or a range like 1-8, of 1 to {MAX_TASKS}")
     first, last = int(match[1]), int(match[2] or match[1])
-    if not 1 <= first <= last <= MAX_TASKS:
-        raise invalid_field(field, f"must lie within 1-{MAX_TASKS}, the smaller number first")
+    if first > last:
+        raise invalid_field(field, "must have the smaller number first")
     return range(first, last + 1)
 
 

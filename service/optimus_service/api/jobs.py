@@ -16,7 +16,7 @@ from optimus_service.api.present import job_body
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.schemas import JobBody, JobListBody, JobSpecBody, JobStateName
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
-from optimus_service.store.records import JobRecord, SampleRecord
+from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
 from optimus_service.views import measured_speed
 
 MAX_LIMIT = 200
@@ -39,6 +39,7 @@ _RESERVED_PREFIX = "trainingjob:"
 """Of keys under which earlier releases stored jobs of Kubernetes objects: replicas of such a release, and a database
 that is taken back to its revision, would take the job for one of these and cancel it."""
 _Filter = Query(max_length=63)
+_MATCH = "what `name` is. part: of the name, in any case; exact: the whole name; start: the beginning of the name or id"
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -72,13 +73,14 @@ def list_jobs(
     services: ServicesDep,
     state: Annotated[list[JobStateName] | None, Query(description="any of these states; may be repeated")] = None,
     project: Annotated[str | None, _Filter] = None,
-    name: Annotated[str | None, Query(max_length=63, description="part of the name, in any case")] = None,
+    name: Annotated[str | None, Query(max_length=63, description="of the job; see `match`")] = None,
+    match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
     cursor: CursorQuery = None,
     limit: LimitQuery = 50,
 ) -> JobListBody:
     """Jobs, newest first."""
     states = None if state is None else {JobState(each) for each in state}
-    page = services.repository.list_jobs(states, project, name, cursor, limit)
+    page = services.repository.list_jobs(states, project, name, cursor, limit, match)
     return JobListBody(jobs=_shown(services, page.items), next_cursor=page.next_cursor)
 
 

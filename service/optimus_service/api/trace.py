@@ -9,9 +9,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, BeforeValidator
 
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.schemas.job_spec import deadline_moment
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.loop.observe import Histories
 from optimus_service.store.records import Document, JobRecord
@@ -21,7 +22,9 @@ from optimus_service.trace_export import header, job_line
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
 MEDIA_TYPE = "application/jsonl"
-Moment = Annotated[AwareDatetime | None, Query(examples=["2026-11-01T00:00:00Z"])]
+Moment = Annotated[AwareDatetime, BeforeValidator(deadline_moment)]
+"""Pydantic alone would take a number for POSIX seconds."""
+MomentQuery = Annotated[Moment | None, Query(examples=["2026-11-01T00:00:00Z"])]
 
 
 @router.get(
@@ -31,8 +34,8 @@ Moment = Annotated[AwareDatetime | None, Query(examples=["2026-11-01T00:00:00Z"]
 )
 def export_trace(
     services: ServicesDep,
-    since: Moment = None,
-    until: Moment = None,
+    since: MomentQuery = None,
+    until: MomentQuery = None,
     project: Annotated[str | None, Query(max_length=63)] = None,
 ) -> StreamingResponse:
     """The jobs submitted from `since` until `until` that have ended, as a trace for `optimus simulate`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from optimus_scheduler import lifecycle
@@ -25,7 +25,7 @@ from optimus_service.store.columns import join_float
 from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
-from optimus_service.store.records import Document, JobRecord, Page
+from optimus_service.store.records import Document, JobRecord, NameMatch, Page
 from optimus_service.store.tables import JobRow
 
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
@@ -147,6 +147,7 @@ def page(
     name_contains: str | None,
     cursor: str | None,
     limit: int,
+    name_match: NameMatch,
 ) -> Page[JobRecord]:
     """See `Repository.list_jobs`."""
     statement = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
@@ -155,12 +156,20 @@ def page(
     if project is not None:
         statement = statement.where(JobRow.project == project)
     if name_contains is not None:
-        statement = statement.where(JobRow.name.icontains(name_contains.replace("\0", "\ufffd"), autoescape=True))
+        statement = statement.where(_is_named(name_contains.replace("\0", "\ufffd"), name_match))
     if cursor is not None:
         place = decode_cursor("jobs", cursor, (float, str))
         statement = statement.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(*place))
     rows = session.scalars(statement).all()
     return make_page("jobs", rows, limit, lambda row: (float(row.created_at), row.id), record)
+
+
+def _is_named(text: str, match: NameMatch) -> ColumnElement[bool]:
+    if match == "exact":
+        return JobRow.name == text
+    if match == "start":
+        return JobRow.name.startswith(text, autoescape=True) | JobRow.id.startswith(text, autoescape=True)
+    return JobRow.name.icontains(text, autoescape=True)
 
 
 def active(session: Session) -> list[JobRecord]:

@@ -20,6 +20,10 @@ UNSAVED: Final = 0
 """The id of a record that is not stored yet; stored ones count from 1."""
 
 
+NameMatch = Literal["part", "exact", "start"]
+"""How a listing compares names: a part in any case, the whole name, or the beginning of the name or the id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
     """Some items of a listing, newest first."""

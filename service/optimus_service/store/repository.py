@@ -54,6 +54,7 @@ from optimus_service.store.records import (
     JobRecord,
     LeaseRecord,
     MembershipRecord,
+    NameMatch,
     Page,
     ProjectRecord,
     Pruned,
@@ -235,17 +236,18 @@ class Repository:
         name_contains: str | None = None,
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
+        name_match: NameMatch = "part",
     ) -> Page[JobRecord]:
         """Jobs that meet all given conditions, newest first.
 
-        `name_contains` ignores case. A `cursor` is good for the filters it was made with.
+        `name_contains` is compared as `name_match` says. A `cursor` is good for the filters it was made with.
 
         Raises:
             InvalidCursor: the cursor was not handed out by this method.
         """
         _check_limit(limit)
         with self._read() as session:
-            return jobs.page(session, states, project, name_contains, cursor, limit)
+            return jobs.page(session, states, project, name_contains, cursor, limit, name_match)
 
     def active_jobs(self) -> list[JobRecord]:
         """All queued, running and paused jobs, oldest first."""

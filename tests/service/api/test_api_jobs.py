@@ -75,6 +75,12 @@ def test_jobs_are_filtered_by_state_project_and_name(api: Api) -> None:
     assert listed(name="ALPHA") == {cancelled, queued}
     assert listed(name="ALPHA", state="queued") == {queued}
     assert listed(name="\0%_") == set()
+    assert listed(name="alpha", match="exact") == {cancelled}
+    assert listed(name="alph", match="exact") == set()
+    assert listed(name="alph", match="start") == {cancelled, queued}
+    assert listed(name=other[:-1], match="start") == {other}
+    assert listed(name="lpha", match="start") == set()
+    assert listed(name="al%", match="start") == set()
 
 
 WRONG_QUERIES = [
@@ -85,7 +91,7 @@ WRONG_QUERIES = [
     # ["jobs", NaN, "a\u0000\ud800"]
     ("/v1/jobs?cursor=WyJqb2JzIiwgTmFOLCAiYVx1MDAwMFx1ZDgwMCJd", "cursor", "next_cursor of an earlier answer"),
     ("/v1/jobs?state=happy", "state.0", "'queued', 'running'"),
-    ("/v1/jobs?sort=name", "sort", "allowed here: cursor, limit, name, project, state"),
+    ("/v1/jobs?sort=name", "sort", "allowed here: cursor, limit, match, name, project, state"),
     ("/v1/rounds?state=queued", "state", "allowed here: cursor, limit"),
     ("/v1/cluster?verbose", "verbose", "none are allowed here"),
 ]

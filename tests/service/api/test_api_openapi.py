@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from html.parser import HTMLParser
 from typing import Any
 
+import jsonschema
 import pytest
-from tests.service.api.api_harness import Api, on_sqlite
+from tests.service.api.api_harness import Api, job_spec, on_sqlite, problem
 
 from optimus_service.api import examples
 from optimus_service.api.docs_page import docs_page
@@ -22,6 +25,8 @@ from optimus_service.api.schemas import (
 )
 
 pytestmark = on_sqlite
+TOKEN = "a token of sixteen or more"
+Serve = Callable[..., AbstractContextManager[Api]]
 
 ALL_EXAMPLES: list[tuple[type[Body], examples.Examples]] = [
     (JobSpecBody, examples.JOB_SPECS),
@@ -81,7 +86,9 @@ def test_every_body_has_examples_and_its_own_errors(document: dict[str, Any]) ->
         assert {"400", "413", "415"} <= set(operation["responses"]), name
 
 
-def test_every_operation_names_the_token_that_it_needs(document: dict[str, Any]) -> None:
+def test_every_operation_names_the_token_that_it_needs(serving: Serve) -> None:
+    with serving(token=TOKEN) as api:
+        document = api.get("/openapi.json", token=TOKEN).json()
     needed = {name: operation.get("security") for name, operation in operations(document)}
     assert needed.pop("GET /healthz") is None
     assert needed.pop("GET /readyz") is None
@@ -98,6 +105,73 @@ def test_every_operation_names_the_token_that_it_needs(document: dict[str, Any])
         ]
     }
     assert all(security == [{"user": []}] for name, security in needed.items() if name not in of_jobs)
+
+
+def test_a_service_without_a_token_does_not_ask_users_for_one(document: dict[str, Any]) -> None:
+    for name, operation in operations(document):
+        needs = operation.get("security")
+        assert needs in (None, [{"job": []}]), name
+        assert ("401" in operation["responses"]) == (needs is not None), name
+
+
+def schemas(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for part in value.values():
+            yield from schemas(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from schemas(part)
+
+
+def test_bounds_of_integers_are_the_integers_that_are_enforced(api: Api, document: dict[str, Any]) -> None:
+    bounds = [
+        schema[word]
+        for schema in schemas(document)
+        if schema.get("type") == "integer"
+        for word in ("minimum", "maximum")
+        if word in schema
+    ]
+    assert bounds
+    assert {type(bound) for bound in bounds} == {int}
+    of_sizes = document["components"]["schemas"]["QuotaBody-Input"]["properties"]["memory_bytes"]["anyOf"]
+    most = next(each["maximum"] for each in of_sizes if each.get("type") == "integer")
+    assert api.call("PUT", "/v1/projects/a", json={"memory_bytes": most}).status_code == 201
+    problem(api.call("PUT", "/v1/projects/a", json={"memory_bytes": most + 1}), 422)
+
+
+def test_the_document_says_what_may_be_written_as_text(document: dict[str, Any]) -> None:
+    properties = {name: schema.get("properties", {}) for name, schema in document["components"]["schemas"].items()}
+    for body, field, text in (
+        ("ResourcesBody-Input", "memory_bytes", "512Mi"),
+        ("QuotaBody-Input", "memory_bytes", " 1.5 GiB "),
+        ("SampleBody", "loss", "NaN"),
+        ("JobResultBody-Input", "final_loss", "-Infinity"),
+    ):
+        schema = {**properties[body][field], "components": document["components"]}
+        jsonschema.validate(text, schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate("much", schema)
+
+
+def test_bodies_hold_no_text_that_databases_cannot_and_the_document_says_so(api: Api, document: dict[str, Any]) -> None:
+    spec = document["components"]["schemas"]["JobSpecBody-Input"]["properties"]
+    for schema in (spec["task_args"]["propertyNames"], spec["environment"]["additionalProperties"]):
+        assert not re.search(schema["pattern"], "a\0")
+        assert re.search(schema["pattern"], "a\n")
+    of_types = document["components"]["schemas"]["QuotaBody-Input"]["properties"]["gpus"]
+    jsonschema.validate({"a100": 8}, of_types)
+    for wrong_type in ("a 100", "a" * 64):
+        problem(api.call("PUT", "/v1/projects/a", json={"gpus": {wrong_type: 8}}), 422)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({wrong_type: 8}, of_types)
+    for wrong in ({"a\0": 1}, {"a": "\0"}):
+        problem(api.post("/v1/jobs", json=job_spec(task_args=wrong)), 422)
+
+
+def test_a_moment_is_a_date_and_time(api: Api) -> None:
+    assert api.get("/v1/trace", params={"since": "2026-11-01T00:00:00Z"}).status_code == 200
+    problem(api.get("/v1/trace", params={"since": "0.5"}), 422)
 
 
 @pytest.mark.parametrize(("body", "given"), ALL_EXAMPLES, ids=lambda value: getattr(value, "__name__", ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -37,7 +37,9 @@ def _named_number(value: object) -> object:
     return float(value) if isinstance(value, str) and value in _NOT_FINITE else value
 
 
-Measured = Annotated[float, BeforeValidator(_named_number)]
+Measured = Annotated[
+    float, BeforeValidator(_named_number, json_schema_input_type=float | Literal["NaN", "Infinity", "-Infinity"])
+]
 """A measured number, which may be NaN or infinite."""
 MetricName = Annotated[str, Field(min_length=1, max_length=100)]
 MAX_METRICS = 20

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from optimus_service.api.schemas.basics import Body
-from optimus_service.api.schemas.job_spec import GpuType, parse_size
+from optimus_service.api.schemas.job_spec import GpuType, SizeText, parse_size
 from optimus_service.api.schemas.jobs import JobStateName
 from optimus_service.api.schemas.predictions import PredictionsBody
 
@@ -26,11 +26,17 @@ class QuotaBody(Body):
         default=None, ge=0, le=2**60, description="bytes, or a string like 512Gi", examples=["512Gi"]
     )
     gpus: dict[GpuType, Annotated[int, Field(ge=0, le=10**6)]] = Field(
-        default_factory=dict, max_length=50, description="by type", examples=[{"a100": 8}]
+        default_factory=dict,
+        max_length=50,
+        description="by type",
+        examples=[{"a100": 8}],
+        json_schema_extra={"propertyNames": {"maxLength": 63}},
     )
     may_borrow: bool = Field(default=True, description="whether it may have more than that while others leave it idle")
 
-    @field_validator("memory_bytes", mode="before")
+    @field_validator(
+        "memory_bytes", mode="before", json_schema_input_type=Annotated[int, Field(ge=0, le=2**60)] | SizeText | None
+    )
     @classmethod
     def _parse_size(cls, value: object) -> object:
         return parse_size(value)

@@ -16,17 +16,21 @@ from optimus_service.api.schemas.elastic import ElasticBatchBody, check_elastic
 
 LEAST_PRIORITY, MOST_PRIORITY = 0.01, 1000.0
 """Five orders of magnitude: below the least, a job would hardly ever keep what it gets."""
-_SIZE = re.compile(r"^\s*(\d{1,16}(?:\.\d{1,16})?)\s*(|k|M|G|T|Ki|Mi|Gi|Ti)B?\s*$")
+_SIZE = re.compile(r"^ *([0-9]{1,16}(?:\.[0-9]{1,16})?) *(|k|M|G|T|Ki|Mi|Gi|Ti)B? *$")
 _UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+SizeText = Annotated[str, Field(pattern=_SIZE.pattern, max_length=100)]
+"""How a number of bytes may be written."""
 
 
 def parse_size(value: object) -> object:
     """A size like `512Mi` as bytes; anything but text as it is. Raises `ValueError`."""
     if not isinstance(value, str):
         return value
-    match = _SIZE.match(value)
-    if match is None:
+    match = _SIZE.fullmatch(value)
+    if match is None or len(value) > 100:
         raise ValueError("expected bytes or a size like 512Mi or 2Gi")
     return int(float(match[1]) * _UNIT_BYTES[match[2]])
 
@@ -40,7 +44,9 @@ class ResourcesBody(Body):
     )
     gpus: int = Field(default=0, ge=0, le=64, description="GPUs of one task; of which type: `gpu_types`")
 
-    @field_validator("memory_bytes", mode="before")
+    @field_validator(
+        "memory_bytes", mode="before", json_schema_input_type=Annotated[int, Field(ge=0, le=2**50)] | SizeText
+    )
     @classmethod
     def _parse_size(cls, value: object) -> object:
         return parse_size(value)
@@ -158,7 +164,10 @@ class JobSpecBody(Body):
         default_factory=dict, max_length=50, description="keyword arguments of that function"
     )
     working_directory: str | None = Field(
-        default=None, max_length=4096, description="absolute path that tasks run in and import from"
+        default=None,
+        max_length=4096,
+        description="absolute path that tasks run in and import from",
+        json_schema_extra={"pattern": "^/[^\\x00]*$"},
     )
     mode: Literal["sync", "async"] = "sync"
     architecture: Literal["ps", "allreduce"] = Field(
@@ -173,6 +182,7 @@ class JobSpecBody(Body):
     gpu_types: list[GpuType] = Field(
         default_factory=list,
         max_length=20,
+        json_schema_extra={"uniqueItems": True},
         examples=[["a100", "v100"]],
         description="GPU types that the workers may run on, one type at a time; empty: any that the cluster has",
     )
@@ -268,7 +278,12 @@ class JobSpecBody(Body):
         description="times that the job goes on from its last checkpoint, after a wait, when its code raises an error "
         "after its first step; an error before that fails the job at once",
     )
-    environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables for the tasks")
+    environment: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="variables for the tasks",
+        json_schema_extra={"propertyNames": {"pattern": "^(?!OPTIMUS_)[A-Za-z_][A-Za-z0-9_]*$"}},
+    )
 
     @field_validator("elastic_batch")
     @classmethod
