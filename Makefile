@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test end-to-end unit object-store check fix docs clean
+.PHONY: help install demo test end-to-end unit object-store fuzz lock check fix docs clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -40,6 +40,18 @@ object-store: $(STAMP) ## Test checkpoints against a process that speaks S3, in 
 	PYTEST_ADDOPTS= OPTIMUS_TEST_REQUIRE_S3=1 .venv-s3/bin/python -m pytest tests/workers/protocol/test_checkpoints.py \
 		tests/workers/protocol/test_object_store.py
 
+# In an environment of its own: nothing else needs schemathesis' many parts. FUZZ_SECONDS and FUZZ_SEED may be set.
+fuzz: $(STAMP) ## Compare a running service with its OpenAPI document for two minutes
+	$(BIN)/python -m venv --clear .venv-fuzz
+	.venv-fuzz/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venv-fuzz/bin/python -m pip install --quiet --group fuzz
+	FUZZ_SCHEMATHESIS=.venv-fuzz/bin/schemathesis $(BIN)/python -m tests.service.fuzz
+
+lock: $(STAMP) ## Write the locks of the images' packages (docker/*.lock); UPGRADE=--upgrade takes the newest
+	$(BIN)/python -m venv --clear .venv-lock
+	.venv-lock/bin/python -m pip install --quiet uv
+	UV=.venv-lock/bin/uv PYTHON=$(BIN)/python UPGRADE=$(UPGRADE) scripts/lock
+
 check: $(STAMP) ## Lint, format check, types, import rules; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,4 +66,4 @@ docs: $(STAMP) ## Build the documentation into site/; nothing is loaded from els
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove the virtual environment, caches and demo output
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output site
+	rm -rf $(VENV) .venv-s3 .venv-fuzz .venv-lock .schemathesis .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output site

@@ -4,20 +4,33 @@ ARG PYTHON_IMAGE=python:3.11-slim
 # hadolint ignore=DL3006
 FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-# service,cli,worker,datasets: with PyTorch, for jobs that train inside this container (the local cluster).
-ARG EXTRAS=service,cli
+# torch==2.13.0: with PyTorch, for jobs that train inside this container (the local cluster).
+ARG TORCH=
+ARG PIP_OPTIONS=
 WORKDIR /src
-# What is installed depends on these files only; the code comes after, so that its changes do not install all anew.
-COPY pyproject.toml README.md LICENSE alembic.ini constraints.txt ./
+# Every package in the version and with the hash of the lock (`make lock`); torch's build is the user's choice.
+COPY docker/build.lock docker/service.lock docker/worker.lock ./
+RUN python -m venv /opt/optimus \
+    && /opt/optimus/bin/pip install --require-hashes -r service.lock \
+    && if [ -n "${TORCH}" ]; then \
+        /opt/optimus/bin/pip install ${PIP_OPTIONS} "${TORCH}" \
+        && /opt/optimus/bin/pip install --require-hashes -r worker.lock; \
+    fi \
+    && python -m venv /opt/build \
+    && /opt/build/bin/pip install --require-hashes -r build.lock
+# The code comes after what it needs, so that its changes do not install all anew.
+COPY pyproject.toml README.md LICENSE alembic.ini ./
 COPY migrations migrations
+COPY docs/runbooks docs/runbooks
 COPY models models
 COPY scheduler scheduler
 COPY simulator simulator
 COPY service service
 COPY workers workers
 COPY cli cli
-RUN python -m venv /opt/optimus \
-    && /opt/optimus/bin/pip install --constraint constraints.txt ".[${EXTRAS}]" \
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/optimus/bin/pip install --no-deps /wheels/*.whl \
+    && /opt/optimus/bin/pip check \
     && find /opt/optimus -name __pycache__ -prune -exec rm -rf {} +
 
 # hadolint ignore=DL3006

@@ -82,7 +82,7 @@ def worker() -> Iterator[Image]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Image]:
-    yield from built("server", "worker", "BASE_IMAGE", "TORCH=", "EXTRAS=server")
+    yield from built("server", "worker", "BASE_IMAGE", "TORCH=", "LOCK=server")
 
 
 def test_the_worker_has_workers_and_nothing_of_the_service(worker: Image) -> None:

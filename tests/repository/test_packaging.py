@@ -52,4 +52,5 @@ def test_wheel_holds_every_package_and_the_migrations(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == PACKAGES
     assert "optimus_service/migrations/env.py" in names
+    assert "optimus_service/runbooks/OptimusNoLeader.md" in names
     assert any(name.startswith("optimus_service/migrations/versions/0001") for name in names)

@@ -117,3 +117,7 @@ capabilities:
 app.kubernetes.io/managed-by: optimus
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
+
+{{- define "optimus.runbooks" -}}
+{{- default (printf "http://%s.%s.svc:%v/runbooks" (include "optimus.fullname" .) .Release.Namespace .Values.service.port) .Values.monitoring.prometheusRule.runbooksUrl | trimSuffix "/" -}}
+{{- end }}

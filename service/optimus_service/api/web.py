@@ -1,6 +1,7 @@
-"""The page at `/`: built files from `optimus_service/web` (sources in the folder `web/` of the repository).
+"""The page at `/`: built files from `optimus_service/web` (sources in the folder `web/` of the repository), and the
+runbooks that alerts link to.
 
-Anybody may load them: they hold nothing but the program of the page, which asks for a token where one is needed.
+Anybody may load them: they hold no data. The program of the page asks for a token where one is needed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from importlib.resources.abc import Traversable
 from fastapi import APIRouter, Request, Response
 from starlette.routing import Route
 
+from optimus_service.api import runbooks
+
 SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
-    "Content-Security-Policy": SECURITY_POLICY,
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -39,13 +41,17 @@ class Asset:
     media_type: str
     etag: str
     cache: str
+    security_policy: str
 
     @classmethod
     def read(cls, file: Traversable, cache: str) -> Asset:
-        content = file.read_bytes()
         media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return cls.of(file.read_bytes(), media_type, cache, SECURITY_POLICY)
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str, cache: str, security_policy: str) -> Asset:
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        return cls(content, gzip.compress(content, mtime=0), media_type, etag, cache)
+        return cls(content, gzip.compress(content, mtime=0), media_type, etag, cache, security_policy)
 
 
 def built_files() -> dict[str, Asset]:
@@ -54,6 +60,8 @@ def built_files() -> dict[str, Asset]:
     assets = {f"/assets/{file.name}": Asset.read(file, _FOREVER) for file in (folder / "assets").iterdir()}
     assets["/"] = Asset.read(folder / "index.html", "no-cache")
     assets["/icon.svg"] = Asset.read(folder / "icon.svg", "no-cache")
+    policy = SECURITY_POLICY.replace("style-src 'self'", runbooks.STYLE_POLICY)
+    assets |= {path: Asset.of(page, "text/html", "no-cache", policy) for path, page in runbooks.pages().items()}
     return assets
 
 
@@ -70,7 +78,13 @@ def make_router() -> APIRouter:
 def _responder(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         zips = "gzip" in request.headers.get("accept-encoding", "")
-        headers = {**_HEADERS, "ETag": asset.etag, "Cache-Control": asset.cache, "Vary": "Accept-Encoding"}
+        headers = {
+            **_HEADERS,
+            "Content-Security-Policy": asset.security_policy,
+            "ETag": asset.etag,
+            "Cache-Control": asset.cache,
+            "Vary": "Accept-Encoding",
+        }
         if request.headers.get("if-none-match") == asset.etag:
             return Response(status_code=304, headers=headers)
         if zips:
@@ -82,4 +96,4 @@ def _responder(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
 
 def is_asset_path(path: str) -> bool:
     """Whether it is one of the page's files. Also takes paths that no file has: they are not found."""
-    return path in ("/", "/icon.svg") or path.startswith("/assets/")
+    return path in ("/", "/icon.svg") or path.startswith(("/assets/", runbooks.PATH))
