@@ -99,6 +99,9 @@ class Client:
     def cancel(self, job_id: str) -> Job:
         return cast("Job", self._call("POST", _job_path(job_id, "cancel")))
 
+    def resume(self, job_id: str) -> Job:
+        return cast("Job", self._call("POST", _job_path(job_id, "resume")))
+
     def events(self, job_id: str, limit: int | None = None) -> list[Event]:
         """What happened, newest first."""
         return cast("list[Event]", list(self._pages(_job_path(job_id, "events"), "events", {}, limit)))

@@ -121,8 +121,12 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
     if job.state.is_final:
         message = f"The job {job.state.value}." if job.failure is None else f"The job failed: {headline(job.failure)}"
+        again = "Submit it again to run it again."
+        if job.state is not JobState.SUCCEEDED and job.started_at is not None:
+            again = f"`optimus resume {job.id}` lets it go on from its last checkpoint."
+        what = f"Nothing: it has ended. {again}"
         reason = None if decision is None else decision.reason
-        return Explanation(reason, message, "Nothing: it has ended. Submit it again to run it again.", NOTHING, NOTHING)
+        return Explanation(reason, message, what, NOTHING, NOTHING)
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)

@@ -77,3 +77,14 @@ def test_an_error_that_does_not_come_again_costs_no_step(service: Service, tmp_p
     assert len(events_of(service, job_id, "RetryScheduled")) == 1
     (resumed,) = [each for each in events_of(service, job_id, "MembershipChanged") if each["data"]["cause"] == "resume"]
     assert resumed["data"]["lost_steps"] >= 0
+
+
+def test_a_failed_job_goes_on_when_it_is_resumed(service: Service, tmp_path: Path) -> None:
+    job_id = service.submit(flaky_job(tmp_path, retries=0))
+    failed = wait_until("it has failed", lambda: (shown := service.job(job_id))["finished_at"] and shown)
+    assert (failed["state"], failed["retries"]) == ("failed", 0)
+    service.kill()
+    service.start()
+    assert service.client.post(f"/v1/jobs/{job_id}/resume").status_code == 200
+    job = service.wait_for_end(job_id)
+    assert (job["step"], job["attempt"], job["failure"]) == (STEPS, 1, None)

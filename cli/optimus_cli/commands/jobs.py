@@ -1,4 +1,4 @@
-"""`optimus list`, `describe`, `explain`, `cancel`: look at jobs, and end them."""
+"""`optimus list`, `describe`, `explain`, `cancel`, `resume`: look at jobs, end them, let them go on."""
 
 from __future__ import annotations
 
@@ -74,3 +74,13 @@ def cancel(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_json(cancelled)
     else:
         output.print_text(f"{cancelled['id']} is being cancelled")
+
+
+def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let a failed or cancelled job go on from its last checkpoint, under its id."""
+    with connect(url) as client:
+        resumed = client.resume(find_job(client, job)["id"])
+    if as_json:
+        output.print_json(resumed)
+    else:
+        output.print_text(f"{resumed['id']} goes on from its last checkpoint")

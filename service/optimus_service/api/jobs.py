@@ -8,12 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
 from optimus_scheduler.types import JobState
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.present import job_body
-from optimus_service.api.problems import documented, invalid_field
+from optimus_service.api.problems import Problem, documented, invalid_field
+from optimus_service.api.resuming import why_not_resumable
 from optimus_service.api.schemas import JobBody, JobListBody, JobSpecBody, JobStateName
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
@@ -97,6 +98,23 @@ def cancel_job(job_id: str, services: ServicesDep) -> JobBody:
     job = services.repository.advance_job(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
     services.hub.notify(job_id, job.generation)
     services.trigger_round("cancel")
+    return _shown(services, [job])[0]
+
+
+@router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
+def resume_job(job_id: str, services: ServicesDep) -> JobBody:
+    """Let a failed or cancelled job go on from its last checkpoint, under its id, with as many retries as at first.
+
+    Again is harmless while it is active. 409 when it succeeded, is active without having been resumed, or has no
+    checkpoint.
+    """
+    job = services.repository.get_job(job_id)
+    why_not = why_not_resumable(job, services.settings) if job.state.is_final else None
+    if why_not is not None:
+        raise Problem(409, why_not)
+    job = services.repository.advance_job(job_id, ResumeRequested(), services.clock())
+    services.hub.notify(job_id, job.generation)
+    services.trigger_round("resume")
     return _shown(services, [job])[0]
 
 

@@ -619,7 +619,7 @@ class LeaderRepository(Repository):
     """
 
     def __init__(self, repository: Repository, fence: int) -> None:
-        super().__init__(repository._engine, repository._observe)
+        super().__init__(repository._engine, repository._observe, repository._backoff)
         self._turn = repository._turn
         self._fence = fence
 
@@ -643,7 +643,7 @@ class ReadingRepository(Repository):
     """The database for those who must not write: a writing method raises `RuntimeError`, which is a mistake in code."""
 
     def __init__(self, repository: Repository) -> None:
-        super().__init__(repository._engine, repository._observe)
+        super().__init__(repository._engine, repository._observe, repository._backoff)
 
     @contextmanager
     def _write(self) -> Iterator[Session]:

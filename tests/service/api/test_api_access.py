@@ -16,6 +16,7 @@ USER_CALLS = [
     ("POST", "/v1/jobs"),
     ("GET", "/v1/jobs/x"),
     ("POST", "/v1/jobs/x/cancel"),
+    ("POST", "/v1/jobs/x/resume"),
     ("GET", "/v1/jobs/x/events"),
     ("GET", "/v1/nodes"),
     ("GET", "/v1/rounds"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import shutil
 from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
 
+from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.types import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
@@ -389,3 +391,43 @@ def test_a_wanted_job_shows_what_it_should_have(api: Api) -> None:
     job = api.job(job_id)
     assert job["wanted"] == {"workers": 1, "servers": 1, "gpu_type": None}
     assert job["running"]["workers"] == 0
+
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+
+
+def ended_job(api: Api, *, trained: bool = True) -> str:
+    """A job that was cancelled; when it `trained`, it left a checkpoint."""
+    job_id = api.submit()
+    if trained:
+        api.services.repository.advance_job(job_id, MembershipFormed(1), api.services.clock())
+        directory = api.services.settings.data_directory / "jobs" / job_id / "checkpoints"
+        directory.mkdir(parents=True)
+        (directory / "manifest-000000000010.json").write_text("{}")
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    api.services.repository.advance_job(job_id, AllTasksGone(), api.services.clock())
+    return job_id
+
+
+def test_resuming_an_ended_job_asks_for_another_attempt_once(api: Api) -> None:
+    job_id = ended_job(api)
+    api.surroundings.triggers.clear()
+    for _ in range(2):
+        answer = api.post(f"/v1/jobs/{job_id}/resume")
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert (body["state"], body["attempt"], body["finished_at"], body["result"]) == ("paused", 1, None, None)
+    assert "resume" in api.surroundings.triggers
+    events = [event["type"] for event in api.get(f"/v1/jobs/{job_id}/events").json()["events"]]
+    assert events.count("ResumeRequested") == 1
+
+
+def test_resuming_says_why_it_cannot_be(api: Api) -> None:
+    problem(api.post(UNKNOWN + "/resume"), 404)
+    active = api.submit()
+    assert "queued already" in problem(api.post(f"/v1/jobs/{active}/resume"), 409)["detail"]
+    untrained = ended_job(api, trained=False)
+    assert "never began to train" in problem(api.post(f"/v1/jobs/{untrained}/resume"), 409)["detail"]
+    lost = ended_job(api)
+    shutil.rmtree(api.services.settings.data_directory / "jobs" / lost)
+    assert "no checkpoint any more" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]

@@ -1,0 +1,24 @@
+"""Whether an ended job can go on from its last checkpoint."""
+
+from __future__ import annotations
+
+from optimus_scheduler.types import JobState
+from optimus_service.settings import Settings
+from optimus_service.store.records import JobRecord
+
+
+def why_not_resumable(job: JobRecord, settings: Settings) -> str | None:
+    """Why an ended job cannot go on, in words; None when nothing speaks against it, as far as the service can see.
+
+    Checkpoints on a volume of Kubernetes or in an object store are not the service's to read: of these it only knows
+    whether the job ever wrote one.
+    """
+    if job.state is JobState.SUCCEEDED:
+        return "the job has succeeded: its own rule would end it again at once"
+    if job.started_at is None:
+        return "the job has no checkpoint: it never began to train; submit it again"
+    if settings.cluster == "local" and job.spec.get("checkpoint_url") is None:
+        directory = settings.data_directory / "jobs" / job.id / "checkpoints"
+        if not any(directory.glob("manifest-*.json")):
+            return f"the job has no checkpoint any more: nothing is in {directory}; submit it again"
+    return None
