@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from tests.end_to_end.harness import Service, wait_until
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 STEPS = 60
 FLAKY = """
+import os
 from pathlib import Path
+from threading import Event
 
 import torch
 from torch import nn
@@ -26,6 +29,9 @@ def loss(model, batch):
     calls += 1
     broken = Path(__file__).with_name("broken")
     if calls == 30 and broken.exists():
+        checkpoints = Path(os.environ["OPTIMUS_JOB_DIRECTORY"], "checkpoints")
+        while not any(checkpoints.glob("manifest-*[1-9]*.json")):
+            Event().wait(0.1)
         broken.unlink()
         raise OSError("stale file handle")
     return model(batch[0]).square().mean()
@@ -37,7 +43,7 @@ def task(learning_rate=0.01):
         optimizer=OptimizerSpec(learning_rate=learning_rate), global_batch_size=8, micro_batches=1,
     )
 """
-"""Fails once, in its 30th step, while there is a file `broken` beside it."""
+"""Fails once, in its 30th step, while there is a file `broken` beside it; not before there is a checkpoint."""
 
 
 @pytest.fixture
@@ -76,15 +82,19 @@ def test_an_error_that_does_not_come_again_costs_no_step(service: Service, tmp_p
     assert job["last_error"] == "OSError: stale file handle"
     assert len(events_of(service, job_id, "RetryScheduled")) == 1
     (resumed,) = [each for each in events_of(service, job_id, "MembershipChanged") if each["data"]["cause"] == "resume"]
-    assert resumed["data"]["lost_steps"] >= 0
+    assert resumed["data"]["step"] > 0
+    assert resumed["data"]["lost_steps"] < 30
 
 
 def test_a_failed_job_goes_on_when_it_is_resumed(service: Service, tmp_path: Path) -> None:
     job_id = service.submit(flaky_job(tmp_path, retries=0))
     failed = wait_until("it has failed", lambda: (shown := service.job(job_id))["finished_at"] and shown)
     assert (failed["state"], failed["retries"]) == ("failed", 0)
+    newest = max(service.directory.glob(f"jobs/{job_id}/checkpoints/manifest-*.json"))
     service.kill()
     service.start()
     assert service.client.post(f"/v1/jobs/{job_id}/resume").status_code == 200
     job = service.wait_for_end(job_id)
     assert (job["step"], job["attempt"], job["failure"]) == (STEPS, 1, None)
+    (resumed,) = [each for each in events_of(service, job_id, "MembershipChanged") if each["data"]["cause"] == "resume"]
+    assert resumed["data"]["step"] == json.loads(newest.read_text())["version"] > 0

@@ -109,7 +109,7 @@ def resume_job(job_id: str, services: ServicesDep) -> JobBody:
     checkpoint.
     """
     job = services.repository.get_job(job_id)
-    why_not = why_not_resumable(job, services.settings) if job.state.is_final else None
+    why_not = why_not_resumable(job, services.settings, services.repository) if job.state.is_final else None
     if why_not is not None:
         raise Problem(409, why_not)
     job = services.repository.advance_job(job_id, ResumeRequested(), services.clock())

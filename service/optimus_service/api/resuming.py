@@ -5,9 +5,13 @@ from __future__ import annotations
 from optimus_scheduler.types import JobState
 from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord
+from optimus_service.store.repository import Repository
+
+OBJECT_GONE = "ObjectDeleted"
+"""The event of a job whose origin, a TrainingJob, was deleted: without it the job would be cancelled again at once."""
 
 
-def why_not_resumable(job: JobRecord, settings: Settings) -> str | None:
+def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository) -> str | None:
     """Why an ended job cannot go on, in words; None when nothing speaks against it, as far as the service can see.
 
     Checkpoints on a volume of Kubernetes or in an object store are not the service's to read: of these it only knows
@@ -17,6 +21,8 @@ def why_not_resumable(job: JobRecord, settings: Settings) -> str | None:
         return "the job has succeeded: its own rule would end it again at once"
     if job.started_at is None:
         return "the job has no checkpoint: it never began to train; submit it again"
+    if repository.latest_event_types([OBJECT_GONE], [job.id]):
+        return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
     if settings.cluster == "local" and job.spec.get("checkpoint_url") is None:
         directory = settings.data_directory / "jobs" / job.id / "checkpoints"
         if not any(directory.glob("manifest-*.json")):

@@ -18,7 +18,9 @@ from collections.abc import Mapping
 import structlog
 from pydantic import ValidationError
 
+from optimus_scheduler.types import Directive
 from optimus_service.api.problems import Problem
+from optimus_service.api.resuming import OBJECT_GONE
 from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
 from optimus_service.api.submission import submit
@@ -189,6 +191,9 @@ class TrainingJobController:
         """Of jobs whose object was deleted, or belongs to another installation by now."""
         for uid, job in jobs.items():
             if uid not in uids and not job.state.is_final:
+                if job.directive is not Directive.CANCEL:
+                    message = "Its TrainingJob was deleted, or moved to another installation: that cancels the job."
+                    self._services.repository.add_event(job.id, OBJECT_GONE, message, {}, self._services.clock())
                 cancel(self._services, job)
 
     def _write_status(self, found: TrainingJob, status: dict[str, object]) -> bool:

@@ -4,6 +4,7 @@
 
     active job, never shown            ──▶ create its object, remember that (an event of the job)
     active job, shown before, missing  ──▶ ask the API server; really gone: its owner deleted it: cancel the job
+    job that was resumed               ──▶ as one that was never shown: its object went after its end
     object of a job that ended         ──▶ delete it `keep_objects_seconds` later
     object of no job                   ──▶ delete it
     the definition was deleted         ──▶ remember that: the objects' end cancels nothing
@@ -31,6 +32,8 @@ SHOWN = "ObjectCreated"
 """The event of a job that has got an object."""
 LOST = "ObjectLost"
 """The event of a job whose object went with the definition of all objects: nobody meant to cancel it."""
+RESUMED = "ResumeRequested"
+"""The event of a job that had ended (`lifecycle`): its object may be gone since, and nobody meant to cancel it."""
 _PER_PASS = 200
 """Objects made in one pass: thousands of jobs must not delay what else a pass does."""
 _METHOD_NOT_ALLOWED = 405
@@ -82,7 +85,7 @@ class Mirroring:
         self._shown |= known | (unknown & present)
 
     def _known(self, job_ids: Iterable[str]) -> set[str]:
-        latest = self._services.repository.latest_event_types((SHOWN, LOST), set(job_ids))
+        latest = self._services.repository.latest_event_types((SHOWN, LOST, RESUMED), set(job_ids))
         return {job_id for job_id, kind in latest.items() if kind == SHOWN}
 
     def _note(self, job_id: str, message: str) -> None:

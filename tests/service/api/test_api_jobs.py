@@ -11,6 +11,7 @@ from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, 
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.types import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
+from optimus_service.api.resuming import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.records import DecisionRecord, RoundRecord
@@ -431,3 +432,6 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     lost = ended_job(api)
     shutil.rmtree(api.services.settings.data_directory / "jobs" / lost)
     assert "no checkpoint any more" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]
+    orphan = ended_job(api)
+    api.services.repository.add_event(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
+    assert "TrainingJob was deleted" in problem(api.post(f"/v1/jobs/{orphan}/resume"), 409)["detail"]

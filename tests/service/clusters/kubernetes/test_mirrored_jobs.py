@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.service.clusters.kubernetes.door import EXAMPLE, Door, is_served
 from tests.service.clusters.kubernetes.kubernetes_harness import wait_for
 
-from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import JobState
+from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
+from optimus_scheduler.types import Directive, JobState
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.training_jobs.definition import definition
 from optimus_service.training_jobs.mirroring import SHOWN
@@ -170,6 +170,24 @@ def test_the_end_shows_and_is_cleaned_up_later(door: Door) -> None:
     door.restart(keep_objects_seconds=0.0)
     door.controller.sync()
     wait_for("the object is gone", lambda: door.objects() == [])
+
+
+def test_a_job_that_is_resumed_after_its_object_went_gets_another(door: Door) -> None:
+    job = door.submit()
+    shown(door, job.id)
+    door.repository.advance_job(job.id, CancelRequested(has_tasks=False), door.services.clock())
+    door.restart(keep_objects_seconds=0.0)
+
+    def gone() -> bool:
+        door.controller.sync()
+        return not (door.objects() or door.controller._objects.values())
+
+    wait_for("its object is gone", gone)
+    door.repository.advance_job(job.id, ResumeRequested(), door.services.clock())
+    assert shown(door, job.id)["status"]["state"] == "paused"
+    assert door.repository.get_job(job.id).directive is Directive.RUN
+    door.kubectl("delete", "tj", job.id)  # deleting this one cancels the job as ever
+    door.wait_for_state(job.id, JobState.CANCELLED)
 
 
 def test_an_object_of_a_job_that_nobody_knows_is_removed(door: Door) -> None:

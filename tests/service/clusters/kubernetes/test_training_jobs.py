@@ -15,6 +15,7 @@ from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
 from optimus_scheduler.types import JobState
+from optimus_service.api.resuming import OBJECT_GONE
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.training_jobs.definition import definition
 from optimus_service.training_jobs.translate import duration
@@ -65,6 +66,7 @@ def test_delete_cancels(door: Door) -> None:
     job_id = door.wait_for_status(state="queued")["jobId"]
     door.kubectl("delete", "tj", "digits-mlp")
     door.wait_for_state(job_id, JobState.CANCELLED)
+    assert door.repository.latest_event_types([OBJECT_GONE], [job_id])
     # The same name again is another job.
     door.apply()
     assert door.wait_for_status(state="queued")["jobId"] != job_id
@@ -78,6 +80,17 @@ def test_cancelling_by_rest_shows_in_the_object(door: Door) -> None:
     door.repository.advance_job(job_id, CancelRequested(has_tasks=False), 1.0)
     door.wait_for_status(state="cancelled")
     assert len(door.repository.list_jobs().items) == 1  # nothing is submitted again
+
+
+def test_a_cancelled_job_goes_on_when_it_is_resumed(door: Door) -> None:
+    from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
+
+    door.apply()
+    job_id = door.wait_for_status(state="queued")["jobId"]
+    door.repository.advance_job(job_id, CancelRequested(has_tasks=False), 1.0)
+    door.wait_for_status(state="cancelled")
+    door.repository.advance_job(job_id, ResumeRequested(), 2.0)
+    assert door.wait_for_status(state="paused")["jobId"] == job_id
 
 
 def test_scale_and_edit_change_the_job(door: Door) -> None:
