@@ -50,20 +50,24 @@ class Specification:
         return f"{place}: {error.field}: {error.message}"
 
 
-def assemble(file: JobFile | None, flags: Iterable[Flag], directory: Path) -> Specification:
+def assemble(
+    file: JobFile | None, flags: Iterable[Flag], directory: Path, like: Mapping[str, Any] | None = None
+) -> Specification:
     """Flags over the file's fields, relative directories made absolute, defaults of the command line filled in.
 
     `directory` is where the command was called: tasks import from there when the task's module is found there.
+    `like`: the specification of a job that this one resembles, without a file; it says everything.
     """
     given = [flag for flag in flags if flag.value is not None]
-    document: dict[str, Any] = {} if file is None else _copy(file.document)
+    document: dict[str, Any] = _copy(like or {}) if file is None else _copy(file.document)
     for flag in given:
         _set(document, flag)
     if "task" not in document:
         raise BadInput("Give a job file or --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp).")
     if "name" not in document and isinstance(document["task"], str):
         document["name"] = name_for(document["task"])
-    _settle_directory(document, file, directory)
+    if like is None or "working_directory" in (flag.field[0] for flag in given):
+        _settle_directory(document, file, directory)
     return Specification(document, file, {flag.field: flag.name for flag in given})
 
 

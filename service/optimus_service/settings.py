@@ -38,6 +38,7 @@ _VARIABLES_OF_OTHERS = frozenset(
         "JOB_SPEC",
         "JOB_TOKEN",
         "NETWORK_LIMIT",
+        "ORIGIN",
         "TASK_NAME",
         "TASK_RANK",
         "TRANSPORT",

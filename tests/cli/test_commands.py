@@ -174,7 +174,7 @@ def test_unclear_names_are_refused(
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("command", ["describe", "explain", "predict", "logs", "cancel", "watch"])
+@pytest.mark.parametrize("command", ["describe", "explain", "predict", "logs", "cancel", "resume", "watch"])
 def test_a_wrong_name_costs_a_few_answers_of_one_page_and_names_the_nearest(
     scripted: ScriptedService, optimus: Optimus, command: str
 ) -> None:
@@ -320,6 +320,34 @@ def test_watch_survives_a_restart_of_the_service(service: ScriptedService, optim
     done = optimus("watch", JOB, "--interval", "0.05", "--url", service.url)
     assert done.exit_code == 0
     assert len(count) == 5
+
+
+def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, builders.job(state="paused")))
+    done = optimus("resume", JOB, "--url", service.url)
+    assert (done.exit_code, done.stdout) == (0, f"{JOB} goes on from its last checkpoint\n")
+    service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never began to train"))
+    done = optimus("resume", JOB, "--url", service.url)
+    assert done.exit_code == 1
+    assert "it never began to train" in done.stderr
+
+
+def test_a_job_from_another_one_has_its_specification_unless_it_says_one(
+    service: ScriptedService, optimus: Optimus
+) -> None:
+    spec = {"name": "digits", "task": "pkg.net:Net", "task_args": {"lr": 0.1}, "deadline_seconds": 9.0, "seed": 3}
+    service.has_job(builders.job(spec=spec))
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    done = optimus("submit", "--from", JOB, "--set", "lr=0.01", "--url", service.url)
+    assert done.exit_code == 0, done.stderr
+    assert service.requests[-1].body == {
+        "name": "digits", "task": "pkg.net:Net", "task_args": {"lr": 0.01}, "seed": 3, "from_job": JOB,
+    }  # fmt: skip
+    optimus("submit", "--from", JOB, "--task", "pkg.other:Net", "--url", service.url)
+    assert service.requests[-1].body == {"name": "net", "task": "pkg.other:Net", "from_job": JOB}
+    service.on("POST", "/v1/jobs", problem(422, "no", ("from_job", "has no checkpoint")))
+    done = optimus("submit", "--from", JOB, "--url", service.url)
+    assert (done.exit_code, done.stderr) == (2, "Error: --from: has no checkpoint\n")
 
 
 def test_a_dry_run_submits_nothing_and_says_what_would_happen(service: ScriptedService, optimus: Optimus) -> None:

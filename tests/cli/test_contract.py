@@ -67,7 +67,7 @@ FLAGS = """
     --workers-min 1 --workers-max 2 --worker-cpu 1 --worker-memory 1Gi --worker-gpus 1 --gpu-types a100
     --servers-min 1 --servers-max 2 --server-cpu 1 --server-memory 1Gi
     --priority 2 --deadline-seconds 900 --retries 1 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here
-    --working-directory / --env A=1
+    --working-directory / --env A=1 --from job-1
 """
 ELASTIC = "--task a:b --architecture allreduce --elastic-batch 32:512:64"
 INSTEAD = {
@@ -84,6 +84,7 @@ INSTEAD = {
 
 
 def test_every_field_of_a_specification_has_a_flag(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/jobs/job-1", Answer(200, builders.job(id="job-1")))
     scripted.on("POST", "/v1/jobs", Answer(201, builders.job()))
     done = optimus("submit", *shlex.split(FLAGS), "--url", scripted.url)
     assert done.exit_code == 0, done.stderr

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 from tests.end_to_end.harness import Service, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
@@ -28,22 +30,22 @@ def loss(model, batch):
     global calls
     calls += 1
     broken = Path(__file__).with_name("broken")
-    if calls == 30 and broken.exists():
+    if calls >= 20 and broken.exists():
         checkpoints = Path(os.environ["OPTIMUS_JOB_DIRECTORY"], "checkpoints")
-        while not any(checkpoints.glob("manifest-*[1-9]*.json")):
-            Event().wait(0.1)
-        broken.unlink()
-        raise OSError("stale file handle")
+        if any(checkpoints.glob("manifest-*[1-9]*.json")):
+            broken.unlink()
+            raise OSError("stale file handle")
+        Event().wait(0.2)  # the next checkpoint is due within a second: it is there before the job's last step
     return model(batch[0]).square().mean()
 
-def task(learning_rate=0.01):
+def task(learning_rate=0.01, width=2):
     data = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
     return TrainingTask(
-        model=lambda: nn.Linear(4, 2), loss=loss, dataset=TensorDataset(data),
+        model=lambda: nn.Linear(4, width), loss=loss, dataset=TensorDataset(data),
         optimizer=OptimizerSpec(learning_rate=learning_rate), global_batch_size=8, micro_batches=1,
     )
 """
-"""Fails once, in its 30th step, while there is a file `broken` beside it; not before there is a checkpoint."""
+"""Fails once, after 20 steps and a checkpoint, while there is a file `broken` beside it. `width`: of the model."""
 
 
 @pytest.fixture
@@ -62,7 +64,8 @@ def flaky_job(directory: Path, **changes: Any) -> dict[str, Any]:
     (directory / "flaky.py").write_text(FLAKY)
     (directory / "broken").touch()
     one = {"min": 1, "max": 1}
-    spec = {"name": "flaky", "task": "flaky:task", "working_directory": str(directory), "workers": one, "servers": one}
+    spec: dict[str, Any] = {"name": "flaky", "checkpoint_seconds": 1, "workers": one, "servers": one}
+    spec |= {"task": "flaky:task", "working_directory": str(directory)}
     return spec | {"convergence": {"max_steps": STEPS}, **changes}
 
 
@@ -83,7 +86,7 @@ def test_an_error_that_does_not_come_again_costs_no_step(service: Service, tmp_p
     assert len(events_of(service, job_id, "RetryScheduled")) == 1
     (resumed,) = [each for each in events_of(service, job_id, "MembershipChanged") if each["data"]["cause"] == "resume"]
     assert resumed["data"]["step"] > 0
-    assert resumed["data"]["lost_steps"] < 30
+    assert resumed["data"]["lost_steps"] < STEPS
 
 
 def test_a_failed_job_goes_on_when_it_is_resumed(service: Service, tmp_path: Path) -> None:
@@ -98,3 +101,37 @@ def test_a_failed_job_goes_on_when_it_is_resumed(service: Service, tmp_path: Pat
     assert (job["step"], job["attempt"], job["failure"]) == (STEPS, 1, None)
     (resumed,) = [each for each in events_of(service, job_id, "MembershipChanged") if each["data"]["cause"] == "resume"]
     assert resumed["data"]["step"] == json.loads(newest.read_text())["version"] > 0
+
+
+def parameters(service: Service, job_id: str, *, step: int | None = None) -> tuple[int, bytes]:
+    """Version and parameters of a job's checkpoint (one server): the newest, or the one of a step."""
+    name = "manifest-*.json" if step is None else f"manifest-{step:012d}.json"
+    manifest = json.loads(max(service.directory.glob(f"jobs/{job_id}/checkpoints/{name}")).read_text())
+    (file,) = manifest["files"]
+    shard = load_file(service.directory / "jobs" / job_id / "checkpoints" / file["name"])
+    return manifest["version"], shard["parameters"].tobytes()
+
+
+def test_a_job_starts_from_the_last_checkpoint_of_another(service: Service, tmp_path: Path) -> None:
+    first = service.submit(flaky_job(tmp_path, retries=0))
+    failed = wait_until("it has failed", lambda: (shown := service.job(first))["finished_at"] and shown)
+    version, learned = parameters(service, first)
+    assert failed["state"] == "failed"
+    assert version > 0
+
+    # Another rate, and what it starts from is at once out of the other job's reach.
+    changes = {"from_job": first, "task_args": {"learning_rate": 0.5}, "convergence": {"max_steps": 1}}
+    second = service.submit(flaky_job(tmp_path, **changes) | {"name": "second"})
+    (tmp_path / "broken").unlink()
+    shutil.rmtree(service.directory / "jobs" / first)
+    service.kill()
+    service.start()
+    job = service.wait_for_end(second)
+    assert (job["state"], job["step"], job["spec"]["from_job"]) == ("succeeded", 1, first)
+    assert parameters(service, second, step=0) == (0, learned)
+    assert events_of(service, second, "JobSubmitted")[0]["message"].endswith(f"last checkpoint of job {first}.")
+
+    third = service.submit(flaky_job(tmp_path, from_job=second, task_args={"width": 3}))
+    job = wait_until("it has failed", lambda: (shown := service.job(third))["finished_at"] and shown)
+    assert job["state"] == "failed"
+    assert "its model has 10 parameters, this task's has 15" in job["failure"]

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from optimus_workers.checkpoint.storage import Storage, open_storage
+from optimus_workers.checkpoint.storage import (
+    LocalStorage,
+    Storage,
+    UrlStorage,
+    checkpoint_directory,
+    open_storage,
+)
 from optimus_workers.errors import EnvironmentProblem
 
 
@@ -33,6 +39,8 @@ class TaskEnvironment:
     """What this task may send per second; None: no limit."""
     attempt: int = 0
     """Which start of training from a checkpoint this is: a failure of an earlier one is over."""
+    origin_location: str | None = None
+    """The directory or URL that has the checkpoints of the job which this one starts from; None: from nothing."""
     transport: str = "auto"
     """How workers reach servers: auto, unix or tcp."""
 
@@ -46,6 +54,15 @@ class TaskEnvironment:
     def checkpoints(self) -> Storage:
         """Where this job's checkpoints are."""
         return open_storage(self.spec.get("checkpoint_url"), self.job_id, self.job_directory)
+
+    @property
+    def origin(self) -> Storage | None:
+        """The checkpoints that this job starts from: they are only read."""
+        location = self.origin_location
+        if location is None:
+            return None
+        scratch = checkpoint_directory(self.job_directory)
+        return UrlStorage(location, scratch) if "://" in location else LocalStorage(Path(location))
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
@@ -65,6 +82,7 @@ class TaskEnvironment:
             cpu_limit=_above_zero(environ, "OPTIMUS_CPU_LIMIT", "number of cores"),
             network_bytes_per_second=_above_zero(environ, "OPTIMUS_NETWORK_LIMIT", "number of bytes per second"),
             attempt=_count(environ, "OPTIMUS_ATTEMPT"),
+            origin_location=environ.get("OPTIMUS_ORIGIN") or None,
             transport=_transport(environ, "OPTIMUS_TRANSPORT"),
         )
 

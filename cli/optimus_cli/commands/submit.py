@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from optimus_cli import output, render_plan, watching
+from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.commands.watch import watch_to_the_end
 from optimus_cli.errors import Refused
 from optimus_cli.jobfile import read_job_file
 from optimus_cli.options import AsJson, Url, connect
+from optimus_cli.resolve import find_job
 from optimus_cli.specification import Flag, Specification, assemble, parse_assignments, parse_elastic, parse_target
 
 CONVERGENCE = "Convergence (the first that holds ends the job)"
@@ -170,6 +172,15 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again with the same key gives the same job.")
     ] = None,
+    from_job: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="JOB",
+            help="Start with the parameters of this job's last checkpoint; without FILE and --task: with its "
+            "specification, too.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Submit nothing; say what the job would get, cost and do to others.")
     ] = False,
@@ -181,6 +192,7 @@ def submit(
 
     With --watch: exit code 1 if the job does not succeed. With --watch --json: one line of JSON per look.
     """
+    origin = None if from_job is None else look_up(from_job, url)
     flags = [
         Flag("--name", ("name",), name),
         Flag("--task", ("task",), task),
@@ -230,13 +242,26 @@ def submit(
         Flag("--checkpoint-seconds", ("checkpoint_seconds",), checkpoint_seconds),
         Flag("--checkpoint-url", ("checkpoint_url",), checkpoint_url),
         Flag("--working-directory", ("working_directory",), working_directory and str(working_directory)),
+        Flag("--from", ("from_job",), origin and origin["id"]),
         Flag("--env", ("environment",), parse_assignments("--env", environment or [], typed=False)),
     ]
-    specification = assemble(read_job_file(file) if file else None, flags, Path.cwd())
+    like = None if origin is None or file is not None or task is not None else specification_like(origin)
+    specification = assemble(read_job_file(file) if file else None, flags, Path.cwd(), like)
     if dry_run:
         preview(specification, url, as_json=as_json)
         return
     send(specification, idempotency_key or str(uuid.uuid4()), url, watch=watch, as_json=as_json)
+
+
+def specification_like(origin: Job) -> dict[str, Any]:
+    """Of a job that resembles this one, whose deadline was its own."""
+    return {name: value for name, value in origin["spec"].items() if name not in ("deadline", "deadline_seconds")}
+
+
+def look_up(reference: str, url: str) -> Job:
+    """The job that another one starts from."""
+    with connect(url) as client:
+        return find_job(client, reference)
 
 
 def preview(specification: Specification, url: str, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optimus_scheduler.types import JobState
+from optimus_service.origins import may_have_checkpoint
 from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
@@ -23,8 +24,7 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
         return "the job has no checkpoint: it never began to train; submit it again"
     if repository.latest_event_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
-    if settings.cluster == "local" and job.spec.get("checkpoint_url") is None:
+    if not may_have_checkpoint(job, settings):
         directory = settings.data_directory / "jobs" / job.id / "checkpoints"
-        if not any(directory.glob("manifest-*.json")):
-            return f"the job has no checkpoint any more: nothing is in {directory}; submit it again"
+        return f"the job has no checkpoint any more: nothing is in {directory}; submit it again"
     return None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from optimus_service.api.problems import invalid, invalid_field
+from optimus_service import origins
+from optimus_service.api.problems import Problem, invalid, invalid_field
 from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
@@ -14,8 +17,8 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.feasibility import objections, unpriced
 from optimus_service.job_tokens import new_nonce
 from optimus_service.loop.specification import deadline_of
-from optimus_service.store.errors import JobIdTaken
-from optimus_service.store.records import JobRecord
+from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
+from optimus_service.store.records import Document, JobRecord
 
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz2456789"
 """No vowels (no words), no look-alikes (0 and o, 1 and l, 3 and 8 in some fonts)."""
@@ -52,19 +55,44 @@ def submit(
             return made_before, False
     check(services, task_checks, spec)
     for _ in range(_ID_ATTEMPTS):
+        job_id = new_job_id(spec.name)
         try:
-            return services.repository.create_job(
-                new_job_id(spec.name),
-                document,
-                new_nonce(),
-                idempotency_key,
-                request_hash,
-                services.clock(),
-                object_uid,
-            )
+            with _with_origin(services, document, job_id) as keep:
+                job, is_new = services.repository.create_job(
+                    job_id, document, new_nonce(), idempotency_key, request_hash, services.clock(), object_uid
+                )
+                keep(is_new)
         except JobIdTaken:
             continue
+        return job, is_new
     raise JobIdTaken(spec.name)
+
+
+@contextmanager
+def _with_origin(services: Services, document: Document, job_id: str) -> Iterator[Callable[[bool], None]]:
+    """A copy of the checkpoint that the job starts from, if it needs one; removed unless the job was made."""
+    if not origins.is_copied(document, services.settings):
+        yield lambda _is_new: None
+        return
+    jobs = services.settings.data_directory / "jobs"
+    try:
+        origins.copy_checkpoint(jobs, document["from_job"], job_id)
+    except origins.NoCheckpoint as error:
+        raise invalid_field("from_job", str(error)) from error
+    except FileExistsError as error:
+        raise JobIdTaken(job_id) from error
+    except OSError as error:
+        raise Problem(503, f"the checkpoint of job {document['from_job']} could not be copied: {error}") from error
+    made: list[bool] = []
+    try:
+        yield made.append
+    except (JobIdTaken, IdempotencyConflict):
+        made.append(False)
+        raise
+    finally:
+        # Kept when the database did not answer: it may have the job nevertheless.
+        if made == [False]:
+            origins.remove_copy(jobs, job_id)
 
 
 def new_job_id(name: str) -> str:
@@ -86,8 +114,22 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
         return  # nobody can tell now, and a job may well wait until the cluster is back
     if errors:
         raise invalid(errors)
+    _check_origin(services, spec)
     due = deadline_of(spec.model_dump(include={"deadline", "deadline_seconds"}), services.clock())
     if due is not None and due <= services.clock():
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:
         raise invalid_field("task", why_not)
+
+
+def _check_origin(services: Services, spec: JobSpecBody) -> None:
+    """Raise `Problem` (422) if the job could not start from the checkpoint that it names."""
+    if spec.from_job is None:
+        return
+    try:
+        origin = services.repository.get_job(spec.from_job)
+    except JobNotFound as error:
+        raise invalid_field("from_job", f"there is no job {spec.from_job}") from error
+    why_not = origins.objection(origin, spec.checkpoint_url, services.settings)
+    if why_not is not None:
+        raise invalid_field("from_job", why_not)

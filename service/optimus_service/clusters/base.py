@@ -19,6 +19,8 @@ class TaskLaunch:
     environment: Mapping[str, str]
     """The task's OPTIMUS_* variables (see docs/protocol.md), job token included: never log the values."""
     working_directory: str | None = None
+    from_job: str | None = None
+    """The job whose directory has the checkpoint that the task's job starts from: the cluster lets it be read."""
 
 
 class ClusterUnavailable(Exception):

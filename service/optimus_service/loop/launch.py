@@ -10,6 +10,7 @@ from optimus_scheduler.types import JobSpec, PlacedTask, Resources, Role
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.job_tokens import JobTokens
 from optimus_service.loop.specification import environment_of, on_type, spec_of
+from optimus_service.origins import ORIGIN
 from optimus_service.store.records import JobRecord
 
 
@@ -47,6 +48,9 @@ class LaunchContext:
             "OPTIMUS_JOB_SPEC": json.dumps(job.spec),
             "OPTIMUS_ATTEMPT": str(job.attempt),
         }
+        from_job = job.spec.get("from_job")
+        if from_job is not None:
+            ours["OPTIMUS_ORIGIN"] = self._origin(directory, job.spec.get("checkpoint_url"), str(from_job))
         resources = _resources(task.key.role, spec, job.wanted.gpu_type)
         for gpu_type, count in resources.gpus.items():
             ours |= {"OPTIMUS_GPU_TYPE": gpu_type, "OPTIMUS_GPUS": str(count)}
@@ -56,7 +60,14 @@ class LaunchContext:
             resources=resources,
             environment={**environment_of(job), **ours},
             working_directory=job.spec.get("working_directory") or str(directory),
+            from_job=from_job if job.spec.get("checkpoint_url") is None else None,
         )
+
+    def _origin(self, directory: Path, url: object, from_job: str) -> str:
+        """Where tasks read the checkpoints of the job that theirs starts from."""
+        if url is not None:
+            return f"{str(url).rstrip('/')}/{from_job}"
+        return str(directory / ORIGIN if self.local else self.jobs_directory / from_job / "checkpoints")
 
 
 def _resources(role: Role, spec: JobSpec, gpu_type: str | None) -> Resources:

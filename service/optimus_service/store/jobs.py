@@ -59,7 +59,9 @@ def create(
     statement = insert_for(session, JobRow).values(values).on_conflict_do_nothing().returning(JobRow.id)
     if session.execute(statement).first() is None:
         return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
-    history.add_event(session, job_id, "JobSubmitted", "The job was submitted.", {}, now)
+    origin = spec.get("from_job")
+    start = "" if origin is None else f" It starts from the last checkpoint of job {origin}."
+    history.add_event(session, job_id, "JobSubmitted", f"The job was submitted.{start}", {}, now)
     return get(session, job_id), True
 
 

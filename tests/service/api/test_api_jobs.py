@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 import pytest
-from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
+from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.types import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
@@ -435,3 +435,39 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     orphan = ended_job(api)
     api.services.repository.add_event(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
     assert "TrainingJob was deleted" in problem(api.post(f"/v1/jobs/{orphan}/resume"), 409)["detail"]
+
+
+# --- starting from another job's checkpoint --------------------------------------------------------------------------
+
+
+def test_a_job_that_starts_from_another_ones_checkpoint_gets_a_copy(api: Api) -> None:
+    origin = ended_job(api)
+    jobs = api.services.settings.data_directory / "jobs"
+    (jobs / origin / "checkpoints" / "manifest-000000000010.json").write_text('{"files": []}')
+    assert api.post("/v1/jobs", json=job_spec(from_job=origin), headers={"Idempotency-Key": "k"}).status_code == 201
+    again = api.post("/v1/jobs", json=job_spec(from_job=origin), headers={"Idempotency-Key": "k"})
+    assert again.status_code == 200
+    (copy,) = jobs.glob("*/origin")
+    assert copy.parent.name == again.json()["id"]
+    assert [path.name for path in copy.iterdir()] == ["manifest-000000000010.json"]
+
+
+def test_starting_from_a_job_says_why_it_cannot_be(api: Api) -> None:
+    def why_not(**spec: Any) -> str:
+        (error,) = problem(api.post("/v1/jobs", json=job_spec(**spec)), 422)["errors"]
+        assert error["field"] == "from_job"
+        return str(error["message"])
+
+    assert why_not(from_job="nobody-x7k2p") == "there is no job nobody-x7k2p"
+    queued = api.submit()
+    assert why_not(from_job=queued) == f"job {queued} has no checkpoint: it has not begun to train"
+    assert "it never began to train" in why_not(from_job=ended_job(api, trained=False))
+    origin = ended_job(api)
+    url = "s3://bucket/here"
+    assert "in its job directory: leave checkpoint_url out" in why_not(from_job=origin, checkpoint_url=url)
+    checkpoints = api.services.settings.data_directory / "jobs" / origin / "checkpoints"
+    (checkpoints / "manifest-000000000010.json").write_text("damaged")
+    assert why_not(from_job=origin) == f"job {origin} has no undamaged checkpoint (any more)"
+    shutil.rmtree(checkpoints)
+    assert why_not(from_job=origin) == f"job {origin} has no checkpoint (any more)"
+    assert not list(checkpoints.parent.parent.glob("*/origin")), "nothing is left of a refused job"

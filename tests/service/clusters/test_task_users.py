@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from tests.service.clusters.cluster_harness import key_of, task_of, wait_for_phase, wait_until
 
 from optimus_scheduler.types import Resources, TaskKey, TaskPhase
-from optimus_service import kernel, server
+from optimus_service import kernel, origins, server
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.records import TaskRecord
@@ -127,6 +127,25 @@ def test_tasks_of_each_job_have_a_user_of_their_own(data_directory: Path) -> Non
     assert machine.told(again)["uid"] == 70001
     assert machine.told(again)["readable"] == [str(machine.job_directory("job-1") / "checkpoint")]
     machine.end(first, second, again)
+
+
+def test_a_job_reads_the_checkpoint_that_it_starts_from_though_not_that_jobs_directory(data_directory: Path) -> None:
+    machine = Machine(data_directory, RANGE)
+    first, second = key_of(0, job_id="job-1"), key_of(0, job_id="job-2")
+    machine.start(first)
+    machine.told(first)
+    checkpoints = machine.job_directory("job-1") / "checkpoints"
+    checkpoints.mkdir()
+    manifest = checkpoints / "manifest-000000000010.json"
+    manifest.write_text('{"files": []}')
+    for path in (checkpoints, manifest):
+        os.chown(path, 70001, 70001)
+    origins.copy_checkpoint(data_directory / "jobs", "job-1", "job-2")
+    copy = data_directory / "jobs" / "job-2" / origins.ORIGIN / manifest.name
+    machine.start(second, manifest, copy)
+    assert machine.told(second)["readable"] == [str(copy)]
+    assert copy.stat().st_uid == 70002
+    machine.end(first, second)
 
 
 def test_another_instance_adopts_tasks_of_other_users_and_stops_them(data_directory: Path) -> None:

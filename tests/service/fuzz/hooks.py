@@ -25,6 +25,8 @@ RULES = [
     ("task", "the job has no task of this name"),
     # the code that a job names, and what the cluster has
     ("task", "^(?!must |should )"),
+    # a job to start from that is not there, or has no checkpoint here
+    ("from_job", "^there is no job|checkpoint"),
     (r"(workers|servers)(\.min|\.resources\.\w+)?|gpu_types", "the largest node has|the cluster has|the whole cluster"),
     (r"convergence\.max_cost", "price"),
     ("deadline", "is in the past|expected a date and time|say which time it is"),

@@ -94,6 +94,8 @@ class World:
     mute: set[str] = field(default_factory=set)
     storage_error: str | None = None
     """Why checkpoints cannot be read."""
+    origin: Manifest | None = None
+    """The checkpoint of the job that this one starts from."""
     sent: list[tuple[str, ToTask]] = field(default_factory=list)
     journal: list[JournalRecord] = field(default_factory=list)
     reports: list[Formed] = field(default_factory=list)
@@ -166,6 +168,8 @@ class World:
                 self.result = instruction.ended
             case ReadCheckpoint():
                 manifest = self.manifests[-1] if self.manifests else None
+                if manifest is None and self.origin is not None:
+                    return [CheckpointRead(instruction.epoch, self.origin, "origin/manifest", is_origin=True)]
                 if self.storage_error is not None:
                     return [CheckpointRead(instruction.epoch, None, error=self.storage_error)]
                 return [CheckpointRead(instruction.epoch, manifest, "manifest")]

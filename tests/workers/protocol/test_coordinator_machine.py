@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workers.protocol.coordinator_harness import PROFILE, World, make_world, running_world, take_over
 
+from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.events import Directive, Wanted, WantedArrived
 from optimus_workers.coordinator.journal import Ended, Past, Profiled
 from optimus_workers.coordinator.phases import (
@@ -37,6 +38,7 @@ from optimus_workers.wire.messages import (
     Leave,
     SaveFailed,
 )
+from optimus_workers.wire.values import ShardFile
 
 
 def phase_of(world: World) -> Phase:
@@ -230,6 +232,54 @@ def test_checkpoints_that_cannot_be_read_end_the_job_rather_than_begin_it_anew()
     assert world.result is not None
     assert (world.result.outcome, world.result.error) == ("failed", "the checkpoints cannot be read: 503 slow down")
     assert world.result.checkpoint is not None, "what there is, is told"
+
+
+ORIGIN = Manifest(40, 3, PROFILE, (ShardFile(0, 160, "a", 1, ""), ShardFile(160, 320, "b", 1, "")))
+
+
+def test_a_job_starts_at_step_0_with_the_parameters_of_another_ones_checkpoint() -> None:
+    world = make_world()
+    # Another batch, other data: the parameters are what counts.
+    world.origin = replace(ORIGIN, profile=replace(PROFILE, global_batch_size=50, n_examples=7))
+    world.wants("worker-0", "server-0")
+    world.arrives("server-0", "worker-0")
+    assert world.last.step == 0
+    (assume,) = (m for m in world.messages(Assume) if isinstance(m, Assume))
+    assert [(source.file, source.version, source.is_origin) for source in assume.sources] == [
+        ("a", 0, True),
+        ("b", 0, True),
+    ]
+    assert not any(m.brings_parameters for m in world.messages(Join) if isinstance(m, Join))
+    assert world.manifests[0].version == 0, "its own checkpoint is there before its first step"
+    world.step()
+    world.is_lost("server-0")
+    world.wants("worker-0", "server-1")
+    world.arrives("server-1")
+    later = [m for m in world.messages(Assume)[1:] if isinstance(m, Assume)]
+    assert later
+    assert not any(source.is_origin for assume in later for source in assume.sources)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_parameters": 301}, "its model has 301 parameters, this task's has 300"),
+        (
+            {"total_floats": 336},
+            "its model keeps 304 floats of parameters and 32 of buffers, this task's keeps 304 and",
+        ),
+    ],
+)
+def test_a_job_cannot_start_from_parameters_of_another_model(change: dict[str, Any], words: str) -> None:
+    world = make_world()
+    world.origin = replace(ORIGIN, profile=replace(PROFILE, **change))
+    world.wants("worker-0", "server-0")
+    world.arrives("server-0", "worker-0")
+    world.passes(CLOSING_SECONDS)
+    assert world.result is not None
+    assert world.result.error is not None
+    assert "the job cannot start from origin/manifest: " + words in world.result.error
+    assert world.result.permanent
 
 
 def test_the_only_server_is_waited_for() -> None:

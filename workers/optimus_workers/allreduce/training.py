@@ -143,7 +143,8 @@ class GroupTraining(Training):
             join.epoch, join.version, 0, self._flat.total_floats, self.profile, join.n_workers, False,
             session.group.sources,
         )  # fmt: skip
-        state = collect(whole, environment.task_name, (), environment.job_token, environment.checkpoints)
+        token, own, origin = environment.job_token, environment.checkpoints, environment.origin
+        state = collect(whole, environment.task_name, (), token, own, origin)
         assert state is not None, "there are sources"
         return state
 

@@ -47,10 +47,31 @@ class Manifest:
         return tuple(Source(file.first, file.end, self.version, file=file.name) for file in self.files)
 
     @property
+    def as_origin(self) -> tuple[Source, ...]:
+        """For another job, which starts from the parameters as its version 0."""
+        return tuple(Source(file.first, file.end, 0, file=file.name, is_origin=True) for file in self.files)
+
+    @property
     def is_whole(self) -> bool:
         """Whether the files cover the whole vector without a gap."""
         ends = [0, *(file.end for file in self.files)]
         return [file.first for file in self.files] == ends[:-1] and ends[-1] == self.profile.total_floats
+
+
+def parameter_mismatch(saved: TaskProfile, own: TaskProfile) -> str | None:
+    """Why a task cannot start from parameters that another one saved, in words; None when it can.
+
+    Number and layout are compared, not what the parameters mean: two models of the same shape cannot be told apart.
+    """
+    if saved.n_parameters != own.n_parameters:
+        return f"its model has {saved.n_parameters} parameters, this task's has {own.n_parameters}"
+    if (saved.parameter_floats, saved.total_floats) != (own.parameter_floats, own.total_floats):
+        buffers = [each.total_floats - each.parameter_floats for each in (saved, own)]
+        return (
+            f"its model keeps {saved.parameter_floats} floats of parameters and {buffers[0]} of buffers, "
+            f"this task's keeps {own.parameter_floats} and {buffers[1]}"
+        )
+    return None
 
 
 def manifest_name(version: int) -> str:

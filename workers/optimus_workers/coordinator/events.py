@@ -63,6 +63,8 @@ class CheckpointRead:
     path: str = ""
     error: str | None = None
     """Why nobody can tell."""
+    is_origin: bool = False
+    """It is the checkpoint of the job that this one starts from: this one has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optimus_workers.checkpoint.manifest import Manifest, parameter_mismatch
 from optimus_workers.coordinator.attempt import Attempt
 from optimus_workers.coordinator.checkpointing import Checkpointing
 from optimus_workers.coordinator.events import (
@@ -88,6 +89,8 @@ class MembershipForming(Checkpointing):
         elif event.manifest is None:
             self.checkpoint = None
             self._begin_assuming(Cover(0, ()))
+        elif event.is_origin:
+            self._start_from(event.manifest, event.path)
         elif event.manifest.profile != self.profile:
             self._fail(
                 f"the checkpoint is of a different task: {event.manifest.profile} instead of {self.profile}",
@@ -96,6 +99,16 @@ class MembershipForming(Checkpointing):
         else:
             self.checkpoint = Checkpoint(event.manifest.version, event.path)
             self._begin_assuming(Cover(event.manifest.version, event.manifest.sources))
+
+    def _start_from(self, manifest: Manifest, path: str) -> None:
+        """Begin at step 0 with the parameters of another job's checkpoint, if they are such as this task has."""
+        assert self.profile is not None, "without one no attempt begins"
+        mismatch = parameter_mismatch(manifest.profile, self.profile)
+        if mismatch is not None:
+            self._fail(f"the job cannot start from {path}: {mismatch}", permanent=True)
+            return
+        self.checkpoint = None
+        self._begin_assuming(Cover(0, manifest.as_origin))
 
     def _begin_assuming(self, cover: Cover) -> bool:
         attempt = self._open_attempt

@@ -91,6 +91,7 @@ class _Shell:
         self._environment = environment
         self._journal = Journal(environment.job_directory, environment.incarnation)
         self._checkpoints = environment.checkpoints
+        self._origin = environment.origin
         self._loop = asyncio.get_running_loop()
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
@@ -292,7 +293,7 @@ class _Shell:
                 log.info("result: %s", instruction.ended)
                 self._reporter.result(instruction.ended)
             case ReadCheckpoint():
-                self._start(self._answer(read_checkpoint(self._checkpoints, instruction.epoch)))
+                self._start(self._answer(read_checkpoint(self._checkpoints, self._origin, instruction.epoch)))
             case WriteManifest():
                 self._start(self._answer(put_manifest(self._checkpoints, instruction.manifest)))
             case Note():

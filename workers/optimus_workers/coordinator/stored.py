@@ -17,15 +17,27 @@ STORAGE_SECONDS = 300.0
 STORAGE_RETRY_SECONDS = 5.0
 
 
-async def read_checkpoint(storage: Storage, epoch: int) -> CheckpointRead:
-    """The newest undamaged checkpoint, for the membership epoch that is being formed."""
+async def read_checkpoint(storage: Storage, origin: Storage | None, epoch: int) -> CheckpointRead:
+    """The newest undamaged checkpoint, for the membership epoch that is being formed; without one, that of `origin`,
+    where the job is to start from."""
     try:
-        manifest, complaints = await _newest(storage)
+        manifest = await _newest_undamaged(storage)
+        if manifest is not None or origin is None:
+            path = storage.location(manifest_name(manifest.version)) if manifest else ""
+            return CheckpointRead(epoch, manifest, path)
+        manifest = await _newest_undamaged(origin)
     except OSError as error:
         return CheckpointRead(epoch, None, error=str(error))
+    if manifest is None:
+        return CheckpointRead(epoch, None, error="the job that it starts from has no undamaged checkpoint (any more)")
+    return CheckpointRead(epoch, manifest, origin.location(manifest_name(manifest.version)), is_origin=True)
+
+
+async def _newest_undamaged(storage: Storage) -> Manifest | None:
+    manifest, complaints = await _newest(storage)
     for complaint in complaints:
         log.error("damaged checkpoint: %s", complaint)
-    return CheckpointRead(epoch, manifest, storage.location(manifest_name(manifest.version)) if manifest else "")
+    return manifest
 
 
 async def _newest(storage: Storage) -> tuple[Manifest | None, list[str]]:

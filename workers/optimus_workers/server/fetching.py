@@ -23,9 +23,15 @@ FETCH_SECONDS = 60.0
 
 
 def collect(
-    assume: Assume, own_task: str, own_states: Sequence[RangeState], token: str, checkpoints: Storage
+    assume: Assume,
+    own_task: str,
+    own_states: Sequence[RangeState],
+    token: str,
+    checkpoints: Storage,
+    origin: Storage | None = None,
 ) -> RangeState | None:
-    """The range that `assume` asks for; None when worker 0 is to bring the initial parameters.
+    """The range that `assume` asks for; None when worker 0 is to bring the initial parameters. `origin`: the
+    checkpoints of the job that this one starts from.
 
     Raises `OSError` or `WireError` when a source does not have what it should.
     """
@@ -38,7 +44,12 @@ def collect(
     for source in assume.sources:
         first, end = max(source.first, assume.first), min(source.end, assume.end)
         target = state.part(first, end)
-        if source.file is not None:
+        if source.file is not None and source.is_origin:
+            if origin is None:
+                raise WireError("a source is of another job, and OPTIMUS_ORIGIN does not say where its checkpoints are")
+            # The optimizer begins anew, with zeros: its state belongs to steps that this job did not make.
+            _copy(read_shard(origin, source.file, source.first, first, end, n_sections=1), target[:1])
+        elif source.file is not None:
             _copy(
                 read_shard(checkpoints, source.file, source.first, first, end, n_sections),
                 target,

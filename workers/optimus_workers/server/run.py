@@ -54,6 +54,7 @@ class _Server:
     def __init__(self, environment: TaskEnvironment) -> None:
         self._environment = environment
         self._checkpoints = environment.checkpoints
+        self._origin = environment.origin
         self._service = ShardService(CpuPacer(environment.cpu_limit))
         self._loop = asyncio.get_running_loop()
         self._meter = ProcessMeter()
@@ -191,6 +192,7 @@ class _Server:
                 self._service.states(),
                 environment.job_token,
                 self._checkpoints,
+                self._origin,
             )
         except (OSError, WireError) as error:
             self._send(AssumeFailed(assume.epoch, str(error)))

@@ -92,6 +92,8 @@ class Source:
     file: str | None = None
     local: str | None = None
     """The server's name for tasks on its own machine."""
+    is_origin: bool = False
+    """With `file`: it is of the job that this one starts from, and only its parameters count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,6 +278,12 @@ class JobSpecBody(Body):
         description="times that the job goes on from its last checkpoint, after a wait, when its code raises an error "
         "after its first step; an error before that fails the job at once",
     )
+    from_job: NameField | None = Field(
+        default=None,
+        examples=["digits-cnn-x7k2p"],
+        description="id of a job whose last checkpoint gives the first parameters; steps count from 0, the optimizer "
+        "begins anew; the task must have the same parameters, `checkpoint_url` must be that job's",
+    )
     environment: dict[str, str] = Field(
         default_factory=dict,
         max_length=100,

@@ -20,7 +20,13 @@ from optimus_service.clusters.kubernetes.quantities import cpu_text
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 
 Json = dict[str, Any]
-_PLAIN = ("OPTIMUS_TASK_NAME", "OPTIMUS_TASK_RANK", "OPTIMUS_COORDINATOR_ADDRESS", "OPTIMUS_SERVICE_URL")
+_PLAIN = (
+    "OPTIMUS_TASK_NAME",
+    "OPTIMUS_TASK_RANK",
+    "OPTIMUS_COORDINATOR_ADDRESS",
+    "OPTIMUS_SERVICE_URL",
+    "OPTIMUS_ATTEMPT",
+)
 """Variables that differ between a job's tasks or in time and are no secrets; the others come from the job's secret."""
 _TEMPORARY, _MEMORY = "/tmp", "/dev/shm"  # noqa: S108 - paths inside the container, on volumes of its own
 
@@ -112,7 +118,7 @@ def _container(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": _mounts(launch.key.job_id, settings),
+        "volumeMounts": _mounts(launch, settings),
         # What a failed container printed last is in its status, even when its log is gone.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -207,10 +213,17 @@ def _volumes(settings: KubernetesSettings) -> list[Json]:
     ]
 
 
-def _mounts(job_id: str, settings: KubernetesSettings) -> list[Json]:
+def _mounts(launch: TaskLaunch, settings: KubernetesSettings) -> list[Json]:
+    job_id, origin = launch.key.job_id, launch.from_job
+    origins: list[Json] = []
+    if origin is not None:
+        checkpoints = f"{job_directory(origin, settings)}/checkpoints"
+        inside = f"{origin}/checkpoints"
+        origins = [{"name": "jobs", "mountPath": checkpoints, "subPath": inside, "readOnly": True}]
     return [
-        # A job sees its own directory only.
+        # A job sees its own directory only, and the checkpoints that it starts from.
         {"name": "jobs", "mountPath": job_directory(job_id, settings), "subPath": job_id},
+        *origins,
         {"name": "temporary", "mountPath": _TEMPORARY},
         {"name": "shared-memory", "mountPath": _MEMORY},
         *settings.volume_mounts,

@@ -92,3 +92,8 @@ class KubernetesSettings(_Part):
     keep_objects_seconds: float = Field(
         default=86_400.0, ge=0, le=1e9, description="objects made for jobs of the REST API are deleted so long after"
     )
+
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether journals and checkpoints outlive a job's pods."""
+        return self.jobs_claim is not None or self.jobs_volume is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ PLAIN = {
     "OPTIMUS_TASK_RANK": "1",
     "OPTIMUS_COORDINATOR_ADDRESS": "10.96.0.7:7070",
     "OPTIMUS_SERVICE_URL": "http://optimus:8080",
+    "OPTIMUS_ATTEMPT": "1",
 }
 
 
@@ -192,3 +194,16 @@ def test_pods_of_others_with_our_labels_are_not_ours() -> None:
     assert names.task_key_of({**metadata, "name": "somebody-elses"}) is None
     assert names.task_key_of({**metadata, "annotations": {}}) is None
     assert names.task_key_of({**metadata, "labels": {**metadata["labels"], names.ROLE: "cook"}}) is None
+
+
+def test_a_job_may_read_the_checkpoints_that_it_starts_from_and_nothing_else_of_that_job() -> None:
+    found = manifests.pod(replace(launch(), from_job="other-b2c3d"), settings(jobs_claim="optimus-jobs"), OWNER)
+    jobs = [mount for mount in container(found)["volumeMounts"] if mount["name"] == "jobs"]
+    assert jobs[1:] == [
+        {
+            "name": "jobs",
+            "mountPath": "/optimus/jobs/other-b2c3d/checkpoints",
+            "subPath": "other-b2c3d/checkpoints",
+            "readOnly": True,
+        }
+    ]
