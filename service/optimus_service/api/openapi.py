@@ -7,6 +7,7 @@ It says what this service does, from the same rules by which it decides: `auth` 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
@@ -31,6 +32,21 @@ Every error is a problem document (RFC 9457, `application/problem+json`) whose `
 
 _INTEGER_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _REFERENCE = "#/components/schemas/"
+_ANY_JSON = "AnyJson"
+_STORABLE_JSON = {
+    "description": "any JSON value, without the character NUL in its strings",
+    "anyOf": [
+        {"type": ["number", "boolean", "null"]},
+        {"type": "string", "pattern": STORABLE_TEXT},
+        {"type": "array", "items": {"$ref": _REFERENCE + _ANY_JSON}},
+        {
+            "type": "object",
+            "propertyNames": {"pattern": STORABLE_TEXT},
+            "additionalProperties": {"$ref": _REFERENCE + _ANY_JSON},
+        },
+    ],
+}
+"""What `body.parse_json` lets through."""
 _EVERY_ANSWER = {
     "X-Request-ID": {"description": "also in the service's log", "schema": {"type": "string"}},
 }
@@ -56,7 +72,7 @@ def _complete(document: Json, *, users_need_a_token: bool) -> Json:
         components["schemas"].pop(name, None)
     problem = ProblemBody.model_json_schema(ref_template=_REFERENCE + "{model}")
     components["schemas"].update(problem.pop("$defs"))
-    components["schemas"]["ProblemBody"] = problem
+    components["schemas"] |= {"ProblemBody": problem, _ANY_JSON: deepcopy(_STORABLE_JSON)}
     components["securitySchemes"] = _SECURITY_SCHEMES
     for path, operation in _operations(document):
         _add_what_holds_for_all(path, operation, users_need_a_token=users_need_a_token)
@@ -79,8 +95,10 @@ def _add_what_holds_for_all(path: str, operation: Json, *, users_need_a_token: b
         statuses |= {400, 413, 415}
     if not is_open_path(path):
         statuses |= {403}
+    if "{" in path:
+        statuses |= {404}  # no name has a control character, so that nothing is at such a path
     if is_job_path(path):
-        statuses |= {401, 404}  # 404: its job was forgotten since its token was checked
+        statuses |= {401}
         operation["security"] = [{"job": []}]
     elif users_need_a_token and not is_open_path(path):
         statuses |= {401}
@@ -131,5 +149,7 @@ def _say_what_text_may_hold(schema: Json) -> None:
     if "patternProperties" in schema:  # pydantic's words for keys with a pattern, which leave other keys open
         ((pattern, schema["additionalProperties"]),) = schema.pop("patternProperties").items()
         schema["propertyNames"] = {"pattern": pattern, **schema.get("propertyNames", {})}
-    if isinstance(schema.get("additionalProperties"), dict | bool) and schema["additionalProperties"] is not False:
+    if schema.get("additionalProperties") is True:
+        schema["additionalProperties"] = {"$ref": _REFERENCE + _ANY_JSON}
+    if isinstance(schema.get("additionalProperties"), dict):
         schema["propertyNames"] = {"pattern": STORABLE_TEXT, **schema.get("propertyNames", {})}

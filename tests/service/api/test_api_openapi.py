@@ -114,6 +114,14 @@ def test_a_service_without_a_token_does_not_ask_users_for_one(document: dict[str
         assert ("401" in operation["responses"]) == (needs is not None), name
 
 
+def test_paths_with_a_name_may_be_paths_of_nothing(api: Api, document: dict[str, Any]) -> None:
+    for name, operation in operations(document):
+        method, path = name.split(" ", 1)
+        if "{" in path:
+            assert "404" in operation["responses"], name
+            assert api.call(method, re.sub("{[a-z_]+}", "a%05", path)).status_code == 404, name
+
+
 def schemas(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
@@ -167,6 +175,18 @@ def test_bodies_hold_no_text_that_databases_cannot_and_the_document_says_so(api:
             jsonschema.validate({wrong_type: 8}, of_types)
     for wrong in ({"a\0": 1}, {"a": "\0"}):
         problem(api.post("/v1/jobs", json=job_spec(task_args=wrong)), 422)
+
+
+def test_open_objects_hold_such_text_at_no_depth(api: Api, document: dict[str, Any]) -> None:
+    layers = document["components"]["schemas"]["NetworkBody"]["properties"]["layers"]
+    of_layer = {**layers["items"], "components": document["components"]}
+    jsonschema.validate({"a": [1, {"b": None, "c": [0.5, True]}]}, of_layer)
+    job_id = api.submit()
+    for wrong in ({"a": [{"b\0": 1}]}, {"a": {"b": ["\0"]}}):
+        body = {"format": "optimus-network/1", "layers": [wrong]}
+        assert "NUL" in problem(api.as_task("PUT", job_id, "network", json=body), 422)["detail"]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, of_layer)
 
 
 def test_a_moment_is_a_date_and_time(api: Api) -> None:
