@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test end-to-end unit object-store fuzz lock check fix docs clean
+.PHONY: help install demo test end-to-end unit object-store fuzz floors lock check fix docs clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -47,6 +47,17 @@ fuzz: $(STAMP) ## Compare a running service with its OpenAPI document, about two
 	.venv-fuzz/bin/python -m pip install --quiet --group fuzz
 	FUZZ_SCHEMATHESIS=.venv-fuzz/bin/schemathesis $(BIN)/python -m tests.service.fuzz
 
+# The warnings of old releases beside new ones are not ours.
+floors: $(STAMP) ## Try the service with the lowest versions that pyproject.toml allows, in .venv-floors
+	$(BIN)/python -m venv --clear .venv-floors
+	.venv-floors/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python scripts/floors > .venv-floors/floors.txt
+	.venv-floors/bin/python -m pip install --quiet --constraint .venv-floors/floors.txt --constraint constraints.txt torch \
+		--editable '.[service,cli,worker,datasets,simulator]' pytest pytest-timeout hypothesis jsonschema
+	PYTEST_ADDOPTS= .venv-floors/bin/python -m pytest --override-ini filterwarnings= --disable-warnings \
+		tests/service/store/test_store_engine.py tests/service/api/test_api_access.py tests/service/api/test_api_jobs.py \
+		tests/cli/test_real_api.py tests/cli/test_plots.py tests/end_to_end/test_own_code.py
+
 lock: $(STAMP) ## Write the locks of the images' packages (docker/*.lock); UPGRADE=--upgrade takes the newest
 	$(BIN)/python -m venv --clear .venv-lock
 	.venv-lock/bin/python -m pip install --quiet uv
@@ -66,4 +77,4 @@ docs: $(STAMP) ## Build the documentation into site/; nothing is loaded from els
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove the virtual environment, caches and demo output
-	rm -rf $(VENV) .venv-s3 .venv-fuzz .venv-lock .schemathesis .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output site
+	rm -rf $(VENV) .venv-s3 .venv-fuzz .venv-floors .venv-lock .schemathesis .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output site

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -68,3 +70,15 @@ def test_images_install_from_locks_only(image: str) -> None:
         allowed = ("--require-hashes -r ", "--no-deps /wheels/", '${PIP_OPTIONS} "${TORCH}"')
         assert install.strip().startswith(allowed), install
     assert "pip wheel --no-deps --no-build-isolation" in text
+
+
+def test_the_lowest_version_of_every_dependency_is_one_that_make_floors_installs() -> None:
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "scripts" / "floors"], capture_output=True, text=True, check=True
+    )
+    floors = set(map(Requirement, done.stdout.split()))
+    given = [Requirement(each) for requirements in [BASE, *EXTRAS.values()] for each in requirements]
+    assert {each.name for each in given} - {each.name for each in floors} == {"torch", "s3fs", "optimus-scheduler"}
+    for floor in floors:
+        (version,) = (each.version for each in floor.specifier)
+        assert all(Version(version) in each.specifier for each in given if each.name == floor.name), floor
