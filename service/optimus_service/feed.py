@@ -140,6 +140,9 @@ class Feed:
             # Watchers go on with what they have; the page says how old it is.
             _log.debug("the state cannot be read", error=str(error))
             return
+        except Exception:  # noqa: BLE001 - without this task those who watch would see nothing new for ever
+            _log.exception("the state cannot be read")
+            return
         if view != self._view:
             self._view = view
             await self._wake()

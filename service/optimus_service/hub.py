@@ -107,6 +107,9 @@ class WakeUpHub:
             if was_available:
                 _log.warning("long polls see no changes of other replicas", error=str(error))
             return False
+        except Exception:  # noqa: BLE001 - without this task long polls would miss other replicas for ever
+            _log.exception("long polls see no changes of other replicas")
+            return False
         for job_id in list(self._waiters):
             self._wake(job_id, generations.get(job_id, 0))
         return True

@@ -189,6 +189,9 @@ DATABASE_UP = Family(
     "gauge",
     "1 when the database could be read, and the last transaction that wrote did not fail",
 )
+UNEXPECTED_ERRORS = Family(
+    "optimus_unexpected_errors_total", "counter", "Errors that nobody foresaw and that a thread survived", ("thread",)
+)
 BUILD = Family("optimus_build_info", "gauge", "1; the version that runs", ("version", "policy"))
 
 GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
@@ -259,6 +262,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             TRANSACTIONS,
             DATABASE_ERRORS,
             DATABASE_UP,
+            UNEXPECTED_ERRORS,
             BUILD,
         ),
     ),

@@ -29,6 +29,8 @@ from optimus_service.store.records import IgnoredWhy
 __all__ = ["MAX_JOBS", "Metrics", "NoFigures"]
 
 TRANSACTION_KINDS = ("read", "write")
+THREADS = ("scheduling loop", "lease", "training jobs")
+"""Those that survive errors that nobody foresaw, and count them."""
 SAMPLE_OUTCOMES = ("accepted", *get_args(IgnoredWhy))
 JOB_OUTCOMES = ("succeeded", "failed")
 PAUSE_CAUSES = get_args(MembershipReportBody.model_fields["cause"].annotation)
@@ -87,6 +89,7 @@ class Metrics:
         self._streams = self._gauge(catalogue.STREAMS)
         self._transactions = self._histogram(catalogue.TRANSACTIONS)
         self._database_errors = self._counter(catalogue.DATABASE_ERRORS)
+        self._unexpected_errors = self._counter(catalogue.UNEXPECTED_ERRORS)
         self._build = self._gauge(catalogue.BUILD)
         self._samples = self._counter(catalogue.SAMPLES)
         self._sample_lag = self._histogram(catalogue.SAMPLE_LAG)
@@ -109,6 +112,8 @@ class Metrics:
 
     def _begin_at_zero(self) -> None:
         """Closed lists of labels: a series that begins with its first event hides that event from `rate`."""
+        for thread in THREADS:
+            self._unexpected_errors.labels(thread)
         for kind in TRANSACTION_KINDS:
             self._transactions.labels(kind)
             self._database_errors.labels(kind)
@@ -172,6 +177,10 @@ class Metrics:
             self._database_errors.labels(kind).inc()
         if kind == "write":
             self._can_write = not failed
+
+    def count_unexpected_error(self, thread: str) -> None:
+        """A thread survived an error that is a mistake in code; `thread` is one of `THREADS`."""
+        self._unexpected_errors.labels(thread).inc()
 
     # --- what jobs tell ---------------------------------------------------------------------------------------------
 

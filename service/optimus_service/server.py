@@ -175,7 +175,8 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
-    leadership = Leadership(repository, settings.lease_seconds, clock)
+    count_error = metrics.count_unexpected_error
+    leadership = Leadership(repository, settings.lease_seconds, time.monotonic, count_error=count_error)
     loop = SchedulingLoop(rounds, leadership, cluster, metrics, times, clock)
     services = Services(
         settings=settings,

@@ -109,6 +109,17 @@ class PostgresCluster:
             connection.execute("SELECT setval(seqrelid, 1, false) FROM pg_sequence")
 
     @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Refuse to write for a while, as a server does that is being replaced by its standby."""
+        self._execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        self._execute("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            self._execute("ALTER SYSTEM RESET default_transaction_read_only")
+            self._execute("SELECT pg_reload_conf()")
+
+    @contextmanager
     def frozen(self) -> Iterator[None]:
         """Stop all of the server's processes for a while, as a machine that hangs does: connections stay open."""
         for process in self._processes():
@@ -170,7 +181,8 @@ class PostgresCluster:
             connection.execute(statement.encode())
 
     def _connect(self, database: str = "postgres") -> psycopg.Connection:
-        return psycopg.connect(host=str(self._directory), user=_ROLE, dbname=database, autocommit=True)
+        writes = "-c default_transaction_read_only=off"  # whatever `read_only` has set
+        return psycopg.connect(host=str(self._directory), user=_ROLE, dbname=database, autocommit=True, options=writes)
 
     def _identity(self) -> dict[str, Any]:
         """PostgreSQL refuses to run as root: whom to run it as, for `subprocess`."""

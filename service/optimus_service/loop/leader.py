@@ -1,8 +1,9 @@
 """Who runs the scheduling rounds: the holder of a lease in the database.
 
 A lease that is not renewed is over after a while, and somebody else takes it with a higher token. What the former
-leader then still tries to write is refused because of its older token (`StaleLeader`): it is fenced. A round may take
-longer than a lease (thousands of pods to be asked for); the lease is renewed beside it.
+leader then still tries to write is refused because of its older token (`StaleLeader`): it is fenced. The database's
+clock tells when a lease is over, so those of the replicas need not agree. A round may take longer than a lease
+(thousands of pods to be asked for); the lease is renewed beside it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import structlog
+
 from optimus_service import kernel
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
+
+_log = structlog.get_logger(__name__)
 
 _RENEWALS = 3
 """A lease is renewed so many times before it would be over: one lost renewal is no loss of leadership."""
@@ -58,8 +63,18 @@ class Leadership:
     """This process's claim to lead. Used by one thread, and by one of its own within `kept`."""
 
     def __init__(
-        self, repository: Repository, lease_seconds: float, clock: Callable[[], float], holder: Holder | None = None
+        self,
+        repository: Repository,
+        lease_seconds: float,
+        clock: Callable[[], float],
+        holder: Holder | None = None,
+        count_error: Callable[[str], None] = lambda _thread: None,
     ) -> None:
+        """`clock` only grows, as `time.monotonic` does.
+
+        `count_error` is told of errors that nobody foresaw, with the name of the thread.
+        """
+        self._count_error = count_error
         self._repository = repository
         self._lease_seconds = lease_seconds
         self._clock = clock
@@ -77,8 +92,7 @@ class Leadership:
             DatabaseNotAvailable: nobody can tell who leads now.
         """
         now = self._clock()
-        # A clock that was set back would otherwise put the next renewal off by as much.
-        is_fresh = 0 <= now - self._renewed_at < self._lease_seconds / _RENEWALS
+        is_fresh = now - self._renewed_at < self._lease_seconds / _RENEWALS
         if self._token is None or not is_fresh:
             self._token = self._acquire()
             if self._token is None and self._release_if_dead():
@@ -105,6 +119,10 @@ class Leadership:
                     return  # somebody else leads by now; what the caller writes is refused
             except DatabaseNotAvailable:
                 continue  # the caller notices that as well
+            except Exception:  # noqa: BLE001 - without this thread a long round would lose its lease
+                self._count_error("lease")
+                _log.exception("the lease could not be renewed")
+                continue
             self._renewed_at = self._clock()
 
     def step_down(self) -> None:
@@ -117,7 +135,7 @@ class Leadership:
         self._repository.release_lease(LEADER_LEASE, self._holder.name)
 
     def _acquire(self) -> int | None:
-        lease = self._repository.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds, self._clock())
+        lease = self._repository.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds)
         return lease.token if lease is not None else None
 
     def _release_if_dead(self) -> bool:

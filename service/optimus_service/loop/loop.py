@@ -32,6 +32,9 @@ _FOLLOW_SECONDS = 2.0
 """How often a follower looks whether the lease is free."""
 _RETRY_SECONDS = 5.0
 """After a round that failed; sooner if the period is shorter."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+"""After an error that nobody foresaw; twice as long after each that follows without a good turn between."""
+_MAX_DOUBLINGS = 16
 _LATE_ROUNDS = 3
 """Periods without a successful round after which a leader calls itself unhealthy."""
 _STUCK_SECONDS = 900.0
@@ -78,6 +81,7 @@ class SchedulingLoop:
         self._reasons: list[str] = []
         self._stopping = False
         self._started_at = time.monotonic()
+        self._next_round_at = time.monotonic()
         self._succeeded_at: float | None = None
         self._round_begun_at: float | None = None
         """Of the round in progress."""
@@ -131,21 +135,33 @@ class SchedulingLoop:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        next_round_at = time.monotonic()
+        n_failures = 0
         while not self._stopping:
-            fence = self._claim()
-            if fence is None:
-                self._wait(min(_FOLLOW_SECONDS, self._times.lease_seconds))
-                continue
-            self._watch()
-            if self._problem is not None:  # whether it is over, a round shows
-                next_round_at = min(next_round_at, time.monotonic() + _RETRY_SECONDS)
-            due = time.monotonic() >= next_round_at
-            if due or self._reasons:
-                next_round_at = time.monotonic() + self._round(fence)
-            else:
-                self._wait(min(next_round_at - time.monotonic(), WATCH_SECONDS))
+            try:
+                self._turn()
+                n_failures = 0
+            except Exception as error:  # noqa: BLE001 - without this thread nothing would ever be scheduled again
+                _log.exception("the scheduling loop failed and goes on")
+                self._metrics.count_unexpected_error("scheduling loop")
+                self._report(f"the scheduling loop failed: {type(error).__name__}: {error}")
+                self._pause(min(_FIRST_PAUSE_SECONDS * 2**n_failures, _LONGEST_PAUSE_SECONDS))
+                n_failures = min(n_failures + 1, _MAX_DOUBLINGS)
         self._resign()
+
+    def _turn(self) -> None:
+        """Claim the lease; as the leader run a round if one is due, else wait a little."""
+        fence = self._claim()
+        if fence is None:
+            self._wait(min(_FOLLOW_SECONDS, self._times.lease_seconds))
+            return
+        self._watch()
+        if self._problem is not None:  # whether it is over, a round shows
+            self._next_round_at = min(self._next_round_at, time.monotonic() + _RETRY_SECONDS)
+        due = time.monotonic() >= self._next_round_at
+        if due or self._reasons:
+            self._next_round_at = time.monotonic() + self._round(fence)
+        else:
+            self._wait(min(self._next_round_at - time.monotonic(), WATCH_SECONDS))
 
     def _claim(self) -> int | None:
         try:
@@ -168,7 +184,7 @@ class SchedulingLoop:
         self._metrics.set_leader(False)
         try:
             self._leadership.resign()
-        except DatabaseNotAvailable as error:
+        except Exception as error:  # noqa: BLE001 - the service ends; nothing else can be done about it
             _log.warning("the lease could not be given up and will run out", error=str(error))
 
     def _watch(self) -> None:
@@ -239,6 +255,7 @@ class SchedulingLoop:
             n_actions=0,
             error=message,
         )
+        self._metrics.count_unexpected_error("scheduling loop")
         try:
             self._rounds.note_failure(record, fence)
         except (DatabaseNotAvailable, StaleLeader) as unavailable:
@@ -257,6 +274,11 @@ class SchedulingLoop:
             trigger = ", ".join(self._reasons) or "period"
             self._reasons.clear()
         return trigger
+
+    def _pause(self, seconds: float) -> None:
+        """Like `_wait`, whatever asks for a round."""
+        with self._wake_up:
+            self._wake_up.wait_for(lambda: self._stopping, seconds)
 
     def _wait(self, seconds: float) -> None:
         with self._wake_up:

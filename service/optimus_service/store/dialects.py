@@ -1,10 +1,12 @@
-"""INSERT … ON CONFLICT, which SQLite and PostgreSQL share but SQLAlchemy offers per dialect; limits of both."""
+"""INSERT … ON CONFLICT, which SQLAlchemy offers per dialect; limits and clocks of SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import cast
 
+from sqlalchemy import ColumnElement, Double, extract, func
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -12,6 +14,8 @@ from optimus_service.store.tables import Base
 
 _KEYS_AT_ONCE = 500
 """SQLite allows so many parameters in one statement, and more."""
+_JULIAN_DAY_OF_1970 = 2440587.5
+_SECONDS_A_DAY = 86400.0
 
 
 def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
@@ -22,6 +26,13 @@ def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
     if session.get_bind().dialect.name == "postgresql":
         return postgresql.insert(row)
     return cast(postgresql.Insert, sqlite.insert(row))
+
+
+def present_moment(session: Session) -> ColumnElement[float]:
+    """The database's clock, POSIX seconds: the same one for all replicas."""
+    if session.get_bind().dialect.name == "postgresql":
+        return sql_cast(extract("epoch", func.clock_timestamp()), Double)
+    return (func.julianday("now") - _JULIAN_DAY_OF_1970) * _SECONDS_A_DAY
 
 
 def chunks(keys: Collection[str]) -> Iterator[list[str]]:

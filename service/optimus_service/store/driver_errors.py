@@ -11,7 +11,11 @@ from sqlalchemy import exc
 
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue
 
-_NOT_UPGRADED = (postgresql_errors.UndefinedTable, postgresql_errors.UndefinedColumn)
+_NOT_UPGRADED = (
+    postgresql_errors.UndefinedTable,
+    postgresql_errors.UndefinedColumn,
+    postgresql_errors.InsufficientPrivilege,
+)
 """SQLite says the same by an OperationalError; its plain DatabaseError means a damaged file, or no database at all."""
 
 
@@ -20,18 +24,21 @@ def mapped_errors() -> Iterator[None]:
     """Turn what the driver raises into errors of the store.
 
     Raises:
-        DatabaseNotAvailable: no connection, a time limit, a full disk, a deadlock, a damaged file, tables that are not
-            upgraded yet: trying again later may help.
+        DatabaseNotAvailable: no connection, a time limit, a full disk, a deadlock, a damaged file, a read-only database
+            (a standby, or one that fails over), a missing grant, tables that are not upgraded yet: trying again later
+            may help.
         InvalidValue: a value beyond the range of its column, text that UTF-8 cannot say.
     """
     try:
         yield
-    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+    # InternalError is the server's own state: read-only (25006), a transaction that it ended (25P03), a damaged page.
+    except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise DatabaseNotAvailable(_first_line(error)) from error
     except (exc.DataError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidValue(_first_line(error)) from error
     except exc.DatabaseError as error:
-        if type(error.orig) is sqlite3.DatabaseError or isinstance(error.orig, _NOT_UPGRADED):
+        damaged = type(error.orig) is sqlite3.DatabaseError
+        if damaged or error.connection_invalidated or isinstance(error.orig, _NOT_UPGRADED):
             raise DatabaseNotAvailable(_first_line(error)) from error
         raise
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import case, or_, select, update
+from sqlalchemy import ColumnElement, Integer, case, cast, or_, select, update
 from sqlalchemy.orm import Session
 
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.dialects import insert_for, present_moment
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import LeaseRecord
 from optimus_service.store.tables import LeaseRow
@@ -17,23 +17,36 @@ LEADER_LEASE: Final = "scheduling-loop"
 
 _OVER: Final = 0.0
 """The end of a lease that was given up: before any now."""
+_YEAR_2020: Final = 1_577_836_800.0
+"""POSIX seconds."""
 
 
-def acquire(session: Session, name: str, holder: str, ttl_seconds: float, now: float) -> LeaseRecord | None:
-    """See `Repository.acquire_lease`. One statement, so that the database decides who is first."""
-    new = {"name": name, "holder": holder, "token": 1, "expires_at": now + ttl_seconds}
-    insert = insert_for(session, LeaseRow).values(new)
+def acquire(session: Session, name: str, holder: str, ttl_seconds: float) -> LeaseRecord | None:
+    """See `Repository.acquire_lease`. One statement, so that the database decides who is first, by its own clock."""
+    now = present_moment(session)
+    ends = now + ttl_seconds
+    insert = insert_for(session, LeaseRow).values(name=name, holder=holder, token=_first_token(now), expires_at=ends)
+    # An end that is further off than any lease lasts was written by another clock, or before this one was set back.
+    is_free = or_(LeaseRow.holder == holder, LeaseRow.expires_at <= now, LeaseRow.expires_at > ends)
     statement = insert.on_conflict_do_update(
         index_elements=["name"],
         set_={
             "holder": holder,
             "token": case((LeaseRow.holder == holder, LeaseRow.token), else_=LeaseRow.token + 1),
-            "expires_at": now + ttl_seconds,
+            "expires_at": ends,
         },
-        where=or_(LeaseRow.holder == holder, LeaseRow.expires_at <= now),
-    ).returning(LeaseRow.token)
-    token = session.execute(statement).scalar()
-    return None if token is None else LeaseRecord(holder=holder, token=token, expires_at=now + ttl_seconds)
+        where=is_free,
+    ).returning(LeaseRow.token, LeaseRow.expires_at)
+    row = session.execute(statement).one_or_none()
+    return None if row is None else LeaseRecord(holder=holder, token=row.token, expires_at=row.expires_at)
+
+
+def _first_token(now: ColumnElement[float]) -> ColumnElement[int]:
+    """Of a lease that nobody has had: greater than all before, if its row was deleted.
+
+    Seconds, of which there are more than changes of leaders; counted from 2020, they fit the column's 32 bits.
+    """
+    return cast(now - _YEAR_2020, Integer)
 
 
 def current(session: Session, name: str) -> LeaseRecord | None:

@@ -579,15 +579,15 @@ class Repository:
 
     # --- who leads ---------------------------------------------------------------------------------------------------
 
-    def acquire_lease(self, name: str, holder: str, ttl_seconds: float, now: float) -> LeaseRecord | None:
+    def acquire_lease(self, name: str, holder: str, ttl_seconds: float) -> LeaseRecord | None:
         """Take the lease if it is free or over, renew it if `holder` has it. None: somebody else has it.
 
         The token grows with each new holder; `as_leader` checks the one of `LEADER_LEASE`. `holder` must be unique
-        among processes and their restarts. Expiry compares the clocks of the replicas: they must agree to within much
-        less than `ttl_seconds`; the token protects from what clocks get wrong.
+        among processes and their restarts. The lease ends by the database's clock, whatever those of the replicas say;
+        should that one be set back, no lease lasts longer than `ttl_seconds` of the one who asks.
         """
         with self._write() as session:
-            return leases.acquire(session, name, holder, ttl_seconds, now)
+            return leases.acquire(session, name, holder, ttl_seconds)
 
     def current_lease(self, name: str) -> LeaseRecord | None:
         """Who had the lease last, whether or not it is over; None if nobody ever had it."""

@@ -97,6 +97,7 @@ class TrainingJobController:
             except (ClusterUnavailable, DatabaseNotAvailable) as error:
                 _log.warning("training jobs could not be brought up to date", error=str(error))
             except Exception:  # noqa: BLE001 - the next pass tries again: a thread that died would be missed by nobody
+                self._services.metrics.count_unexpected_error("training jobs")
                 _log.exception("training jobs could not be brought up to date")
 
     # --- one pass ---------------------------------------------------------------------------------------------------

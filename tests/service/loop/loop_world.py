@@ -105,7 +105,7 @@ class World:
         context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
         applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
         self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock)
-        lease = repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0, self.clock())
+        lease = repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0)
         assert lease is not None
         self.fence = lease.token
         self.coordinators: dict[str, Coordinator] = {}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, select
+from tests.service import leases
 from tests.service.loop.loop_world import NODES, VirtualClock, World
 
 from optimus_scheduler.lifecycle import CancelRequested
@@ -57,6 +58,7 @@ class Scene:
         cluster._nodes, cluster._tasks = dict(self.cluster._nodes), dict(self.cluster._tasks)
         cluster.stubborn, cluster.refuses_to_start = self.cluster.stubborn, self.cluster.refuses_to_start
         repository = Repository(create_engine_from_url(f"sqlite:///{directory / 'optimus.db'}"))
+        leases.run_out(repository)
         return World(repository, directory, cluster, VirtualClock(self.now))
 
 
@@ -161,7 +163,7 @@ class Successor:
         self._n_begun += 1
         if self._n_begun == self._at:
             self._own.release_lease(LEADER_LEASE, f"world-{id(self._world)}")
-            assert self._own.acquire_lease(LEADER_LEASE, "successor", 10.0, self._world.clock()) is not None
+            assert self._own.acquire_lease(LEADER_LEASE, "successor", 10.0) is not None
             self.rows, self.cluster = rows(self._own), done_to(self._world.cluster)
 
     def close(self) -> None:

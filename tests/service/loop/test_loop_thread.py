@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import NODES, World
+from tests.service.postgres_cluster import PostgresCluster
 
 from optimus_scheduler import cycle
 from optimus_scheduler.types import Allocation, Decision, Forecast, Plan, Reason, Resources, Role, Snapshot, TaskKey
@@ -19,6 +20,7 @@ from optimus_service.loop import loop as loop_module
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics import Metrics
+from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 NEVER = 3600.0
@@ -60,7 +62,7 @@ class Running:
     ) -> SchedulingLoop:
         loop = SchedulingLoop(
             self.world.rounds,
-            Leadership(self.repository, 10.0, time.time),
+            Leadership(self.repository, 10.0, time.monotonic),
             self.world.cluster,
             self.metrics,
             LoopTimes(round_seconds, learning_round_seconds, debounce_seconds, 10.0),
@@ -80,6 +82,12 @@ class Running:
 
     def errors(self) -> list[str | None]:
         return [record.error for record in self.repository.rounds().items]
+
+    def unexpected_errors(self) -> float:
+        labels = {"thread": "scheduling loop"}
+        value = self.metrics.registry.get_sample_value("optimus_unexpected_errors_total", labels)
+        assert value is not None
+        return value
 
     def failed_rounds(self) -> float:
         value = self.metrics.registry.get_sample_value("optimus_rounds_failed_total")
@@ -155,7 +163,7 @@ def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
 
 def test_follower_waits_and_takes_over(running: Running) -> None:
     repository = running.repository
-    other = repository.acquire_lease(LEADER_LEASE, "somebody else", 3600.0, time.time())
+    other = repository.acquire_lease(LEADER_LEASE, "somebody else", 3600.0)
     assert other is not None
     loop = running.loop()
     loop.start()
@@ -198,6 +206,36 @@ def test_a_slow_round_is_no_illness_but_one_that_never_ends_is(
     monkeypatch.setattr(loop_module, "_STUCK_SECONDS", 0.5)
     assert "has been running for" in (loop.health() or "")
     running.planner.gate.set()
+    wait_until("it is well again", lambda: loop.health() is None)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_read_only_database_is_waited_for(running: Running, postgres_cluster: PostgresCluster) -> None:
+    """As in a failover: the loop goes on by itself when the database can be written to again."""
+    loop = running.started(round_seconds=0.05)
+    with postgres_cluster.read_only():
+        wait_until("health shows it", lambda: "read-only" in (loop.health() or ""))
+        with pytest.raises(DatabaseNotAvailable, match="read-only"):
+            running.repository.add_event(None, "Test", "Nothing happened.", {}, 0.0)
+    n_rounds = running.planner.n_rounds
+    wait_until("rounds run again", lambda: running.planner.n_rounds > n_rounds)
+    wait_until("it is well again", lambda: loop.health() is None)
+    assert running.unexpected_errors() == 0, "a database that is away is none"
+
+
+@pytest.mark.parametrize("place", ["nodes", "tasks"])
+def test_no_error_ends_the_loop(running: Running, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = running.started(round_seconds=0.05)
+
+    def fail() -> None:
+        raise ZeroDivisionError("nobody foresaw it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.world.cluster, place, fail)
+        wait_until("health shows it", lambda: "nobody foresaw it" in (loop.health() or ""))
+        wait_until("it is counted", lambda: running.unexpected_errors() >= 2)
+    n_rounds = running.planner.n_rounds
+    wait_until("rounds run again", lambda: running.planner.n_rounds > n_rounds)
     wait_until("it is well again", lambda: loop.health() is None)
 
 

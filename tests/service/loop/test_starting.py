@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.service import leases
 from tests.service.loop.loop_world import NODES, World
 
 from optimus_scheduler.types import Resources, Role, TaskKey, Trouble
@@ -83,7 +84,8 @@ def test_a_round_starts_everything_once(repository: Repository, tmp_path: Path) 
 def test_a_deposed_leader_starts_nothing_of_a_batch(repository: Repository, tmp_path: Path) -> None:
     world = World(repository, tmp_path, starts_at_once=AT_ONCE)
     world.submit()
-    repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0, world.clock() + 1000.0)
+    leases.run_out(repository)
+    assert repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0) is not None
     with pytest.raises(StaleLeader):
         world.round()
     assert world.cluster.tasks() == ()

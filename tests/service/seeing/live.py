@@ -195,7 +195,7 @@ class LiveService:
         self.metrics = Metrics()
         settings = world.settings.model_copy(update={"token": None if token is None else SecretStr(token)})
         times = LoopTimes(5.0, 5.0, 0.1, 2.0)
-        leadership = Leadership(world.repository, 2.0, world.clock)
+        leadership = Leadership(world.repository, 2.0, time.monotonic)
         self.loop = SchedulingLoop(world.rounds, leadership, world.cluster, self.metrics, times, world.clock)
         hub = WakeUpHub(world.repository.generations)
         self.services = Services(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
+from tests.service import leases
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample, placed
 
 from optimus_scheduler.types import Allocation, Directive, Role
@@ -53,15 +54,15 @@ def test_racing_equal_submissions_make_one_job(repository: Repository, replica: 
 
 def test_replicas_that_race_for_the_lease_get_it_one_at_a_time(repository: Repository, replica: Repository) -> None:
     tokens = []
-    for turn in range(5):
-        now = turn * 100.0
-        leases = at_once(
-            lambda now=now: repository.acquire_lease(LEADER_LEASE, "a", 10.0, now),  # type: ignore[misc]
-            lambda now=now: replica.acquire_lease(LEADER_LEASE, "b", 10.0, now),  # type: ignore[misc]
+    for _ in range(5):
+        taken = at_once(
+            lambda: repository.acquire_lease(LEADER_LEASE, "a", 10.0),
+            lambda: replica.acquire_lease(LEADER_LEASE, "b", 10.0),
         )
-        winners = [lease for lease in leases if lease is not None]
+        winners = [lease for lease in taken if lease is not None]
         assert len(winners) == 1
         tokens.append((winners[0].token, winners[0].holder))
+        leases.run_out(repository)
     for before, after in itertools.pairwise(tokens):
         assert after[0] - before[0] == (after[1] != before[1])
 

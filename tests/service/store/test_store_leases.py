@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from tests.service import leases
 
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import LeaseRecord
@@ -10,47 +13,76 @@ from optimus_service.store.repository import LEADER_LEASE, Repository
 
 
 def test_a_lease_has_one_holder(repository: Repository) -> None:
-    assert repository.acquire_lease("l", "a", 10.0, now=0.0) == LeaseRecord(holder="a", token=1, expires_at=10.0)
-    assert repository.acquire_lease("l", "b", 10.0, now=9.9) is None
-    assert repository.acquire_lease("other", "b", 10.0, now=9.9) is not None
+    assert token_of(repository.acquire_lease("l", "a", 10.0)) > 0
+    assert repository.acquire_lease("l", "b", 10.0) is None
+    assert repository.acquire_lease("other", "b", 10.0) is not None
 
 
 def test_the_holder_renews_and_keeps_its_token(repository: Repository) -> None:
-    repository.acquire_lease("l", "a", 10.0, now=0.0)
-    assert repository.acquire_lease("l", "a", 10.0, now=8.0) == LeaseRecord(holder="a", token=1, expires_at=18.0)
-    assert repository.acquire_lease("l", "b", 10.0, now=12.0) is None
+    taken = repository.acquire_lease("l", "a", 10.0)
+    leases.move_ends(repository, -9.0)
+    renewed = repository.acquire_lease("l", "a", 10.0)
+    assert taken is not None
+    assert renewed is not None
+    assert renewed.token == taken.token
+    assert renewed.expires_at >= taken.expires_at
+    assert repository.acquire_lease("l", "b", 10.0) is None
 
 
 def test_a_lease_that_is_over_passes_on_with_a_higher_token(repository: Repository) -> None:
-    repository.acquire_lease("l", "a", 10.0, now=0.0)
-    assert repository.acquire_lease("l", "b", 10.0, now=10.0) == LeaseRecord(holder="b", token=2, expires_at=20.0)
-    assert repository.acquire_lease("l", "a", 10.0, now=11.0) is None
-    assert repository.acquire_lease("l", "a", 10.0, now=30.0) == LeaseRecord(holder="a", token=3, expires_at=40.0)
+    first = token_of(repository.acquire_lease("l", "a", 10.0))
+    leases.run_out(repository)
+    assert token_of(repository.acquire_lease("l", "b", 10.0)) == first + 1
+    assert repository.acquire_lease("l", "a", 10.0) is None
+    leases.run_out(repository)
+    assert token_of(repository.acquire_lease("l", "a", 10.0)) == first + 2
+
+
+def test_a_lease_lasts_by_the_clock_of_the_database(repository: Repository) -> None:
+    before = time.time()
+    taken = repository.acquire_lease("l", "a", 10.0)
+    assert taken is not None
+    assert before + 9.0 < taken.expires_at < time.time() + 11.0, "this machine's, in this test"
+
+
+def test_a_lease_that_an_advanced_clock_wrote_is_free(repository: Repository) -> None:
+    """Else nobody leads for an hour: older releases took the replica's clock, and a database's may be set back."""
+    first = token_of(repository.acquire_lease("l", "a", 10.0))
+    leases.move_ends(repository, 3600.0)
+    assert token_of(repository.acquire_lease("l", "b", 10.0)) == first + 1
+
+
+def test_tokens_grow_although_the_row_was_deleted(repository: Repository) -> None:
+    older = token_of(repository.acquire_lease(LEADER_LEASE, "a", 10.0)) - 5  # five leaders ago, seconds before
+    leases.forget(repository)
+    newer = token_of(repository.acquire_lease(LEADER_LEASE, "b", 10.0))
+    assert newer > older
+    with pytest.raises(StaleLeader):
+        repository.as_leader(older).check_fence()
 
 
 def test_giving_up_lets_the_next_one_in_at_once(repository: Repository) -> None:
-    repository.acquire_lease("l", "a", 10.0, now=0.0)
+    first = token_of(repository.acquire_lease("l", "a", 10.0))
     repository.release_lease("l", "b")
-    assert repository.acquire_lease("l", "b", 10.0, now=1.0) is None
+    assert repository.acquire_lease("l", "b", 10.0) is None
     repository.release_lease("l", "a")
-    taken = repository.acquire_lease("l", "b", 10.0, now=1.0)
-    assert taken is not None
-    assert taken.token == 2
+    assert token_of(repository.acquire_lease("l", "b", 10.0)) == first + 1
 
 
 def test_anybody_can_ask_who_has_the_lease(repository: Repository) -> None:
     assert repository.current_lease("l") is None
-    taken = repository.acquire_lease("l", "a", 10.0, now=0.0)
+    taken = repository.acquire_lease("l", "a", 10.0)
+    assert taken is not None
     assert repository.current_lease("l") == taken
     repository.release_lease("l", "a")
-    assert repository.current_lease("l") == LeaseRecord(holder="a", token=1, expires_at=0.0)
+    assert repository.current_lease("l") == LeaseRecord(holder="a", token=taken.token, expires_at=0.0)
 
 
 def test_only_the_token_in_force_may_write(repository: Repository) -> None:
     """A higher one is none of this database's: its lease was deleted, or it comes from another database."""
     with pytest.raises(StaleLeader):
         repository.as_leader(0).check_fence()
-    lease = repository.acquire_lease(LEADER_LEASE, "a", 10.0, now=0.0)
+    lease = repository.acquire_lease(LEADER_LEASE, "a", 10.0)
     assert lease is not None
     repository.as_leader(lease.token).check_fence()
     for other in (lease.token - 1, lease.token + 1, lease.token + 7):
@@ -64,3 +96,8 @@ def test_what_is_for_reading_does_not_write(repository: Repository) -> None:
     assert reading.active_jobs() == []
     with pytest.raises(RuntimeError, match="for reading"):
         reading.add_event(None, "Test", "Nothing happened.", {}, 0.0)
+
+
+def token_of(lease: LeaseRecord | None) -> int:
+    assert lease is not None
+    return lease.token

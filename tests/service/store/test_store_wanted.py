@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.service import leases
 from tests.service.store.store_builders import MakeJob, placed
 
 from optimus_scheduler.lifecycle import CancelRequested, ConvergenceReached, MembershipFormed
@@ -75,8 +76,9 @@ def test_only_active_jobs_are_watched(repository: Repository, make_job: MakeJob)
 
 def test_a_leader_of_yesterday_wants_in_vain(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    old = repository.acquire_lease(LEADER_LEASE, "a", 10.0, now=0.0)
-    new = repository.acquire_lease(LEADER_LEASE, "b", 10.0, now=20.0)
+    old = repository.acquire_lease(LEADER_LEASE, "a", 10.0)
+    leases.run_out(repository)
+    new = repository.acquire_lease(LEADER_LEASE, "b", 10.0)
     assert old is not None
     assert new is not None
     with pytest.raises(StaleLeader):
