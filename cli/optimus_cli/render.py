@@ -143,9 +143,22 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
     if job["reason"] is not None:
         facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
+    if job.get("last_error") is not None:
+        facts.append(("Retries", retries(job, now)))
     if job["failure"] is not None:
         facts.append(("Failure", Text(job["failure"], style="red")))
     return facts + _result_facts(job)
+
+
+def retries(job: Job, now: datetime) -> Text:
+    """What became of errors of the job's code: the retry that it waits for, or how many it had."""
+    used, most = job["retries"], job["spec"].get("retries")
+    if job["retry_at"] is None:
+        return Text(f"{used} of {wording.count(most)} used; last error: {job['last_error']}")
+    seconds = (wording.moment(job["retry_at"]) - now).total_seconds()
+    due = "now" if seconds <= 0 else f"in {wording.duration(seconds)}"
+    attempts = wording.count(None if most is None else most + 1)
+    return Text(f"waits to retry, attempt {used + 1} of {attempts}, {due}: {job['last_error']}", style="yellow")
 
 
 def elastic_batch(job: Job) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
-from tests.end_to_end.harness import Service, wait_until
+from tests.end_to_end.harness import OPTIMUS, Service, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 STEPS = 60
@@ -51,7 +52,7 @@ def task(learning_rate=0.01, width=2):
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     running = Service(
-        tmp_path / "data", ["--slots", "3", "--round-seconds", "1"], settings={"OPTIMUS_RETRY_SECONDS": "2"}
+        tmp_path / "data", ["--slots", "3", "--round-seconds", "1"], settings={"OPTIMUS_RETRY_SECONDS": "30"}
     )
     running.start()
     try:
@@ -78,6 +79,9 @@ def test_an_error_that_does_not_come_again_costs_no_step(service: Service, tmp_p
     job_id = service.submit(flaky_job(tmp_path))
     (scheduled,) = wait_until("its code has failed", lambda: events_of(service, job_id, "RetryScheduled"))
     assert "OSError: stale file handle" in scheduled["message"]
+    describe = [*OPTIMUS, "describe", job_id, "--url", str(service.client.base_url)]
+    described = subprocess.run(describe, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert "waits to retry, attempt 2 of 3, " in described
     service.kill()  # between the failure and the retry
     service.start()
     job = service.wait_for_end(job_id)
@@ -135,3 +139,21 @@ def test_a_job_starts_from_the_last_checkpoint_of_another(service: Service, tmp_
     job = wait_until("it has failed", lambda: (shown := service.job(third))["finished_at"] and shown)
     assert job["state"] == "failed"
     assert "its model has 10 parameters, this task's has 15" in job["failure"]
+
+
+def test_a_job_starts_from_a_checkpoint_behind_a_url(service: Service, tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    first = service.submit(flaky_job(tmp_path, retries=0, checkpoint_url=url))
+    (tmp_path / "broken").unlink()
+    service.wait_for_end(first)
+    refused = service.client.post("/v1/jobs", json=flaky_job(tmp_path, from_job=first))
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["message"].endswith(f"give this job checkpoint_url: {url}")
+    changes = {"from_job": first, "checkpoint_url": url, "architecture": "allreduce", "servers": {"min": 0, "max": 0}}
+    second = service.submit(flaky_job(tmp_path, **changes) | {"convergence": {"max_steps": 1}})
+    (tmp_path / "broken").unlink()
+    assert service.wait_for_end(second)["step"] == 1
+    shards = [max((tmp_path / "store" / first).glob(f"v{STEPS}-*")), *(tmp_path / "store" / second).glob("v0-*")]
+    assert len({load_file(shard)["parameters"].tobytes() for shard in shards}) == 1
+    assert len(shards) == 2
+    assert not (service.directory / "jobs" / second / "origin").exists()
