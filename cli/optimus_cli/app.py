@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+import traceback
+from collections.abc import Sequence
 from importlib.metadata import version as distribution_version
 from typing import Annotated, Any
 
@@ -20,28 +23,80 @@ from optimus_cli.commands import (
     project,
     serve,
     simulate,
+    stop,
     study,
     submit,
     watch,
 )
-from optimus_cli.errors import CliError
-from optimus_cli.options import CA_VARIABLE, ca_file
+from optimus_cli.errors import BadInput, CliError, FieldError
+from optimus_cli.options import CA_VARIABLE, Command, ca_file
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
 
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""typer has no name of its own for it, and which package it is in depends on typer's version."""
+
+
 class _Commands(TyperGroup):
-    """Shows expected failures as one message and exits with their code; usage errors stay typer's own (code 2)."""
+    """The one place where failures become a message on stderr and an exit code; no traceback is ever shown.
+
+    With --json the message is a JSON document, usage errors included; without it those stay typer's own.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = "--json" in args  # the sub-command's own; asked here, since its flags may be what is wrong
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        as_json = bool(ctx.obj)
         try:
             return super().invoke(ctx)
         except CliError as error:
-            output.say(f"Error: {error}")
+            _tell(str(error), error.exit_code, error.fields, as_json=as_json)
             raise typer.Exit(error.exit_code) from error
+        except _UsageError as error:
+            if not as_json:
+                raise
+            _tell(error.format_message(), BadInput.exit_code, (), as_json=True)
+            raise typer.Exit(BadInput.exit_code) from error
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
+        except UnicodeEncodeError as error:
+            text = error.object[error.start : error.end]
+            _tell(f"{text!r} is not text that UTF-8 can say", BadInput.exit_code, (), as_json=as_json)
+            raise typer.Exit(BadInput.exit_code) from error
+        except OSError as error:
+            what = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
+            _tell(what or str(error), CliError.exit_code, (), as_json=as_json)
+            raise typer.Exit(CliError.exit_code) from error
+        except Exception as error:
+            _tell(_unexpected(error), CliError.exit_code, (), as_json=as_json)
+            raise typer.Exit(CliError.exit_code) from error
+
+
+def _tell(message: str, exit_code: int, fields: Sequence[FieldError], *, as_json: bool) -> None:
+    if not as_json:
+        output.say(f"Error: {message}")
+        return
+    named = [{"field": field.field, "message": field.message} for field in fields]
+    output.say_json({"error": {"message": message, "exit_code": exit_code, "errors": named}})
+
+
+def _unexpected(error: Exception) -> str:
+    """One line about a mistake of ours; its traceback goes to a file, for a report."""
+    said = f"{type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", prefix="optimus-error-", suffix=".txt", delete=False
+        ) as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return f"{said}\nThis is a bug in Optimus; please report it."
+    return f"{said}\nThis is a bug in Optimus; please report it with {file.name}."
 
 
 app = typer.Typer(
@@ -55,23 +110,24 @@ app = typer.Typer(
 
 SERVICE = "Run the service"
 JOBS = "Jobs"
-app.command(rich_help_panel=JOBS)(submit.submit)
+app.command(cls=Command, rich_help_panel=JOBS)(submit.submit)
 app.add_typer(project.app, name="project", rich_help_panel="Cluster")
-app.command("list", rich_help_panel=JOBS)(jobs.list_jobs)
-app.command(rich_help_panel=JOBS)(jobs.describe)
-app.command(rich_help_panel=JOBS)(jobs.explain)
-app.command(rich_help_panel=JOBS)(watch.watch)
-app.command(rich_help_panel=JOBS)(logs.logs)
-app.command(rich_help_panel=JOBS)(predict.predict)
-app.command(rich_help_panel=JOBS)(jobs.cancel)
-app.command(rich_help_panel=JOBS)(jobs.resume)
-app.command(rich_help_panel="Cluster")(cluster.nodes)
-app.command(rich_help_panel="Offline")(study.study)
-app.command(rich_help_panel=SERVICE)(serve.serve)
+app.command("list", cls=Command, rich_help_panel=JOBS)(jobs.list_jobs)
+app.command(cls=Command, rich_help_panel=JOBS)(jobs.describe)
+app.command(cls=Command, rich_help_panel=JOBS)(jobs.explain)
+app.command(cls=Command, rich_help_panel=JOBS)(watch.watch)
+app.command(cls=Command, rich_help_panel=JOBS)(logs.logs)
+app.command(cls=Command, rich_help_panel=JOBS)(predict.predict)
+app.command(cls=Command, rich_help_panel=JOBS)(jobs.cancel)
+app.command(cls=Command, rich_help_panel=JOBS)(jobs.resume)
+app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)
+app.command(cls=Command, rich_help_panel="Offline")(study.study)
+app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)
+app.command(cls=Command, rich_help_panel=SERVICE)(stop.stop)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
-app.command(rich_help_panel=SERVICE)(demo.demo)
-app.command(rich_help_panel="Experiments")(simulate.simulate)
-app.command("export-trace", rich_help_panel="Experiments")(export_trace.export_trace)
+app.command(cls=Command, rich_help_panel=SERVICE)(demo.demo)
+app.command(cls=Command, rich_help_panel="Experiments")(simulate.simulate)
+app.command("export-trace", cls=Command, rich_help_panel="Experiments")(export_trace.export_trace)
 
 
 def _print_version(wanted: bool) -> None:

@@ -33,6 +33,17 @@ class CliError(Exception):
     """Base of all expected failures; the message is meant for the user."""
 
     exit_code = 1
+    fields: Sequence[FieldError] = ()
+    """What is wrong with single fields, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that the service refused."""
+
+    field: str
+    """Path in the request body, such as `workers.max`."""
+    message: str
 
 
 class Unreachable(CliError):
@@ -56,18 +67,13 @@ class BadInput(CliError):
 
     exit_code = 2
 
+    def __init__(self, message: str, fields: Sequence[FieldError] = ()) -> None:
+        super().__init__(message)
+        self.fields = tuple(fields)
+
 
 class AmbiguousJob(BadInput):
     """Several jobs answer to the name or prefix."""
-
-
-@dataclass(frozen=True, slots=True)
-class FieldError:
-    """One field that the service refused."""
-
-    field: str
-    """Path in the request body, such as `workers.max`."""
-    message: str
 
 
 class Refused(CliError):
@@ -76,7 +82,7 @@ class Refused(CliError):
     def __init__(self, status: int, detail: str, errors: Sequence[FieldError] = ()) -> None:
         self.status = status
         self.detail = detail
-        self.errors = tuple(errors)
+        self.errors = self.fields = tuple(errors)
         super().__init__("\n".join([detail, *(f"  {error.field}: {error.message}" for error in self.errors)]))
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextvars import ContextVar
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from optimus_cli import background
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import CliError
 
@@ -23,9 +26,21 @@ Url = Annotated[str, typer.Option("--url", envvar="OPTIMUS_URL", help="Where the
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
+class Command(TyperCommand):
+    """A command that refuses numbers that are none: Python reads `nan`, `inf` and `1e400` as floats."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise typer.BadParameter(f"{value} is not a finite number.", ctx, parameter)
+        return rest
+
+
 def connect(url: str) -> Client:
     """A client with the user's token, which is only read from the environment: command lines can be seen by others."""
-    return Client(url, os.environ.get(TOKEN_VARIABLE), ca_file=ca_file.get())
+    return Client(url, os.environ.get(TOKEN_VARIABLE), ca_file=ca_file.get(), may_start=background.is_starting)
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:

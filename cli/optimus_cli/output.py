@@ -27,6 +27,11 @@ def say(text: str) -> None:
     error_console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def say_json(value: Any) -> None:
+    """An error for programs: one line of JSON, to stderr."""
+    sys.stderr.write(json.dumps(value, allow_nan=False) + "\n")
+
+
 def print_text(text: str) -> None:
     """A plain line of the result, never wrapped or coloured."""
     console().print(text, markup=False, highlight=False, soft_wrap=True)

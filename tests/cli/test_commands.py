@@ -48,7 +48,9 @@ def test_no_service_is_exit_code_1_and_one_message(optimus: Optimus, arguments: 
     done = optimus(*arguments, "--json", "--url", REFUSED_PORT)
     assert done.exit_code == 1
     assert done.stdout == ""
-    assert done.stderr.startswith(f"Error: No service answers at {REFUSED_PORT}")
+    said = json.loads(done.stderr)["error"]
+    assert (said["exit_code"], said["errors"]) == (1, [])
+    assert said["message"].startswith(f"No service answers at {REFUSED_PORT}")
     assert "optimus serve" in done.stderr
 
 

@@ -11,7 +11,7 @@ import typer
 from optimus_cli import output
 from optimus_cli.configuration import load_settings, service_is_missing
 from optimus_cli.errors import BadInput, CliError
-from optimus_cli.options import AsJson
+from optimus_cli.options import AsJson, Command
 
 app = typer.Typer(no_args_is_help=True, help="Create and update the database's tables.")
 
@@ -22,7 +22,7 @@ DataDirectory = Annotated[Path | None, typer.Option(help="Default: OPTIMUS_DATA_
 Answer = TypeVar("Answer")
 
 
-@app.command()
+@app.command(cls=Command)
 def upgrade(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
     """Bring the database to the newest revision; does nothing when it is there."""
     settings = load_settings({"database_url": database_url, "data_directory": data_directory})
@@ -33,7 +33,7 @@ def upgrade(database_url: DatabaseUrl = None, data_directory: DataDirectory = No
     _report(_mapped(lambda: engine.current_revision(settings.url)), engine.head_revision(), as_json=as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def current(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
     """Print the revision that the database has, and the newest one. Exit code 1 if they differ."""
     settings = load_settings({"database_url": database_url, "data_directory": data_directory})

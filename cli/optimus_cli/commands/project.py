@@ -9,7 +9,7 @@ import typer
 from optimus_cli import output, project_views
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
-from optimus_cli.options import AsJson, Url, connect
+from optimus_cli.options import AsJson, Command, Url, connect
 from optimus_cli.specification import parse_assignments
 
 app = typer.Typer(no_args_is_help=True, help="Quotas: what each project is guaranteed of the cluster.")
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Quotas: what each project is guara
 Name = Annotated[str, typer.Argument(metavar="PROJECT", help="As jobs name it.")]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_projects(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List the projects that have a quota."""
     with connect(url) as client:
@@ -28,7 +28,7 @@ def list_projects(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         output.show(project_views.project_list(projects))
 
 
-@app.command()
+@app.command(cls=Command)
 def show(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show one project: its quota, what that comes to now, what its jobs have."""
     with connect(url) as client:
@@ -39,7 +39,7 @@ def show(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         output.show(project_views.project_description(project))
 
 
-@app.command("set")
+@app.command("set", cls=Command)
 def set_quota(
     name: Name,
     share: Annotated[
@@ -65,7 +65,7 @@ def set_quota(
         output.show(project_views.project_description(project))
 
 
-@app.command()
+@app.command(cls=Command)
 def delete(name: Name, url: Url = DEFAULT_URL) -> None:
     """Take a project's quota away. Its jobs stay, without a guarantee."""
     with connect(url) as client:

@@ -23,7 +23,9 @@ def simulate(
         str, typer.Option(help="pollux:FILE, philly:FILE, paper[:uniform|poisson|google], or a file in our own format.")
     ],
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = DEFAULT_POLICIES,
-    seeds: Annotated[int, typer.Option(min=1, help="Run each policy with so many seeds, counted from --seed.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Run each policy with so many seeds, counted from --seed.")
+    ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     oracle: Annotated[bool, typer.Option("--oracle", help="Tell the scheduler the truth.")] = False,
     like_pollux: Annotated[
@@ -39,7 +41,7 @@ def simulate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option; see docs/simulate.md.")
     ] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Default: one for each core.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a report with pictures into this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
