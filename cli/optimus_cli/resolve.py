@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from optimus_cli.bodies import Job
 from optimus_cli.client import PAGE_SIZE, Client
-from optimus_cli.errors import AmbiguousJob, NoSuchJob, Refused
+from optimus_cli.errors import AmbiguousJob, BadInput, NoSuchJob, Refused
 
 NOT_FOUND = 404
 SHOWN_CANDIDATES = 8
@@ -38,6 +38,15 @@ def find_job(client: Client, reference: str) -> Job:
         if candidates:
             return only(reference, candidates)
     raise NoSuchJob(no_such_job(reference, list(client.jobs({}, limit=PAGE_SIZE))))
+
+
+def check_project(client: Client, name: str) -> None:
+    """Raises `BadInput` when no job belongs to the project and it has no quota: the name is misspelled, most likely."""
+    quotas = [project["name"] for project in client.projects()]
+    if name in quotas or list(client.jobs({"project": name}, limit=1)):
+        return
+    known = f" Projects with a quota: {', '.join(quotas)}." if quotas else ""
+    raise BadInput(f"--project {name}: no job belongs to it, and it has no quota.{known}")
 
 
 def only(reference: str, candidates: Sequence[Job]) -> Job:

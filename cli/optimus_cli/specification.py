@@ -36,7 +36,7 @@ class Specification:
         """The refusal in terms of the file's lines and the flags; unchanged when it names no field."""
         if not refusal.errors or refusal.exit_code != BadInput.exit_code:
             return refusal
-        return BadInput("\n".join(self._place(error) for error in refusal.errors))
+        return BadInput("\n".join(self._place(error) for error in refusal.errors), refusal.errors)
 
     def _place(self, error: FieldError) -> str:
         field = tuple(part for part in re.split(r"[.\[\]]+", error.field) if part)
@@ -62,10 +62,12 @@ def assemble(
     document: dict[str, Any] = _copy(like or {}) if file is None else _copy(file.document)
     for flag in given:
         _set(document, flag)
-    if "task" not in document:
+    if "task" not in document and file is None:
         raise BadInput("Give a job file or --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp).")
-    if "name" not in document and isinstance(document["task"], str):
-        document["name"] = name_for(document["task"])
+    # A file without a task, which may be misspelled in it, goes to the service: that knows the fields.
+    task = document.get("task", "")
+    if "name" not in document and isinstance(task, str):
+        document["name"] = name_for(task)
     if like is None or "working_directory" in (flag.field[0] for flag in given):
         _settle_directory(document, file, directory)
     return Specification(document, file, {flag.field: flag.name for flag in given})
@@ -143,7 +145,7 @@ def _settle_directory(document: dict[str, Any], file: JobFile | None, directory:
     if isinstance(stated, str):
         base = directory if file is None or "working_directory" not in file.document else file.path.parent
         document["working_directory"] = str((base / stated).resolve())
-    elif stated is None and isinstance(document["task"], str) and _holds_module(directory, document["task"]):
+    elif stated is None and isinstance(task := document.get("task"), str) and _holds_module(directory, task):
         document["working_directory"] = str(directory.resolve())
 
 

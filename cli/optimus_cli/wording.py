@@ -42,7 +42,7 @@ def duration(seconds: float | None) -> str:
 def duration_interval(interval: Interval | None) -> str:
     """Time with its interval, all in the unit that suits the mean: `24 s (18–33)`, `5.4 min (2.1–?)`.
 
-    An end that nothing bounds is a question mark.
+    An end that nothing bounds is a question mark. `at most 77 s`: only a limit is known, nothing from below.
     """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
@@ -53,7 +53,11 @@ def duration_interval(interval: Interval | None) -> str:
 
     text = f"{words(interval['mean'])} {unit}"
     low, high = interval["low"], interval["high"]
-    return text if low is None and high is None else f"{text} ({_end(low, words)}–{_end(high, words)})"
+    if high == interval["mean"] > 0 and not low:
+        return f"at most {text}"
+    if (low is None and high is None) or low == high == interval["mean"]:
+        return text
+    return f"{text} ({_end(low, words)}–{_end(high, words)})"
 
 
 def _unit(seconds: float) -> tuple[int, str]:

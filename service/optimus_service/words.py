@@ -18,8 +18,10 @@ def duration(seconds: float) -> str:
 
 def span(seconds: IntervalBody) -> str:
     """About 5 min (4 min to 8 min, with a probability of 80 %)."""
+    if not seconds.low and seconds.high == seconds.mean > 0:
+        return f"at most {duration(seconds.mean)}"  # a limit, and nothing else is known
     about = f"about {duration(seconds.mean)}"
-    if seconds.low is None or seconds.high is None:
+    if seconds.low is None or seconds.high is None or seconds.low == seconds.mean == seconds.high:
         return about
     return f"{about} ({duration(seconds.low)} to {duration(seconds.high)} with 80 % probability)"
 

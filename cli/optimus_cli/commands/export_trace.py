@@ -16,6 +16,7 @@ from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput, CliError
 from optimus_cli.options import Url, connect
+from optimus_cli.resolve import check_project
 
 STDOUT = Path("-")
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
@@ -44,6 +45,8 @@ def export_trace(
     }
     params = {name: value for name, value in given.items() if value is not None}
     with connect(url) as client:
+        if project is not None:
+            check_project(client, project)
         end = _write(client.trace(params), file)
     left_out = [f"{end[name]} {why}" for name, why in _LEFT_OUT.items() if end[name]]
     rest = f"; left out: {', '.join(left_out)}" if left_out else ""

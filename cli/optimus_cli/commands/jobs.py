@@ -10,7 +10,7 @@ import typer
 from optimus_cli import output, render, render_predictions, render_tasks
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.options import AsJson, JobReference, Url, connect
-from optimus_cli.resolve import find_job
+from optimus_cli.resolve import check_project, find_job
 
 DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100
@@ -31,6 +31,11 @@ def list_jobs(
     filters = {key: value for key, value in given.items() if value is not None}
     with connect(url) as client:
         jobs = list(client.jobs(filters, limit=None if everything else limit))
+        if not jobs and project is not None:
+            check_project(client, project)
+    if not jobs:
+        asked = " ".join(f"--{key} {value}" for key, value in filters.items())
+        output.say(f"No job has {asked}." if asked else "No job has been submitted yet.")
     if as_json:
         output.print_json({"jobs": jobs})
     else:

@@ -11,10 +11,13 @@ import typer
 from optimus_cli import output
 from optimus_cli.bodies import Log, is_final
 from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.errors import BadInput, Refused
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import find_job
 
 FOLLOW_SECONDS = 1.0
+SHOWN_TASKS = 10
+"""Names of tasks that an error lists."""
 ANCHOR_CHARACTERS = 400
 """The service gives the end of a log. What was seen already is found again by this many of its last characters."""
 
@@ -33,7 +36,10 @@ def logs(
             for piece in followed(client, job_id, task):
                 _print_piece(piece, as_json=as_json)
             return
-        found = chosen(client.logs(job_id), task)
+        newest = client.logs(job_id)
+        found = chosen(newest, task) or (named(client, job_id, task, newest) if task is not None and newest else [])
+    if not found:
+        output.say(f"No task of {job_id} has started yet.")
     if as_json:
         output.print_json({"logs": found})
         return
@@ -47,17 +53,42 @@ def chosen(found: list[Log], task: str | None) -> list[Log]:
     return exact or [log for log in found if task is None or task in log["task"]]
 
 
+def named(client: Client, job_id: str, task: str, newest: list[Log]) -> list[Log]:
+    """The log of a task that is not among the newest. Raises `BadInput` when the job has none of this name."""
+    try:
+        return client.logs(job_id, task)
+    except Refused as refusal:
+        if refusal.exit_code != BadInput.exit_code:
+            raise
+        raise BadInput(f"--task {task}: the job has no such task. {_listed(newest)}") from refusal
+
+
+def _listed(found: list[Log]) -> str:
+    names = ", ".join(log["task"] for log in found[:SHOWN_TASKS]) or "none yet"
+    return f"It has {names}" + (f" and {len(found) - SHOWN_TASKS} more." if len(found) > SHOWN_TASKS else ".")
+
+
 def followed(client: Client, job_id: str, task: str | None) -> Iterator[Log]:
-    """New pieces of text as they appear, until the job has ended."""
+    """New pieces of text as they appear, until the job has ended.
+
+    A task may start later, so that a name without a task is told at once and is an error (`BadInput`) at the end.
+    """
     seen: dict[str, str] = {}
-    ended = False
+    ended = told = False
     while True:
-        for log in chosen(client.logs(job_id), task):
+        found = client.logs(job_id)
+        fitting = chosen(found, task)
+        if found and not fitting and not seen and not told:
+            told = True
+            output.say(f"No task is called {task} yet. {_listed(found)}")
+        for log in fitting:
             text = news(seen.get(log["task"], ""), log["text"])
             seen[log["task"]] = log["text"]
             if text:
                 yield Log(task=log["task"], text=text)
         if ended:
+            if task is not None and found and not seen:
+                raise BadInput(f"--task {task}: the job has no such task. {_listed(found)}")
             return
         # One more look after the end: the last lines may have come between the two questions.
         ended = is_final(client.job(job_id))

@@ -102,6 +102,10 @@ def _on_time(expected: ExpectedBody, previewed: Previewed) -> list[str]:
         return [f"It would start in {span(expected.start_seconds)}, when enough of the others have ended."]
     if expected.finish_seconds is None:
         return ["When it would end cannot be said: no job of this kind has ended yet, and its speed is not measured."]
+    limit = expected.finish_seconds
+    if limit.low is None and limit.high == limit.mean:
+        ends = f"With that size it would end in {span(limit)}, which is its limit"
+        return [f"{ends}: when it converges is not known before it has run."]
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
     return [
         f"With that size it would end in {span(expected.finish_seconds)}{known}; it may grow once its speed is known."
@@ -139,4 +143,6 @@ def _finish(ahead: Forecast | None) -> IntervalBody | None:
 def _interval(value: Interval | None) -> IntervalBody | None:
     if value is None or finite(value.mean) is None:
         return None
-    return IntervalBody(mean=value.mean, low=finite(value.low), high=finite(value.high))
+    # Nothing is known of the low end where it is 0: the mean is then the job's limit.
+    low = finite(value.low) if value.low > 0 or value.mean <= 0 else None
+    return IntervalBody(mean=value.mean, low=low, high=finite(value.high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -40,12 +41,18 @@ def _message(error: Mapping[str, Any], body: type[BaseModel] | None) -> str:
         return "is required"
     if kind == "extra_forbidden":
         owner = _model_at(body, location[:-1])
-        return "unknown field" + (f"; allowed here: {', '.join(owner.model_fields)}" if owner else "")
+        return "unknown field" + (_meant(str(location[-1]), list(owner.model_fields)) if owner else "")
     if kind == "string_pattern_mismatch":
         return _pattern_message(str(error["ctx"]["pattern"]), location, body)
     if kind in ("model_attributes_type", "model_type", "dict_type"):
         return "must be an object"
     return _reworded(str(error["msg"]))
+
+
+def _meant(name: str, allowed: Sequence[str]) -> str:
+    """The field that was most likely meant; all of them when none is similar."""
+    close = difflib.get_close_matches(name[:_MAX_FIELD_LENGTH], allowed, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; allowed here: {', '.join(allowed)}"
 
 
 def _pattern_message(pattern: str, location: Location, body: type[BaseModel] | None) -> str:
