@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlsplit
@@ -35,6 +36,7 @@ PAGE_SIZE = 100
 SUBMIT_ATTEMPTS = 3
 """A submission carries an idempotency key, so one whose answer was lost on the way is repeated."""
 RETRY_SECONDS = 0.5
+START_POLL_SECONDS = 0.2
 
 Params = Mapping[str, str | int | Sequence[str]]
 
@@ -43,13 +45,22 @@ class Client:
     """Calls the service at `url`. Every method raises `Unreachable` or `Refused` when it cannot answer."""
 
     def __init__(
-        self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS, ca_file: str | None = None
+        self,
+        url: str,
+        token: str | None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        ca_file: str | None = None,
+        may_start: Callable[[], bool] = lambda: False,
     ) -> None:
         """`ca_file` has the certificates (PEM) that are trusted besides the usual ones, for https.
+
+        `may_start` is asked while nothing listens on this machine; True when that is worth waiting for.
 
         Raises `BadInput` if the address, the token or the file cannot be used.
         """
         self.url = _checked_url(url)
+        self._may_start = may_start if _is_loopback(self.url) else (lambda: False)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             # trust_env off: a proxy from the environment must not get the token of a service on this machine.
@@ -200,6 +211,16 @@ class Client:
             "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
         )
 
+    def _answer(self, call: Callable[[], httpx.Response]) -> httpx.Response:
+        """What comes back, after a service on this machine that is just starting listens."""
+        while True:
+            try:
+                return call()
+            except httpx.ConnectError:
+                if not self._may_start():
+                    raise
+                time.sleep(START_POLL_SECONDS)
+
     def _pages(self, path: str, key: str, params: Params, limit: int | None) -> Iterator[Any]:
         cursor: str | None = None
         left = limit
@@ -215,7 +236,7 @@ class Client:
 
     def _call(self, method: str, path: str, **arguments: Any) -> Any:
         try:
-            response = self._http.request(method, path, **arguments)
+            response = self._answer(lambda: self._http.request(method, path, **arguments))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         if not response.is_success:
@@ -250,6 +271,14 @@ def _checked_url(url: str) -> str:
     if not usable:
         raise BadInput(f"{url!r} is not an address like {DEFAULT_URL}")
     return url.rstrip("/")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _job_path(job_id: str, *rest: str) -> str:

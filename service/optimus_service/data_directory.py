@@ -34,7 +34,7 @@ class DataDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            raise CannotStart(f"another service is running on the data directory {path}") from error
+            raise CannotStart(f"another service is running on the data directory {path}{_address(path)}") from error
         try:
             yield cls(path)
         finally:
@@ -54,6 +54,15 @@ class DataDirectory:
     @property
     def _address_file(self) -> Path:
         return self.path / "service.json"
+
+
+def _address(directory: Path) -> str:
+    """Where the service of this directory listens, as it told; empty while it starts."""
+    try:
+        told = json.loads((directory / "service.json").read_text())
+        return f": {told['url']} (process {told['pid']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _open_lock(directory: Path) -> int:

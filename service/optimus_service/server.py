@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -339,6 +340,8 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         message = f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            message += "; choose another with --port or OPTIMUS_PORT"
         raise CannotStart(message) from error
     # Accepted connections inherit it. Without it, an answer's body waits some 40 ms for the client to confirm its head:
     # asyncio sets the option only on sockets whose protocol number is given, which those of `create_server` is not.

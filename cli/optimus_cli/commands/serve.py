@@ -1,13 +1,17 @@
-"""`optimus serve`: run the service in the foreground."""
+"""`optimus serve`: run the service, in the foreground or (--detach) in the background."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from optimus_cli import background, output
 from optimus_cli.configuration import load_settings, service_is_missing
+from optimus_cli.errors import BadInput
 from optimus_cli.specification import parse_assignments
 
 
@@ -43,10 +47,15 @@ def serve(
     stop_tasks: Annotated[
         bool | None, typer.Option("--stop-tasks/--leave-tasks", help="What becomes of tasks when it stops.")
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when it is ready; it goes on until `optimus stop`.")
+    ] = False,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option()] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, typer.Option()] = None,
 ) -> None:
-    """Run the service until SIGTERM or Ctrl-C. Every flag is also a variable: --round-seconds is OPTIMUS_ROUND_SECONDS.
+    """Run the service until SIGTERM, Ctrl-C or `optimus stop`.
+
+    Every flag is also a variable: --round-seconds is OPTIMUS_ROUND_SECONDS.
 
     Training tasks outlive it: started again on the same data directory, the service adopts them.
     """
@@ -79,4 +88,20 @@ def serve(
         from optimus_service import server
     except ImportError as error:
         raise service_is_missing(error) from error
-    server.run(settings)
+    if detach:
+        start_in_background(settings.data_directory.resolve())
+        return
+    try:
+        server.run(settings)
+    except SystemExit as end:  # with words if it could not start
+        if isinstance(end.code, str):
+            raise BadInput(end.code) from end
+        raise
+
+
+def start_in_background(data_directory: Path) -> None:
+    """The same command without --detach as a process of its own. Raises `DidNotStart`."""
+    running = background.start(data_directory, [word for word in sys.argv[1:] if word != "--detach"])
+    log = data_directory / background.LOG_NAME
+    output.print_text(f"The service runs at {running.url} (process {running.pid}, log {log}).")
+    output.print_text(f"Stop it: optimus stop --data-directory {shlex.quote(str(data_directory))} [--tasks]")
