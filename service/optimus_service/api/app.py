@@ -57,7 +57,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
-    app.state.task_checks = TaskChecks(services.cluster.check_task)
+    app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
     app.state.feed = stream.make_feed(services)
     routers = (*_ROUTERS, web.make_router())

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from optimus_service import origins
 from optimus_service.api.problems import Problem, invalid, invalid_field
@@ -120,6 +121,18 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:
         raise invalid_field("task", why_not)
+    objection = task_checks.why_not_trainable(_what_to_try(spec))
+    if objection is not None:
+        raise invalid_field(objection.field, objection.message)
+
+
+def _what_to_try(spec: JobSpecBody) -> dict[str, Any]:
+    """The fields that decide whether the task can train."""
+    fields = {"task", "task_args", "working_directory", "global_batch_size", "environment"}
+    found = spec.model_dump(mode="json", include=fields)
+    if spec.elastic_batch is not None:
+        found["global_batch_size"] = spec.elastic_batch.minimum
+    return found
 
 
 def _check_origin(services: Services, spec: JobSpecBody) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
 from optimus_service.api.problems import Problem, unavailable
 from optimus_service.api.schemas import ProblemErrorBody
+from optimus_service.clusters.base import TaskObjection
 
 Question = tuple[str, str | None]
-"""Import path and working directory."""
+"""What is asked, and the working directory in which it is looked for."""
 Check = Callable[[str, str | None], str | None]
+Trial = Callable[[Mapping[str, Any]], TaskObjection | None]
 
 _REMEMBERED_SECONDS = 60.0
 """Code that could be loaded a minute ago most likely still can, and a task that cannot load it says so itself."""
@@ -57,10 +60,16 @@ class TaskChecks:
     """
 
     def __init__(
-        self, check: Check, clock: Callable[[], float] = time.monotonic, *, hangs_seconds: float = _HANGS_SECONDS
+        self,
+        check: Check,
+        try_task: Trial = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        hangs_seconds: float = _HANGS_SECONDS,
     ) -> None:
         """`hangs_seconds`: how long a check may take before nobody waits for it any more."""
         self._check = check
+        self._try = try_task
         self._clock = clock
         self._hangs_seconds = hangs_seconds
         self._hanging: set[Question] = set()
@@ -84,17 +93,34 @@ class TaskChecks:
         with answer.turn:
             if answer.loadable_at is not None and self._clock() - answer.loadable_at < _REMEMBERED_SECONDS:
                 return None
-            why_not = self._asked((import_path, working_directory))
+            why_not = self._asked(
+                (import_path, working_directory), partial(self._check, import_path, working_directory)
+            )
             answer.loadable_at = self._clock() if why_not is None else None
             return why_not
 
-    def _asked(self, question: Question) -> str | None:
+    def why_not_trainable(self, job: Mapping[str, Any]) -> TaskObjection | None:
+        """What stands in the way of this job's task (see `Cluster.try_task`); None: nothing, or nobody can tell.
+
+        Raises:
+            Problem: the trial hangs, as `why_not_loadable` (503).
+        """
+        question = (json.dumps(job, sort_keys=True), job.get("working_directory"))
+        answer = self._answer(question)
+        with answer.turn:
+            if answer.loadable_at is not None and self._clock() - answer.loadable_at < _REMEMBERED_SECONDS:
+                return None
+            objection = self._asked(question, partial(self._try, job))
+            answer.loadable_at = self._clock() if objection is None else None
+            return objection
+
+    def _asked(self, question: Question, ask: Callable[[], Result]) -> Result:
         """The cluster's answer, waited for in a thread that may be left behind."""
-        answer: Future[str | None] = Future()
+        answer: Future[Result] = Future()
         with self._lock:
             if any(directory == question[1] for _, directory in self._hanging) or len(self._hanging) >= _MAX_HANGING:
                 raise _hangs(question)
-        threading.Thread(target=self._ask, args=(question, answer), name="task-check", daemon=True).start()
+        threading.Thread(target=self._ask, args=(question, ask, answer), name="task-check", daemon=True).start()
         try:
             return answer.result(self._hangs_seconds)
         except TimeoutError as error:
@@ -103,13 +129,13 @@ class TaskChecks:
                     self._hanging.add(question)
             raise _hangs(question) from error
 
-    def _ask(self, question: Question, answer: Future[str | None]) -> None:
+    def _ask(self, question: Question, ask: Callable[[], Result], answer: Future[Result]) -> None:
         try:
-            why_not = self._check(*question)
+            found = ask()
         except Exception as error:  # noqa: BLE001 - whoever waits gets it
             self._give(question, partial(answer.set_exception, error))
         else:
-            self._give(question, partial(answer.set_result, why_not))
+            self._give(question, partial(answer.set_result, found))
 
     def _give(self, question: Question, give: Callable[[], None]) -> None:
         with self._lock:

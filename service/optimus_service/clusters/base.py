@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from optimus_scheduler.types import Node, Resources, Task, TaskKey, Trouble
 
@@ -21,6 +21,15 @@ class TaskLaunch:
     working_directory: str | None = None
     from_job: str | None = None
     """The job whose directory has the checkpoint that the task's job starts from: the cluster lets it be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskObjection:
+    """Why a job's task cannot train."""
+
+    field: str
+    """The field of the specification that is at fault."""
+    message: str
 
 
 class ClusterUnavailable(Exception):
@@ -64,6 +73,12 @@ class Cluster(Protocol):
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
         """Why workers of this cluster could not load `module:name`, or None when they can (or nobody can tell)."""
+
+    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
+        """What stands in the way of training, found by calling the job's task; None: nothing, or nobody can tell.
+
+        `job`: `task`, `task_args`, `working_directory`, `global_batch_size`, `environment` of a specification.
+        """
 
     def coordinator_address(self, job_id: str) -> str | None:
         """`host:port` at which this cluster lets a job's coordinator be reached, always the same for a job.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from optimus_scheduler.types import Node, Task, TaskKey, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
 
 _TERMINATED = 143
 _KILLED = 137
@@ -84,6 +85,9 @@ class FakeCluster:
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:
         with self._asked():
             return self._logs.get(key, "").encode()[-max_bytes:].decode(errors="replace") if max_bytes > 0 else ""
+
+    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
+        return None
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:  # noqa: ARG002 - the seam's
         with self._asked():

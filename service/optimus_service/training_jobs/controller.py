@@ -62,7 +62,7 @@ class TrainingJobController:
         self._gateway = gateway
         self._settings = settings
         self._services = services
-        self._checks = TaskChecks(services.cluster.check_task)
+        self._checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
         self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{settings.namespace}/{PLURAL}"
         self.claims = Claims(gateway, settings, self._path)
         self._mirroring = Mirroring(gateway, settings, services, self._path)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.service.clusters.cluster_harness import wait_until
 
 from optimus_service.clusters.local import LocalClusterOptions, checking
 
@@ -52,3 +53,32 @@ def test_slow_or_missing_check_does_not_refuse_a_job(monkeypatch: pytest.MonkeyP
         checking.check_task([sys.executable, "-c", "import threading; threading.Event().wait()"], "m:t", None) is None
     )
     assert checking.check_task(["/no/such/python"], "m:t", None) is None
+
+
+# --- trying a task ----------------------------------------------------------------------------------------------------
+
+JOB = {"task": "optimus_workers.zoo.digits:mlp", "task_args": {"widht": 3}}
+
+
+def test_real_trial_names_the_field(tmp_path: Path) -> None:
+    objection = checking.try_task(LocalClusterOptions(tmp_path).trial_command, JOB)
+    assert objection is not None
+    assert objection.field == "task_args"
+    assert "did you mean width?" in objection.message
+    assert checking.try_task(LocalClusterOptions(tmp_path).trial_command, {**JOB, "task_args": {"width": 3}}) is None
+
+
+@pytest.mark.parametrize("code", ["print('not json')", "", "print(5)", "raise SystemExit(9)", "import os; os.abort()"])
+def test_unclear_trial_does_not_refuse_a_job(code: str) -> None:
+    assert checking.try_task([sys.executable, "-c", code], JOB) is None
+
+
+def test_trial_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "CHECK_SECONDS", 5.0)
+    code = "import subprocess, sys; child = subprocess.Popen(['sleep', '1000']); "
+    code += f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); child.wait()"
+    assert checking.try_task([sys.executable, "-c", code], JOB) is None
+    child = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    wait_until(
+        "the child is gone", lambda: not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z"
+    )

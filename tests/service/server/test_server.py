@@ -105,7 +105,7 @@ def test_service_starts_tells_its_address_and_stops(tmp_path: Path, number: sign
 def patient_python(tmp_path: Path) -> Path:
     """An interpreter whose tasks do nothing but wait."""
     script = tmp_path / "python"
-    script.write_text('#!/bin/sh\ncase "$*" in *check_task*) exit 0 ;; esac\nexec sleep 1000\n')
+    script.write_text('#!/bin/sh\ncase "$*" in *check_task* | *try_task*) exit 0 ;; esac\nexec sleep 1000\n')
     script.chmod(0o700)
     return script
 

@@ -9,16 +9,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
 from optimus_scheduler.types import Node, Role, Task, TaskKey, TaskPhase, Trouble
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskRefused
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection, TaskRefused
 from optimus_service.clusters.kubernetes import capacity, manifests, observed
 from optimus_service.clusters.kubernetes.backoff import Backoff
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
@@ -36,6 +38,7 @@ from optimus_service.clusters.kubernetes.observed import ObservedNode, ObservedP
 from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.clusters.kubernetes.verdicts import Verdicts
 from optimus_service.clusters.kubernetes.watcher import Watcher
+from optimus_service.clusters.local import checking
 
 _FORCED_GRACE_SECONDS = 1
 """0 would remove the pod from the API while its container may still run, and nobody would see how it ended."""
@@ -117,6 +120,12 @@ class KubernetesCluster:
         return text.encode()[-max_bytes:].decode(errors="replace")
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:  # noqa: ARG002 - the seam's
+        """Tasks that come with Optimus are in the service's installation, too; of others only their own image knows."""
+        if not import_path.startswith("optimus_workers."):
+            return None
+        return checking.check_task((sys.executable, "-P", "-m", "optimus_workers.check_task"), import_path, None)
+
+    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None  # only the task's own image knows; the job itself will tell
 
     def coordinator_address(self, job_id: str) -> str | None:

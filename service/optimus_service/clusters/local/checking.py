@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
-from optimus_service.clusters.local.environment import inherited
+from optimus_service.clusters.base import TaskObjection
+from optimus_service.clusters.local.environment import inherited, task_environment
 from optimus_service.clusters.local.task_users import Account
 
 CHECK_SECONDS = 30.0
 """Importing a user's module may load big libraries; a submission must not hang for longer than this."""
+DIE_SECONDS = 2.0
+"""A process that was killed is gone at once, unless it hangs in the kernel."""
 
 
 def check_task(
@@ -41,6 +47,59 @@ def check_task(
     except (OSError, subprocess.TimeoutExpired):
         return None  # the job itself will tell
     return _answer(done.stdout)
+
+
+def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | None = None) -> TaskObjection | None:
+    """What stands in the way of the job, found by calling its task in a process that is thrown away.
+
+    None when nothing does, or when nobody can tell in time. The process and all that it started are ended.
+    `account`: whom tasks run as, and so this one; None: the user of this process.
+    """
+    directory = job.get("working_directory")
+    environment = task_environment(os.environ, {"OMP_NUM_THREADS": "1", **job.get("environment", {})}, None)
+    whole = list(command)
+    if account is not None:
+        whole, environment = account.command(directory or "/", whole), environment | account.environment("/")
+    try:
+        process = subprocess.Popen(
+            whole,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            cwd=directory if account is None else "/",
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError:
+        return None  # the job itself will tell
+    try:
+        printed, _ = process.communicate(json.dumps(job), timeout=CHECK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(DIE_SECONDS)
+    return _objection(printed)
+
+
+def _objection(printed: str) -> TaskObjection | None:
+    """What stands in the last line, a JSON object `{"ok": bool, "problem": str | null, "field": str | null}`."""
+    lines = printed.strip().splitlines()
+    try:
+        answer = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or answer.get("ok", True):
+        return None
+    return TaskObjection(str(answer.get("field") or "task"), str(answer.get("problem") or "it cannot be trained"))
 
 
 def _answer(printed: str) -> str | None:

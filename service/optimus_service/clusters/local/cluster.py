@@ -10,10 +10,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from optimus_scheduler.types import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
 from optimus_service import kernel
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
 from optimus_service.clusters.local import checking, gpus, machine, slots
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
@@ -41,6 +42,7 @@ class LocalClusterOptions:
     """`{role}` is replaced by the task's role."""
     check_command: tuple[str, ...] = (sys.executable, "-P", "-m", "optimus_workers.check_task")
     """-P: what lies in the service's own working directory is nothing to tasks."""
+    trial_command: tuple[str, ...] = (sys.executable, "-P", "-m", "optimus_workers.try_task")
     n_cores: float | None = None
     """None: what the machine has."""
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class LocalClusterOptions:
             memory_bytes=memory_bytes,
             task_command=(interpreter, "-m", "optimus_workers", "{role}"),
             check_command=(interpreter, "-P", "-m", "optimus_workers.check_task"),
+            trial_command=(interpreter, "-P", "-m", "optimus_workers.try_task"),
             gpus=gpus,
             users=users,
         )
@@ -149,6 +152,10 @@ class LocalCluster:
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
         account = None if self._options.users is None else self._options.users.for_checks
         return checking.check_task(self._options.check_command, import_path, working_directory, account)
+
+    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
+        account = None if self._options.users is None else self._options.users.for_checks
+        return checking.try_task(self._options.trial_command, job, account)
 
     def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
         return None  # any free port of this machine

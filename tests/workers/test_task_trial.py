@@ -1,0 +1,84 @@
+"""Trying a job's task in a process that is thrown away: what is refused, and what is never called."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CODE = """
+from pathlib import Path
+from functools import partial
+from optimus_workers.task import TrainingTask
+from optimus_workers.zoo import digits
+
+def task(width: int = 8) -> TrainingTask:
+    print("noise")
+    return digits.mlp(width=width)
+def unsaid(width=8): return digits.mlp(width=width) or TrainingTask
+half = partial(task, width=4)
+def wrong() -> TrainingTask: return 5
+def no_data() -> TrainingTask: raise FileNotFoundError("/data/images")
+def leaves() -> TrainingTask: raise SystemExit(3)
+def other() -> str: return str(Path(__file__).with_name("landmine").write_text("called"))
+number = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("own")
+    (found / "mine.py").write_text(CODE)
+    (found / "elsewhere.py").write_text(
+        "from pathlib import Path\ndef loads(): Path(__file__).with_name('landmine').write_text('called')\n"
+    )
+    return found
+
+
+def verdict(directory: Path, task: str, **job: Any) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "optimus_workers.try_task"],
+        input=json.dumps({"task": task, "working_directory": str(directory), **job}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", ["task", "unsaid", "half"])
+def test_tasks_are_accepted(directory: Path, name: str) -> None:
+    assert verdict(directory, f"mine:{name}", task_args={"width": 4}) == {"ok": True, "problem": None, "field": None}
+
+
+@pytest.mark.parametrize(
+    ("task", "job", "field", "words"),
+    [
+        ("mine:task", {"task_args": {"widht": 4}}, "task_args", "'widht'; did you mean width?"),
+        ("mine:task", {"global_batch_size": 100_000}, "global_batch_size", "the data has 1437 examples"),
+        ("mine:wrong", {}, "task", "must return a TrainingTask, not a value of type int"),
+        ("mine:no_data", {}, "task", "FileNotFoundError: /data/images"),
+        ("mine:leaves", {}, "task", "SystemExit: 3"),
+        ("mine:other", {}, "task", "this one returns str"),
+        ("mine:number", {}, "task", "not a value of type int"),
+        ("mine:missing", {}, "task", "has no 'missing'"),
+        ("elsewhere:loads", {}, "task", "def loads(...) -> TrainingTask"),
+        ("json:loads", {"task_args": {"s": "1"}}, "task", "json:loads is not a training task"),
+        ("os:system", {"task_args": {"command": "touch landmine"}}, "task", "not a built-in function"),
+        ("subprocess:Popen", {"task_args": {"args": "true"}}, "task", "not the class Popen"),
+    ],
+)
+def test_what_cannot_train_is_refused_by_its_field(
+    directory: Path, task: str, job: dict[str, Any], field: str, words: str
+) -> None:
+    found = verdict(directory, task, **job)
+    assert (found["ok"], found["field"]) == (False, field), found
+    assert words in found["problem"]
+    assert not (directory / "landmine").exists(), "it was called"

@@ -1,0 +1,158 @@
+"""Would this job train? Its task is imported and called as a worker would, in a process that is thrown away.
+
+    python -m optimus_workers.try_task < job.json
+
+reads `{"task", "task_args", "working_directory", "global_batch_size"}` and prints, as its last line, one JSON object
+`{"ok": bool, "problem": str | null, "field": str | null}`; `field` is the field of the job that is at fault. Nothing is
+called that does not say that it makes a `TrainingTask`: `os:system` is a function, too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MEMORY_BYTES = 16 * 2**30
+"""A task that takes more is stopped, and so not judged: a check must not take the machine from those who train."""
+TASK_TYPE = "TrainingTask"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`problem` says what is wrong with the job, and `field` which of its fields is at fault."""
+
+    ok: bool
+    problem: str | None = None
+    field: str | None = None
+
+
+GOOD = Verdict(ok=True)
+
+
+def judge(job: Mapping[str, Any]) -> Verdict:
+    """Import the task, make sure that it is one, call it, and look at what comes back. Runs the user's code."""
+    import_path, arguments = str(job["task"]), dict(job.get("task_args") or {})
+    if job.get("working_directory"):
+        sys.path.insert(0, job["working_directory"])
+    module_name, _, name = import_path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+        return _failed(f"cannot import {module_name}", error, "task")
+    if found is None:
+        return Verdict(ok=False, problem=f"{module_name} has no {name!r}", field="task")
+    why_not = why_no_task(import_path, found)
+    if why_not is not None:
+        return Verdict(ok=False, problem=why_not, field="task")
+    wrong = wrong_arguments(found, arguments)
+    if wrong is not None:
+        return Verdict(ok=False, problem=wrong, field="task_args")
+    return _called(import_path, found, arguments, job.get("global_batch_size"))
+
+
+def why_no_task(import_path: str, found: object) -> str | None:
+    """Why this is nothing that makes a `TrainingTask`, told without calling it; None when it says that it does.
+
+    It says so by its return annotation; without one, by being written where `TrainingTask` is known.
+    """
+    wanted = f"{import_path} is not a training task: name a function that returns a TrainingTask"
+    if not callable(found):
+        return f"{wanted}, not {_kind(found)}"
+    function = inspect.unwrap(getattr(found, "func", found))  # functools.partial has what it calls as `func`
+    if inspect.isclass(function):
+        is_one = any(each.__name__ == TASK_TYPE for each in function.__mro__)
+        return None if is_one else f"{wanted}, not the class {function.__name__}"
+    if not inspect.isroutine(function):
+        function = type(function).__call__  # an object that can be called
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        return f"{wanted}, not {_kind(found)}"
+    said = function.__annotations__.get("return")
+    if said is not None:
+        text = said if isinstance(said, str) else getattr(said, "__name__", repr(said))
+        return None if TASK_TYPE in text or text in ("Any", "object") else f"{wanted}; this one returns {text}"
+    if any(TASK_TYPE in names for names in (function.__globals__, function.__code__.co_names)):
+        return None
+    return f"{wanted}; if this one does, say so: `def {function.__name__}(...) -> TrainingTask`"
+
+
+def wrong_arguments(function: Callable[..., object], arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with these keyword arguments; None when the function takes them."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**arguments)
+    except ValueError:
+        return None  # no signature to be had
+    except TypeError as error:
+        close = [match for name in arguments for match in _meant(name, list(signature.parameters))]
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"{error}{hint} It takes {signature.replace(return_annotation=inspect.Signature.empty)}"
+    return None
+
+
+def _meant(name: str, known: Sequence[str]) -> list[str]:
+    return [] if name in known else difflib.get_close_matches(name, known, n=1)
+
+
+def _called(
+    import_path: str, make_task: Callable[..., object], arguments: Mapping[str, Any], batch_size: int | None
+) -> Verdict:
+    from optimus_workers.task import TrainingTask
+
+    field = "task_args" if arguments else "task"
+    try:
+        task = make_task(**arguments)
+        if not isinstance(task, TrainingTask):
+            problem = f"{import_path} must return a TrainingTask, not {_kind(task)}"
+            return Verdict(ok=False, problem=problem, field="task")
+        n_examples = task.n_examples
+    except MemoryError:
+        return GOOD  # it may fit where it trains
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+        return _failed(f"{import_path} failed", error, field)
+    if (batch_size or task.global_batch_size) > n_examples:
+        problem = f"is {batch_size or task.global_batch_size} and the data has {n_examples} examples only"
+        return Verdict(ok=False, problem=problem, field="global_batch_size")
+    return GOOD
+
+
+def _failed(what: str, error: BaseException, field: str) -> Verdict:
+    """The error with the user's own line, which is the last one that is not in a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "optimus_workers" not in frame.filename and frame.filename[:1] != "<"]
+    outside = [frame for frame in own if f"{os.sep}lib{os.sep}python" not in frame.filename]
+    at = (outside or own or [None])[-1]
+    where = f" ({at.filename}:{at.lineno})" if at is not None else ""
+    said = str(error)[:500]
+    return Verdict(ok=False, problem=f"{what}: {type(error).__name__}: {said}{where}", field=field)
+
+
+def _kind(value: object) -> str:
+    return "a built-in function" if inspect.isbuiltin(value) else f"a value of type {type(value).__name__}"
+
+
+def main() -> int:
+    """Print the verdict; the exit code is 0 whatever it is."""
+    job = json.load(sys.stdin)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    # What the user's code prints must not be taken for the answer.
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    verdict = judge(job)
+    answer.write(json.dumps(asdict(verdict)) + "\n")
+    answer.flush()
+    os._exit(0)  # threads and handlers of the user's code are not waited for
+
+
+if __name__ == "__main__":
+    sys.exit(main())
