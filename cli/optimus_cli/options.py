@@ -31,6 +31,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
+        parameter: Any  # of typer's own class or click's, as typer's version has it
         for parameter in self.params:
             value = ctx.params.get(parameter.name)
             if isinstance(value, float) and not math.isfinite(value):

@@ -28,7 +28,7 @@ def objections(spec: JobSpecBody, nodes: Sequence[Node]) -> list[ProblemErrorBod
     """
     if not nodes:
         return []
-    unknown = [*_unknown_types(spec, nodes), *_without_cores(spec)]
+    unknown = list(_unknown_types(spec, nodes))
     if unknown:
         return unknown
     rooms = [_amounts_of_node(node.capacity, spec.gpu_types) for node in nodes]
@@ -47,15 +47,9 @@ def unpriced(spec: JobSpecBody, settings: Settings) -> list[ProblemErrorBody]:
 def _unknown_types(spec: JobSpecBody, nodes: Sequence[Node]) -> Iterator[ProblemErrorBody]:
     """GPU types of which none is in the cluster. One that is there is enough."""
     offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
-    if spec.gpu_types and not set(spec.gpu_types) & set(offered):
+    if spec.gpu_types and spec.workers.resources.gpus and not set(spec.gpu_types) & set(offered):
         there = ", ".join(offered) or "none"
         yield ProblemErrorBody(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
-
-
-def _without_cores(spec: JobSpecBody) -> Iterator[ProblemErrorBody]:
-    """A worker computes: without a part of a core it would be placed anywhere, any number of times."""
-    if spec.workers.resources.cpu == 0:
-        yield ProblemErrorBody(field="workers.resources.cpu", message="must be above 0, such as 0.5")
 
 
 def _roles(spec: JobSpecBody) -> tuple[tuple[str, TaskDemandBody], ...]:

@@ -74,7 +74,8 @@ def why_no_task(import_path: str, found: object) -> str | None:
         return None if is_one else f"{wanted}, not the class {function.__name__}"
     if not inspect.isroutine(function):
         function = type(function).__call__  # an object that can be called
-    if not inspect.isfunction(function) and not inspect.ismethod(function):
+    function = getattr(function, "__func__", function)  # a method's function
+    if not inspect.isfunction(function):
         return f"{wanted}, not {_kind(found)}"
     said = function.__annotations__.get("return")
     if said is not None:
@@ -130,8 +131,8 @@ def _failed(what: str, error: BaseException, field: str) -> Verdict:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "optimus_workers" not in frame.filename and frame.filename[:1] != "<"]
     outside = [frame for frame in own if f"{os.sep}lib{os.sep}python" not in frame.filename]
-    at = (outside or own or [None])[-1]
-    where = f" ({at.filename}:{at.lineno})" if at is not None else ""
+    known = outside or own
+    where = f" ({known[-1].filename}:{known[-1].lineno})" if known else ""
     said = str(error)[:500]
     return Verdict(ok=False, problem=f"{what}: {type(error).__name__}: {said}{where}", field=field)
 

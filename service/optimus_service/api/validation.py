@@ -50,9 +50,10 @@ def _message(error: Mapping[str, Any], body: type[BaseModel] | None) -> str:
 
 
 def _meant(name: str, allowed: Sequence[str]) -> str:
-    """The field that was most likely meant; all of them when none is similar."""
+    """The fields that there are, and the one that was most likely meant."""
     close = difflib.get_close_matches(name[:_MAX_FIELD_LENGTH], allowed, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; allowed here: {', '.join(allowed)}"
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"; allowed here: {', '.join(allowed)}{hint}"
 
 
 def _pattern_message(pattern: str, location: Location, body: type[BaseModel] | None) -> str:
