@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,10 @@ def wrong() -> TrainingTask: return 5
 def no_data() -> TrainingTask: raise FileNotFoundError("/data/images")
 def leaves() -> TrainingTask: raise SystemExit(3)
 def other() -> str: return str(Path(__file__).with_name("landmine").write_text("called"))
+def greedy() -> TrainingTask: bytearray(2**60)
+def greedy_tensor() -> TrainingTask:
+    import torch
+    torch.zeros(2**50)
 number = 5
 """
 
@@ -56,6 +61,21 @@ def verdict(directory: Path, task: str, **job: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["task", "unsaid", "half"])
 def test_tasks_are_accepted(directory: Path, name: str) -> None:
     assert verdict(directory, f"mine:{name}", task_args={"width": 4}) == {"ok": True, "problem": None, "field": None}
+
+
+@pytest.mark.parametrize("name", ["greedy", "greedy_tensor"])
+def test_task_that_takes_too_much_memory_is_not_judged(directory: Path, name: str) -> None:
+    assert verdict(directory, f"mine:{name}")["ok"]
+
+
+def test_trial_is_bounded_in_memory_and_the_first_that_the_kernel_ends() -> None:
+    code = "from optimus_workers.try_task import _limit_memory as limit; limit(); import resource; "
+    code += "print(resource.getrlimit(resource.RLIMIT_DATA)[1], open('/proc/self/oom_score_adj').read())"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    limit, score = done.stdout.split()
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < int(limit) <= max(4 * 2**30, machine // 4)
+    assert score == "1000"
 
 
 @pytest.mark.parametrize(

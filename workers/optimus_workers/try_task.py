@@ -20,10 +20,17 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-MEMORY_BYTES = 16 * 2**30
-"""A task that takes more is stopped, and so not judged: a check must not take the machine from those who train."""
+MEMORY_SHARE = 0.25
+"""Of the machine's memory. A task that takes more is not judged: a trial must not take what others train with."""
+LEAST_MEMORY_BYTES = 4 * 2**30
+"""On a small machine: the interpreter, PyTorch and a small data set must fit, or no task could be judged."""
+OOM_SCORE = 1000
+"""The kernel ends this process before any other when the machine's memory runs out (`man 5 proc`)."""
+_OUT_OF_MEMORY = ("allocate memory", "out of memory", "bad_alloc", "failed to map segment", "start new thread")
+"""What libraries say that raise no `MemoryError`."""
 TASK_TYPE = "TrainingTask"
 
 
@@ -116,8 +123,6 @@ def _called(
             problem = f"{import_path} must return a TrainingTask, not {_kind(task)}"
             return Verdict(ok=False, problem=problem, field="task")
         n_examples = task.n_examples
-    except MemoryError:
-        return GOOD  # it may fit where it trains
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         return _failed(f"{import_path} failed", error, field)
     if (batch_size or task.global_batch_size) > n_examples:
@@ -127,7 +132,12 @@ def _called(
 
 
 def _failed(what: str, error: BaseException, field: str) -> Verdict:
-    """The error with the user's own line, which is the last one that is not in a library."""
+    """The error with the user's own line, which is the last one that is not in a library.
+
+    Good when memory ran out: it may fit where it trains.
+    """
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
+        return GOOD
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "optimus_workers" not in frame.filename and frame.filename[:1] != "<"]
     outside = [frame for frame in own if f"{os.sep}lib{os.sep}python" not in frame.filename]
@@ -141,11 +151,20 @@ def _kind(value: object) -> str:
     return "a built-in function" if inspect.isbuiltin(value) else f"a value of type {type(value).__name__}"
 
 
+def _limit_memory() -> None:
+    """Bound what this process may take, and let the kernel end it first. A lower limit that it has already stays."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = max(LEAST_MEMORY_BYTES, int(MEMORY_SHARE * machine))
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
 def main() -> int:
     """Print the verdict; the exit code is 0 whatever it is."""
     job = json.load(sys.stdin)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    _limit_memory()
     # What the user's code prints must not be taken for the answer.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

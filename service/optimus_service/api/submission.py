@@ -44,7 +44,7 @@ def submit(
         The job, and whether this call made it (False: a repetition of a request that made it).
 
     Raises:
-        Problem: it asks for more than the cluster has, or its task cannot be loaded (422).
+        Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
         IdempotencyConflict: the key was used for another request.
     """
     document = spec.model_dump(mode="json")
@@ -106,7 +106,7 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
     """Return if the job would be accepted.
 
     Raises:
-        Problem: it asks for more than the cluster has, or its task cannot be loaded (422).
+        Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
     """
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
@@ -116,6 +116,8 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
     if errors:
         raise invalid(errors)
     _check_origin(services, spec)
+    if spec.workers.resources.cpu == 0:
+        raise invalid_field("workers.resources.cpu", "must be greater than 0: a worker that has no core cannot train")
     due = deadline_of(spec.model_dump(include={"deadline", "deadline_seconds"}), services.clock())
     if due is not None and due <= services.clock():
         raise invalid_field("deadline", "is in the past")

@@ -6,8 +6,9 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -34,6 +35,12 @@ _MAX_HANGING = 32
 _AT_ONCE = 4
 """Submissions that are looked at together. A check starts an interpreter and may load large libraries; and those that
 wait must not take the threads that all other calls need."""
+
+_TRIALS_AT_ONCE = 2
+"""Trials run the user's code, which may take half a minute and much memory. Fewer than `_AT_ONCE`, so that slow ones
+leave turns for the submissions of others."""
+_TRIAL_WAIT_SECONDS = 10.0
+"""A submission that has waited so long for its trial goes without one; the job itself tells what is wrong."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -66,8 +73,12 @@ class TaskChecks:
         clock: Callable[[], float] = time.monotonic,
         *,
         hangs_seconds: float = _HANGS_SECONDS,
+        trial_wait_seconds: float = _TRIAL_WAIT_SECONDS,
     ) -> None:
-        """`hangs_seconds`: how long a check may take before nobody waits for it any more."""
+        """`hangs_seconds`: how long a check may take before nobody waits for it any more.
+
+        `trial_wait_seconds`: how long a submission waits for its turn to try its task, before it goes untried.
+        """
         self._check = check
         self._try = try_task
         self._clock = clock
@@ -76,6 +87,8 @@ class TaskChecks:
         self._lock = threading.Lock()
         self._answers: OrderedDict[Question, _Answer] = OrderedDict()
         self._turns = CapacityLimiter(_AT_ONCE)
+        self._trial_wait_seconds = trial_wait_seconds
+        self._trials = threading.BoundedSemaphore(_TRIALS_AT_ONCE)
 
     async def in_turn(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -100,19 +113,33 @@ class TaskChecks:
             return why_not
 
     def why_not_trainable(self, job: Mapping[str, Any]) -> TaskObjection | None:
-        """What stands in the way of this job's task (see `Cluster.try_task`); None: nothing, or nobody can tell.
+        """What stands in the way of this job's task (see `Cluster.try_task`).
+
+        None: nothing, or nobody can tell, as while the trials of others take all turns.
 
         Raises:
             Problem: the trial hangs, as `why_not_loadable` (503).
         """
         question = (json.dumps(job, sort_keys=True), job.get("working_directory"))
         answer = self._answer(question)
-        with answer.turn:
+        with self._turn(answer.turn) as mine, self._turn(self._trials) as free:
+            if not (mine and free):
+                return None
             if answer.loadable_at is not None and self._clock() - answer.loadable_at < _REMEMBERED_SECONDS:
                 return None
             objection = self._asked(question, partial(self._try, job))
             answer.loadable_at = self._clock() if objection is None else None
             return objection
+
+    @contextmanager
+    def _turn(self, lock: threading.Lock | threading.Semaphore) -> Iterator[bool]:
+        """Hold the lock; False when it was not free in time."""
+        held = lock.acquire(timeout=self._trial_wait_seconds)
+        try:
+            yield held
+        finally:
+            if held:
+                lock.release()
 
     def _asked(self, question: Question, ask: Callable[[], Result]) -> Result:
         """The cluster's answer, waited for in a thread that may be left behind."""

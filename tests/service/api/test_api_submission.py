@@ -48,8 +48,15 @@ def test_more_tasks_than_the_cluster_has_room_for_are_fine_as_a_maximum(api: Api
 
 def test_the_smallest_and_the_largest_that_fit_are_accepted(api: Api) -> None:
     assert submit(api, workers={"min": CORES - 1, "max": CORES, "resources": {"memory_bytes": 0}}).status_code == 201
-    whole = {"cpu": 0, "memory_bytes": "4Gi"}
+    whole = {"cpu": 0.01, "memory_bytes": "4Gi"}
     assert submit(api, workers={"resources": whole}, servers={"resources": whole}).status_code == 201
+
+
+def test_worker_without_a_core_is_refused_and_so_is_its_dry_run(api: Api) -> None:
+    for path in ("/v1/jobs", "/v1/plan"):
+        answer = api.post(path, json=job_spec(workers={"resources": {"cpu": 0}}))
+        assert answer.status_code == 422
+        assert [error["field"] for error in answer.json()["errors"]] == ["workers.resources.cpu"]
 
 
 def test_arguments_of_a_task_keep_their_types(api: Api) -> None:

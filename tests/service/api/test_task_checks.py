@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from tests.service.clusters.cluster_harness import wait_until
 
 from optimus_service.api.problems import Problem
 from optimus_service.api.task_checks import TaskChecks
+from optimus_service.clusters.base import TaskObjection
 
 
 class Question:
@@ -91,6 +94,32 @@ def test_a_check_that_hangs_holds_no_turn() -> None:
     assert len(hanging.asked) <= 4, "one thread per turn; the others are refused at once"
     hanging.may_answer.set()
     wait_until("the directory is looked at again", lambda: _loadable(checks, "m0:f", "/hangs"))
+
+
+def test_slow_trials_leave_turns_for_other_submissions() -> None:
+    """Six submissions whose tasks do not come back in time: nobody else waits for them longer than for a turn."""
+    may_end = threading.Event()
+    tried: list[object] = []
+
+    def slow(job: Mapping[str, Any]) -> TaskObjection | None:
+        tried.append(job["task"])
+        assert may_end.wait(60)
+        return TaskObjection("task", "no")
+
+    checks = TaskChecks(Question(), slow, trial_wait_seconds=0.05)
+
+    async def submissions() -> None:
+        async def submit(name: str) -> TaskObjection | None:
+            return await checks.in_turn(checks.why_not_trainable, {"task": name, "working_directory": None})
+
+        slow_ones = [asyncio.create_task(submit(name)) for name in ("a:f", "a:f", "b:f", "b:f", "c:f", "d:f")]
+        done, _ = await asyncio.wait([asyncio.create_task(submit("mine:f"))], timeout=30)
+        assert [each.result() for each in done] == [None], "it goes untried; the job itself will tell"
+        may_end.set()
+        assert sum(each is not None for each in await asyncio.gather(*slow_ones)) == 2
+
+    asyncio.run(submissions())
+    assert len(tried) == 2
 
 
 def _loadable(checks: TaskChecks, path: str, directory: str) -> bool:

@@ -82,3 +82,21 @@ def test_trial_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path, monk
     wait_until(
         "the child is gone", lambda: not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z"
     )
+
+
+def test_trial_that_writes_without_end_is_ended() -> None:
+    code = "import itertools, sys\nfor _ in itertools.count(): sys.stdout.write('x' * 65536)"
+    assert checking.try_task([sys.executable, "-c", code], JOB) is None
+
+
+def test_trial_sees_none_of_the_services_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of the service")
+    code = "import json, os; print(json.dumps({'ok': False, 'problem': ' '.join(os.environ)}))"
+    job = {**JOB, "environment": {"MINE": "1", "OPTIMUS_TOKEN": "stolen"}}
+    objection = checking.try_task([sys.executable, "-c", code], job)
+    assert objection is not None
+    assert "MINE" in objection.message
+    assert not {"OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"} & set(
+        objection.message.split()
+    )

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,27 @@ def process_of(machine: Machine, key: TaskKey) -> kernel.Process:
     process = TaskRecord(machine.directory / "local" / "tasks" / key.name).process()
     assert process is not None
     return process
+
+
+def test_trial_of_a_task_runs_as_its_user_and_reads_nothing_of_the_services(data_directory: Path) -> None:
+    machine = Machine(data_directory, RANGE)
+    secrets = [str(data_directory / name) for name in ("secret.key", "optimus.db", "service.json")]
+    code = f"""
+import json, os
+def readable(path):
+    try: return bool(open(path).read(1))
+    except OSError: return False
+found = [os.getuid(), os.environ["HOME"], [path for path in {secrets} if readable(path)]]
+print(json.dumps({{"ok": False, "problem": json.dumps(found)}}))
+"""
+    options = replace(machine.options, trial_command=(machine.options.task_command[0], "-c", code))
+    cluster = LocalCluster(options)
+    try:
+        objection = cluster.try_task({"task": "m:f", "environment": {"HOME": "/root"}})
+    finally:
+        cluster.close()
+    assert objection is not None
+    assert json.loads(objection.message) == [70000, "/", []], "the first of the range, which no job gets"
 
 
 def test_a_service_that_is_not_root_cannot_separate(data_directory: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +19,8 @@ from optimus_service.clusters.local.task_users import Account
 
 CHECK_SECONDS = 30.0
 """Importing a user's module may load big libraries; a submission must not hang for longer than this."""
+ANSWER_BYTES = 64 * 1024
+"""A verdict has some hundred bytes; the user's code may write to the same pipe without end."""
 DIE_SECONDS = 2.0
 """A process that was killed is gone at once, unless it hangs in the kernel."""
 
@@ -52,7 +57,7 @@ def check_task(
 def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | None = None) -> TaskObjection | None:
     """What stands in the way of the job, found by calling its task in a process that is thrown away.
 
-    None when nothing does, or when nobody can tell in time. The process and all that it started are ended.
+    None when nothing does, or when nobody can tell in time. The process and its process group are ended.
     `account`: whom tasks run as, and so this one; None: the user of this process.
     """
     directory = job.get("working_directory")
@@ -60,34 +65,44 @@ def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | 
     whole = list(command)
     if account is not None:
         whole, environment = account.command(directory or "/", whole), environment | account.environment("/")
-    try:
-        process = subprocess.Popen(
-            whole,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            cwd=directory if account is None else "/",
-            env=environment,
-            start_new_session=True,
-        )
-    except OSError:
-        return None  # the job itself will tell
-    try:
-        printed, _ = process.communicate(json.dumps(job), timeout=CHECK_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(DIE_SECONDS)
-    return _objection(printed)
+    with tempfile.TemporaryFile() as question:
+        question.write(json.dumps(job).encode())
+        question.seek(0)
+        try:
+            process = subprocess.Popen(
+                whole,
+                stdin=question,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=directory if account is None else "/",
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError:
+            return None  # the job itself will tell
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            printed = _printed(process.stdout.fileno(), time.monotonic() + CHECK_SECONDS)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(DIE_SECONDS)
+    return None if printed is None else _objection(printed)
+
+
+def _printed(pipe: int, deadline: float) -> str | None:
+    """All that comes out of the pipe; None when it is too much or has no end in time."""
+    found = b""
+    while len(found) <= ANSWER_BYTES:
+        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return None
+        piece = os.read(pipe, ANSWER_BYTES)
+        if not piece:
+            return found.decode(errors="replace")
+        found += piece
+    return None
 
 
 def _objection(printed: str) -> TaskObjection | None:
