@@ -108,6 +108,7 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
     Raises:
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
     """
+    _check_origin(services, spec)
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
         why_not = None if errors else task_checks.why_not_loadable(spec.task, spec.working_directory)
@@ -115,7 +116,6 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
         return  # nobody can tell now, and a job may well wait until the cluster is back
     if errors:
         raise invalid(errors)
-    _check_origin(services, spec)
     if spec.workers.resources.cpu == 0:
         raise invalid_field("workers.resources.cpu", "must be greater than 0: a worker that has no core cannot train")
     due = deadline_of(spec.model_dump(include={"deadline", "deadline_seconds"}), services.clock())
