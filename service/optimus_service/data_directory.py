@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from optimus_service.steady_clock import ClockFile
+
 
 class CannotStart(Exception):
     """The service cannot start; the message tells its operator why and what to do."""
@@ -50,6 +52,11 @@ class DataDirectory:
     def remove_address(self) -> None:
         """The service is gone."""
         self._address_file.unlink(missing_ok=True)
+
+    @property
+    def clock_file(self) -> ClockFile:
+        """What the service's clock goes on with after a restart."""
+        return ClockFile.of(self.path / "clock.json")
 
     @property
     def _address_file(self) -> Path:

@@ -57,6 +57,7 @@ from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics import Metrics
 from optimus_service.preview import Preview
 from optimus_service.settings import Settings
+from optimus_service.steady_clock import SteadyClock
 from optimus_service.stopping import stop_all_tasks
 from optimus_service.store.engine import (
     check_revision,
@@ -107,7 +108,7 @@ def run(settings: Settings) -> None:
 def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket) -> None:
     prepare_database(settings.url)
     url = _url(settings.host, listener.getsockname()[1])
-    parts = assemble(settings, settings.service_url or url)
+    parts = assemble(settings, settings.service_url or url, SteadyClock(directory.clock_file))
     warn_of_shared_user(settings)
 
     door = make_second_door(settings, parts.services)
@@ -156,7 +157,7 @@ class Parts:
     loop: SchedulingLoop
 
 
-def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = time.time) -> Parts:
+def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -> Parts:
     """Everything but the web server. The database has the newest revision; tasks reach the service at `service_url`.
 
     Raises:
@@ -166,7 +167,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float] = 
     metrics = Metrics()
     engine = create_engine_from_url(settings.url)
     repository = Repository(engine, metrics.observe_transaction, settings.scheduling.retry_backoff)
-    cluster = make_cluster(settings)
+    cluster = make_cluster(settings, clock)
     hub = WakeUpHub(repository.generations)
     tokens = JobTokens(load_secret(settings))
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
@@ -235,7 +236,7 @@ def make_planner(policy: Policy, settings: Settings) -> Planner:
     return planner
 
 
-def make_cluster(settings: Settings) -> Cluster:
+def make_cluster(settings: Settings, clock: Callable[[], float]) -> Cluster:
     """The cluster that the settings name.
 
     Raises:
@@ -245,7 +246,7 @@ def make_cluster(settings: Settings) -> Cluster:
         # Imported here: its client takes a second to import, which no other cluster needs.
         from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 
-        return KubernetesCluster(settings.kubernetes)
+        return KubernetesCluster(settings.kubernetes, clock=clock)
     users = None if settings.task_user is None else TaskUsers.from_setting(settings.task_user)
     options = LocalClusterOptions.with_python(
         directory=settings.data_directory / "local",
