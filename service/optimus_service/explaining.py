@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_scheduler.types import Resources, SpeedSample
-from optimus_service.api.present import allocation_body, moment
+from optimus_service.api.present import allocation_body, foreseen, moment
 from optimus_service.api.schemas import (
     AllocationBody,
     ExpectedBody,
@@ -168,7 +168,7 @@ def _expected(case: Case, start: Start | None) -> ExpectedBody:
     begins = None if start is None else start.seconds
     if left is None or case.job.state.is_final or case.job.wanted.is_empty:
         return ExpectedBody(start_seconds=begins, finish_seconds=None, finish_at=None)
-    return ExpectedBody(start_seconds=begins, finish_seconds=left, finish_at=moment(case.now + left.mean))
+    return ExpectedBody(start_seconds=begins, finish_seconds=left, finish_at=foreseen(case.now + left.mean))
 
 
 def _on_the_end(case: Case, expected: ExpectedBody) -> list[str]:

@@ -9,6 +9,7 @@ in 40 hours, and durations are wrong by 5 % at most meanwhile.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from optimus_service import kernel
 FOLLOW_RATE = 0.05
 """Seconds towards the machine's clock for each second that passes. No decision depends on 5 % of a duration, and a
 second that a time server corrects is made up for in 20 s."""
+_EARLIEST = 1_577_836_800.0
+"""2020 in POSIX seconds. A machine without a battery for its clock says less until a time server has told it. The first
+moment that can be true is believed at once."""
 _TOLD_SECONDS = 1.0
 """Smaller differences are no step; changes of this size are written down."""
 
@@ -51,7 +55,8 @@ class ClockFile:
         """The moment at boot, POSIX seconds; None if nothing was written since then."""
         try:
             found: Any = json.loads(self.path.read_text())
-            return float(found["booted_at"]) if found["boot_id"] == self.boot_id else None
+            booted_at = float(found["booted_at"])
+            return booted_at if math.isfinite(booted_at) and found["boot_id"] == self.boot_id else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -87,7 +92,8 @@ class SteadyClock:
             before, self._passed = self._passed, self._since_boot()
             most = FOLLOW_RATE * max(self._passed - before, 0.0)
             apart = self._wall() - (self._booted_at + self._passed)
-            self._booted_at += min(max(apart, -most), most)
+            never_set = self._booted_at < _EARLIEST <= self._wall()
+            self._booted_at += apart if never_set else min(max(apart, -most), most)
             self._note()
             return self._booted_at + self._passed
 

@@ -17,7 +17,7 @@ class Machine:
     """Its clock may be set; its time since boot only grows."""
 
     def __init__(self) -> None:
-        self.wall, self.since_boot = 1_000_000.0, 500.0
+        self.wall, self.since_boot = 1_800_000_000.0, 500.0
 
     def passes(self, seconds: float) -> None:
         self.wall += seconds
@@ -59,7 +59,7 @@ def test_a_step_is_made_up_for_slowly(machine: Machine, step: float) -> None:
     assert clock() == pytest.approx(machine.wall)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(-1e7, 1e7)), max_size=30))
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(-1e6, 1e6)), max_size=30))
 def test_it_never_goes_back_nor_runs_away(turns: list[tuple[float, float]]) -> None:
     machine = Machine()
     clock = machine.clock()
@@ -90,9 +90,17 @@ def test_after_another_boot_the_machine_is_believed(machine: Machine, tmp_path: 
     assert machine.clock(ClockFile(tmp_path / "clock.json", "the-next-boot"))() == machine.wall
 
 
+def test_a_machine_that_did_not_know_the_time_is_believed_once_it_does(machine: Machine) -> None:
+    now, machine.wall = machine.wall, 20.0
+    clock = machine.clock()
+    machine.wall = now
+    assert clock() == now
+
+
 def test_a_file_that_cannot_be_read_or_written_stops_nothing(machine: Machine, tmp_path: Path) -> None:
-    (tmp_path / "clock.json").write_text("{")
-    assert machine.clock(ClockFile(tmp_path / "clock.json", "this-boot"))() == machine.wall
+    for text in ("{", "[]", '{"boot_id": "this-boot", "booted_at": NaN}', '{"boot_id": "this-boot"}'):
+        (tmp_path / "clock.json").write_text(text)
+        assert machine.clock(ClockFile(tmp_path / "clock.json", "this-boot"))() == machine.wall
     assert machine.clock(ClockFile(tmp_path / "no" / "clock.json", "this-boot"))() == machine.wall
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body
 from optimus_scheduler.types import Forecast, Interval, Resources
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.present import allocation_body, moment
+from optimus_service.api.present import allocation_body, foreseen
 from optimus_service.api.problems import unavailable
 from optimus_service.api.schemas import EffectBody, ExpectedBody, IntervalBody, JobSpecBody, PlanBody
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
@@ -78,7 +78,7 @@ def plan_body(
     expected = ExpectedBody(
         start_seconds=start,
         finish_seconds=finish,
-        finish_at=None if finish is None else moment(now + finish.mean),
+        finish_at=None if finish is None else foreseen(now + finish.mean),
     )
     return PlanBody(
         allocation=allocation_body(decision.allocation),

@@ -41,6 +41,9 @@ from optimus_service.store.records import (
 from optimus_service.usage import ToldUsage, job_usage, newest_noise_scale
 from optimus_service.views import explain, finite, finite_document, interval, outlook
 
+_LAST_MOMENT = 253_402_300_799.0
+"""The end of the year 9999, POSIX seconds."""
+
 
 def job_body(
     job: JobRecord, decision: DecisionRecord | None, steps_per_second: float | None, newest: Sequence[Sample] = ()
@@ -198,8 +201,13 @@ def _result_body(result: Document) -> JobResultBody | None:
 
 
 def moment(seconds: float) -> datetime:
-    """POSIX seconds as a date and time in UTC."""
-    return datetime.fromtimestamp(seconds, UTC)
+    """POSIX seconds as a date and time in UTC; the last one that can be said for any later one."""
+    return datetime.fromtimestamp(min(seconds, _LAST_MOMENT), UTC)
+
+
+def foreseen(seconds: float) -> datetime | None:
+    """The same for a moment that was computed; None beyond the year 9999, which a job with a far limit may reach."""
+    return moment(seconds) if seconds <= _LAST_MOMENT else None
 
 
 def moment_or_none(seconds: float | None) -> datetime | None:

@@ -62,6 +62,16 @@ def test_a_waiting_job_says_who_makes_room_for_it_and_when(world: World) -> None
     assert any("1 waiting ahead" in each for each in third.sentences)
 
 
+def test_an_end_that_no_calendar_has_is_said_in_seconds_only(world: World) -> None:
+    """The largest limit that is accepted: at a few steps a second it lies beyond the year 9999."""
+    world.submit("endless", convergence={"max_steps": 10**12})
+    world.live_until("its end is predicted", lambda: explained(world, "endless").expected.finish_seconds is not None)
+    expected = explained(world, "endless").expected
+    assert expected.finish_seconds is not None
+    assert expected.finish_seconds.mean > 8000 * 365 * 86_400
+    assert expected.finish_at is None
+
+
 def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     world.submit("job-1")
     world.live_until("it has grown", lambda: world.repository.get_job("job-1").rescales > 0)

@@ -23,7 +23,7 @@ class ExpectedBody(Body):
 
     start_seconds: IntervalBody | None = Field(description="from now, of a job that waits; 0: with the next round")
     finish_seconds: IntervalBody | None = Field(description="from now, if it keeps what it has")
-    finish_at: datetime | None
+    finish_at: datetime | None = Field(description="null beyond the year 9999, too")
 
 
 class RescaleEffectBody(Body):
