@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.types import Resources, SpeedSample
 from optimus_service.api.present import allocation_body, foreseen, moment
@@ -17,6 +17,7 @@ from optimus_service.api.schemas import (
     AllocationBody,
     ExpectedBody,
     ExplanationBody,
+    IntervalBody,
     MarginalBody,
     RescaleEffectBody,
 )
@@ -145,12 +146,27 @@ def _start_of(case: Case) -> Start | None:
         return None
     active = {**case.others, case.job.id: case.job}
     left = {job_id: outlook(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
-    return expected_start(case.job.id, active.values(), left, case.capacity)
+    start = expected_start(case.job.id, active.values(), left, case.capacity)
+    wait = _retry_wait(case)
+    if wait and start.seconds is not None:
+        low, mean, high = (
+            None if each is None else max(each, wait)
+            for each in (start.seconds.low, start.seconds.mean, start.seconds.high)
+        )
+        return replace(start, seconds=IntervalBody(mean=mean or wait, low=low, high=high))
+    return start
+
+
+def _retry_wait(case: Case) -> float:
+    """Seconds until an error's wait is over; 0 when there is none."""
+    return 0.0 if case.job.retry_at is None else max(case.job.retry_at - case.now, 0.0)
 
 
 def _on_waiting(case: Case, start: Start | None) -> list[str]:
     if start is None:
         return []
+    if wait := _retry_wait(case):
+        return [f"It may go on in {duration(wait)}, if there is room for it then."]
     ahead = "nobody waits ahead of it" if start.n_ahead == 0 else f"{start.n_ahead} waiting ahead of it"
     if start.seconds is None:
         return [f"In the queue: {ahead}. When it starts cannot be said: too little is known of the jobs that run."]

@@ -15,6 +15,8 @@ from optimus_service.store.tables import LeaseRow
 LEADER_LEASE: Final = "scheduling-loop"
 """Whoever holds it runs the scheduling rounds; `check_fence` compares with its token."""
 
+LONGEST_LEASE_SECONDS: Final = 600.0
+"""The largest `OPTIMUS_LEASE_SECONDS`."""
 _OVER: Final = 0.0
 """The end of a lease that was given up: before any now."""
 _YEAR_2020: Final = 1_577_836_800.0
@@ -27,7 +29,8 @@ def acquire(session: Session, name: str, holder: str, ttl_seconds: float) -> Lea
     ends = now + ttl_seconds
     insert = insert_for(session, LeaseRow).values(name=name, holder=holder, token=_first_token(now), expires_at=ends)
     # An end that is further off than any lease lasts was written by another clock, or before this one was set back.
-    is_free = or_(LeaseRow.holder == holder, LeaseRow.expires_at <= now, LeaseRow.expires_at > ends)
+    is_wrong = LeaseRow.expires_at > now + LONGEST_LEASE_SECONDS
+    is_free = or_(LeaseRow.holder == holder, LeaseRow.expires_at <= now, is_wrong)
     statement = insert.on_conflict_do_update(
         index_elements=["name"],
         set_={

@@ -584,7 +584,7 @@ class Repository:
 
         The token grows with each new holder; `as_leader` checks the one of `LEADER_LEASE`. `holder` must be unique
         among processes and their restarts. The lease ends by the database's clock, whatever those of the replicas say;
-        should that one be set back, no lease lasts longer than `ttl_seconds` of the one who asks.
+        should that one be set back, no lease lasts longer than `LONGEST_LEASE_SECONDS`.
         """
         with self._write() as session:
             return leases.acquire(session, name, holder, ttl_seconds)

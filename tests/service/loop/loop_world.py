@@ -105,12 +105,7 @@ class World:
         context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
         applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
         self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock)
-        before = repository.current_lease(LEADER_LEASE)
-        if before is not None:  # over, as far as tests care: it ends by the database's clock, which they do not set
-            repository.release_lease(LEADER_LEASE, before.holder)
-        lease = repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0)
-        assert lease is not None
-        self.fence = lease.token
+        self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}
         self.accuracy_at: Callable[[float], float] | None = None
         self.steps_per_epoch: float | None = STEPS_PER_EPOCH
@@ -118,6 +113,15 @@ class World:
         """Test accuracy after so many epochs, which rank 0 then tells of each."""
         self.compute_share = 0.0
         """Part of each step that is told to be computing."""
+
+    def take_lease(self) -> int:
+        """Lead from now on, whoever led before; the token."""
+        before = self.repository.current_lease(LEADER_LEASE)
+        if before is not None:  # over, as far as tests care: it ends by the database's clock, which they do not set
+            self.repository.release_lease(LEADER_LEASE, before.holder)
+        lease = self.repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0)
+        assert lease is not None
+        return lease.token
 
     def restarted(self) -> World:
         """The service after a kill: nothing but the database and the cluster survive (and the jobs' own memory)."""

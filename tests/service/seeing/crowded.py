@@ -16,7 +16,14 @@ from typing import Any
 
 from tests.service.seeing.live import LiveService, LiveWorld, live_service
 
-from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, Paused, ResultReported
+from optimus_scheduler.lifecycle import (
+    CancelRequested,
+    MembershipFormed,
+    Outcome,
+    Paused,
+    ResultReported,
+    TooManyFailures,
+)
 from optimus_scheduler.types import Node, Resources
 from optimus_service.api.schemas import JobSpecBody
 from optimus_service.store.records import MembershipRecord, Sample
@@ -52,11 +59,14 @@ def crowded_service(directory: Path, *, port: int = 0) -> Iterator[LiveService]:
     with live_service(directory, history_seconds=0, kinds=(), nodes=NODES, port=port) as service:
         service.loop.stop(10.0)
         world = service.world
+        world.fence = world.take_lease()
         for index in range(N_SWEEP):
             losses = [3.0 / (1.0 + 0.2 * step) + 0.3 for step in range(20)]
             name, age = f"sweep-{index:02d}-of-thirty", AGE_SECONDS - 10 * index
             _training(world, f"sweep-{index:02d}", name, losses, age=age, gpu_type=GPU_TYPES[index % len(GPU_TYPES)])
         _submitted(world, LONG_NAME, LONG_NAME, workers={"min": 90, "max": 90})
+        _training(world, "retried", "waits-for-a-retry", [3.0, 2.5])
+        world.repository.advance_job("retried", TooManyFailures(TRACEBACK, TRACEBACK), world.clock())
         world.round()
         add_one_of_each(world)
         yield service

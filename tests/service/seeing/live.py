@@ -34,7 +34,7 @@ from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics import Metrics
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import JobRecord, Sample
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import LEADER_LEASE, Repository
 
 NODES = [Node(f"node-{number}", Resources(8.0, 2**35, {"V100": 4} if number == 2 else {})) for number in range(3)]
 Tell = Callable[[str, str, str, Any], None]
@@ -195,6 +195,7 @@ class LiveService:
         self.metrics = Metrics()
         settings = world.settings.model_copy(update={"token": None if token is None else SecretStr(token)})
         times = LoopTimes(5.0, 5.0, 0.1, 2.0)
+        world.repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
         leadership = Leadership(world.repository, 2.0, time.monotonic)
         self.loop = SchedulingLoop(world.rounds, leadership, world.cluster, self.metrics, times, world.clock)
         hub = WakeUpHub(world.repository.generations)

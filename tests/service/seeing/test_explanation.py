@@ -14,6 +14,7 @@ from tests.service.api.test_views import job
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_decision, a_membership
 
+from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.types import NOTHING, Allocation, JobState, Reason, Resources, SpeedSample
 from optimus_service.api.schemas import ExplanationBody, IntervalBody, JobSpecBody
 from optimus_service.explaining import Case, explanation_of
@@ -70,6 +71,22 @@ def test_an_end_that_no_calendar_has_is_said_in_seconds_only(world: World) -> No
     assert expected.finish_seconds is not None
     assert expected.finish_seconds.mean > 8000 * 365 * 86_400
     assert expected.finish_at is None
+
+
+def test_a_job_that_waits_for_a_retry_starts_no_sooner(world: World) -> None:
+    world.submit("retried")
+    world.live_until("it trains", lambda: world.repository.get_job("retried").state is JobState.RUNNING)
+    world.train(2)
+    world.repository.advance_job("retried", TooManyFailures("broken", "OSError: stale file handle"), world.clock())
+    world.round()
+    world.clock.now += 5.0
+    found = explained(world, "retried")
+    retry_at = world.repository.get_job("retried").retry_at
+    assert retry_at is not None
+    assert found.expected.start_seconds is not None
+    assert found.expected.start_seconds.mean == pytest.approx(retry_at - world.clock())
+    assert "It may go on in 25 s, if there is room for it then." in found.sentences
+    assert not any("next rounds" in sentence for sentence in found.sentences)
 
 
 def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:

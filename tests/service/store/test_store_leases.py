@@ -7,7 +7,9 @@ import time
 import pytest
 from tests.service import leases
 
+from optimus_service.settings import Settings
 from optimus_service.store.errors import StaleLeader
+from optimus_service.store.leases import LONGEST_LEASE_SECONDS
 from optimus_service.store.records import LeaseRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
@@ -50,6 +52,17 @@ def test_a_lease_that_an_advanced_clock_wrote_is_free(repository: Repository) ->
     first = token_of(repository.acquire_lease("l", "a", 10.0))
     leases.move_ends(repository, 3600.0)
     assert token_of(repository.acquire_lease("l", "b", 10.0)) == first + 1
+
+
+def test_no_lease_may_be_longer_than_one_that_counts() -> None:
+    bounds = Settings.model_fields["lease_seconds"].metadata
+    assert [bound.le for bound in bounds if hasattr(bound, "le")] == [LONGEST_LEASE_SECONDS]
+
+
+def test_whoever_asks_with_a_shorter_lease_waits_as_well(repository: Repository) -> None:
+    """As while the setting is changed from replica to replica."""
+    repository.acquire_lease("l", "a", 60.0)
+    assert repository.acquire_lease("l", "b", 2.0) is None
 
 
 def test_tokens_grow_although_the_row_was_deleted(repository: Repository) -> None:
