@@ -30,6 +30,10 @@ Timer = Callable[[str], AbstractContextManager[object]]
 Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
 """(jobs, now, settings) to the outlook of every job, sorted by job id. A simulation may put a perfect one here."""
 
+MOST_PASSES = 16
+"""How often one round plans at most, because jobs found no place on their GPU type (`constraints/dead_ends.py`). One
+pass moves all jobs that are stuck, so that passes are about as many as types; after the last one they wait a round."""
+
 
 def _untimed(_: str) -> AbstractContextManager[object]:
     return nullcontext()
@@ -51,22 +55,24 @@ def plan(
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
 
-    # 1. Forecast: what will each job do, on the GPU type that suits it?
-    with timer("forecast"):
-        told = snapshot
-        snapshot, outlooks = look_ahead(told, forecaster, settings)
+    told = snapshot
+    for passes_left in reversed(range(MOST_PASSES)):
+        # 1. Forecast: what will each job do, on the GPU type that suits it?
+        with timer("forecast"):
+            snapshot, outlooks = look_ahead(told, forecaster, settings)
 
-    # 2. Allocate: how many workers and servers does each job get?
-    with timer("allocate"):
-        held = held_posts(snapshot)
-        grants = allocate(outlooks, snapshot, held, policy, settings, memory)
+        # 2. Allocate: how many workers and servers does each job get?
+        with timer("allocate"):
+            held = held_posts(snapshot)
+            grants = allocate(outlooks, snapshot, held, policy, settings, memory)
 
-    # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
-    with timer("place"):
-        placements = _place(outlooks, grants, held, snapshot, policy, memory)
-        elsewhere = without_dead_ends(told, outlooks, placements)
-    if elsewhere is not None:
-        return plan(elsewhere, policy, settings, timer, forecaster, memory)
+        # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
+        with timer("place"):
+            placements = _place(outlooks, grants, held, snapshot, policy, memory)
+            elsewhere = without_dead_ends(told, outlooks, placements) if passes_left else None
+        if elsewhere is None:
+            break
+        told = elsewhere
 
     # 4. Reconcile: what has to be started, stopped and told, given what is there?
     with timer("reconcile"):

@@ -29,7 +29,7 @@ from optimus_scheduler.retries import DEFAULT_RETRIES
 from optimus_scheduler.types import Allocation, Directive, JobState
 from optimus_scheduler.wording import headline, size_words
 
-_STORY_LENGTH = 20
+STORY_LENGTH = 20
 """Events kept in `JobStatus.story`: enough to understand a wrong turn, bounded so that statuses stay small."""
 
 
@@ -152,7 +152,7 @@ class JobStatus:
     most_retries: int = DEFAULT_RETRIES
     """... and how many of these the job may have."""
     story: tuple[str, ...] = field(default=(), compare=False)
-    """The last events, oldest first, for error messages only."""
+    """The last events, oldest first, for error messages only: a shell that stores events gives these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def advance(status: JobStatus, event: Event) -> Outcomes:
     if transition is None:
         raise InvalidTransition(status, event)
     after, effects = transition(status, event)
-    story = (*status.story, f"{status.state} + {type(event).__name__}")[-_STORY_LENGTH:]
+    story = (*status.story, f"{status.state} + {type(event).__name__}")[-STORY_LENGTH:]
     return replace(after, story=story), effects
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import astuple
 from statistics import median
 
@@ -53,6 +53,8 @@ class Lessons:
         self._percents: dict[str, deque[float]] = {}
         """Percent of peak that the newest ended jobs reached, by device."""
         self._calculated: OrderedDict[str, tuple[SpeedSample, ...]] = OrderedDict()
+        self._networks: dict[str, Document] = {}
+        """Layers that were read ahead, by job id."""
         self._since: float | None = None
 
     def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
@@ -70,6 +72,12 @@ class Lessons:
                     self._known.add(ended)
                     self._note_percent(ended)
 
+    def read_networks(self, job_ids: Collection[str]) -> None:
+        """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""
+        with self._lock:
+            unknown = [job_id for job_id in job_ids if job_id not in self._calculated]
+            self._networks = self._repository.networks_of(unknown) if unknown else {}
+
     def calculated_speeds(self, job: JobRecord, spec: JobSpec) -> tuple[SpeedSample, ...]:
         """Speeds by arithmetic, for a job that has measured none; empty until its tasks have told its layers."""
         if spec.global_batch_size is None:
@@ -77,7 +85,7 @@ class Lessons:
         with self._lock:
             known = self._calculated.get(job.id)
             if known is None:
-                network = self._repository.network_of(job.id)
+                network = self._networks.pop(job.id, None) or self._repository.network_of(job.id)
                 if network is None:
                     return ()
                 known = calculated_speeds(cost_of_description(network), spec, self._platform(spec))
@@ -94,21 +102,31 @@ class Lessons:
         if ended.device is not None and ended.percent_of_peak is not None:
             self._percents.setdefault(ended.device, deque(maxlen=_MAX_PERCENTS)).append(ended.percent_of_peak)
 
-    def learn(self, history_of: Callable[[JobRecord], JobHistory], now: float, leader: LeaderRepository) -> None:
+    def learn(
+        self, history_of: Callable[[JobRecord], JobHistory], now: float, leader: LeaderRepository
+    ) -> frozenset[str]:
         """Keep what jobs taught that ended since (some at a time).
 
-        `history_of` gives the whole sample history of an ended job.
+        `history_of` gives the sample history of an ended job, or as much of it as can be read now.
+
+        Returns:
+            Jobs of which it was not the whole: their turn comes again.
 
         Raises:
             StaleLeader: another process leads by now.
         """
         since = now - self._keep_seconds if self._since is None else self._since
         untold = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
+        postponed = set()
         for job in untold:
-            document = lesson(job, history_of(job), self._repository.network_of(job.id))
-            leader.add_finished_run(job.id, document)
-        if len(untold) < _LEARNED_AT_ONCE:
+            history = history_of(job)
+            if not history.is_current:
+                postponed.add(job.id)
+                continue
+            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id)))
+        if len(untold) < _LEARNED_AT_ONCE and not postponed:
             self._since = now - _OVERLAP_SECONDS
+        return frozenset(postponed)
 
 
 def lesson(job: JobRecord, history: JobHistory, network: Document | None = None) -> Document:

@@ -206,7 +206,7 @@ def make_rounds(
     clock: Callable[[], float],
 ) -> Round:
     """What runs scheduling rounds."""
-    histories = Histories(repository)
+    histories = Histories(repository, settings.samples_per_round)
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
     observer = Observer(repository, histories, settings.scheduling, lessons)
     exits = ExitNotices(cluster, histories, settings.max_task_failures)

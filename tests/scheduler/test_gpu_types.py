@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,7 @@ from tests.scheduler.constrained_worlds import FACTOR, PRICES, gpu_node, gpu_spe
 
 from optimus_scheduler.constraints.gpu_types import accepted_types, on_chosen_types, on_type
 from optimus_scheduler.constraints.type_speeds import relative_speeds
-from optimus_scheduler.cycle import plan
+from optimus_scheduler.cycle import MOST_PASSES, plan
 from optimus_scheduler.policies import policy_named
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.types import (
@@ -188,6 +190,30 @@ def test_a_job_is_placed_on_another_type_when_the_chosen_one_has_no_cores_left()
     tight = (MIXED[0], gpu_node("fast", {"v100": 4}, cpu=16.0))
     after, _ = next_round(Snapshot(NOW, tight, (hog, a_job("new", spec=BOTH))), OPTIMUS)
     assert types_of(after)["new"] == "k80"
+
+
+def test_a_round_does_not_plan_without_end() -> None:
+    """Each of very many types has GPUs, but no cores beside them."""
+    kinds = [f"type-{number:02d}" for number in range(2 * MOST_PASSES)]
+    hogs = []
+    for kind in kinds:
+        spec = gpu_spec(named=kind, maximum=1)
+        spec = replace(spec, server=replace(spec.server, resources=gpu_node("", {}, 15.0).capacity))
+        hog = a_job(f"hog-{kind}", has=(1, 1), nodes=kind, spec=spec)
+        hogs.append(replace(hog, allocation=Allocation(1, 1, kind)))
+    nodes = tuple(gpu_node(kind, {kind: 4}, cpu=16.0) for kind in kinds)
+    passes = 0
+
+    @contextmanager
+    def timer(step: str) -> Iterator[None]:
+        nonlocal passes
+        passes += step == "place"
+        yield
+
+    waiting = a_job("new", spec=gpu_spec(*kinds, maximum=4))
+    planned = plan(Snapshot(NOW, nodes, (*hogs, waiting)), OPTIMUS, timer=timer)
+    assert passes == MOST_PASSES
+    assert {decision.job_id for decision in planned.decisions} == {"new", *(hog.id for hog in hogs)}
 
 
 def test_speeds_are_told_for_the_type_that_the_job_will_be_on() -> None:

@@ -1,7 +1,7 @@
 """Jobs that found no place on the GPU type that was chosen for them, though another one has room.
 
 The choice counts GPUs; it sees neither cores nor how GPUs are spread over nodes. So once places are known, such a job
-is told to do without that type, and the round is planned again. Each time somebody accepts fewer types: it ends.
+is told to do without that type, and the round is planned again, `cycle.MOST_PASSES` times at most.
 """
 
 from __future__ import annotations

@@ -119,11 +119,13 @@ def resume_job(job_id: str, services: ServicesDep) -> JobBody:
 
 
 def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[JobBody]:
-    """Bodies with the latest decisions and speeds; one query for all decisions, one for each running job's speed."""
+    """Bodies with the latest decisions and speeds: one query for all decisions, one for all samples."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])
+    running = [job.id for job in jobs if job.state is JobState.RUNNING]
+    samples = services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
     bodies = []
     for job in jobs:
-        newest = newest_of(services, job)
+        newest = samples.get(job.id, [])
         bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, services.clock()), newest))
     return bodies
 

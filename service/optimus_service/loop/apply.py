@@ -64,9 +64,10 @@ class Applier:
             StaleLeader: somebody else leads by now; the rest of the plan was not performed.
             DatabaseNotAvailable: the rest of the plan was not performed.
         """
-        self._finish_converged(plan, snapshot, leader)
+        converged = self._finish_converged(plan, snapshot, leader)
         failures = [failure for failure in self._perform_all(plan.actions, leader) if failure is not None]
-        mark_unwanted_tasks(leader, self._clock())
+        if plan.actions or converged:
+            mark_unwanted_tasks(leader, leader.wanted_of_active_jobs(), leader.tasks(), self._clock())
         return tuple(failures)
 
     def _perform_all(self, actions: Iterable[Action], leader: LeaderRepository) -> Iterator[str | None]:
@@ -79,14 +80,17 @@ class Applier:
             else:
                 yield from (self._perform(action, leader) for action in group)
 
-    def _finish_converged(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> None:
-        jobs = {job.id: job for job in snapshot.jobs}
+    def _finish_converged(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> bool:
+        """Whether there was any."""
+        jobs, found = {job.id: job for job in snapshot.jobs}, False
         for decision in plan.decisions:
             job = jobs[decision.job_id]
             trains = job.state in (JobState.RUNNING, JobState.PAUSED)
             if decision.forecast.converged and trains and job.directive in (Directive.RUN, Directive.PAUSE):
                 rule = decision.forecast.rule or "its convergence rule"
                 self._advance(job.id, ConvergenceReached(rule), leader)
+                found = True
+        return found
 
     def _perform(self, action: Action, leader: LeaderRepository) -> str | None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import structlog
@@ -12,7 +11,7 @@ from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
 from optimus_scheduler.types import Directive, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.loop.observe import ClusterView, Histories
-from optimus_service.store.records import JobRecord, TaskRecord
+from optimus_service.store.records import JobRecord, Observed, TaskRecord
 from optimus_service.store.repository import LeaderRepository
 
 CODE_OF_THE_USER = 3
@@ -37,23 +36,29 @@ class ExitNotices:
         self._troubles: dict[TaskKey, str] = {}
         """What was told of each task's trouble, so that it is told once (again after a restart)."""
 
-    def notice(self, view: ClusterView, now: float, leader: LeaderRepository) -> None:
+    def notice(self, view: ClusterView, observed: Observed, now: float, leader: LeaderRepository) -> bool:
         """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left.
+
+        Returns:
+            Whether anything was recorded that `observed` does not have.
 
         Raises:
             StaleLeader: another process leads by now; the rest was not recorded.
         """
-        jobs = {job.id: job for job in leader.active_jobs()}
-        records = {record.key: record for record in leader.newest_tasks() if record.exited_at is None}
+        jobs = {job.id: job for job in observed.jobs}
+        records = {record.key: record for record in observed.tasks if record.exited_at is None}
+        exited = False
         for task in view.tasks:
             record = records.get(task.key)
             if record is not None and task.phase is TaskPhase.EXITED:
                 self._exited(task, record, jobs.get(task.key.job_id), now, leader)
+                exited = True
             elif record is not None:
                 self._troubled(task, now, leader)
         self._troubles = {task.key: self._troubles[task.key] for task in view.tasks if task.key in self._troubles}
-        self._vanished(view, records.values(), now, leader)
-        self._tasks_gone(view, jobs, now, leader)
+        vanished = self._vanished(view, records.values(), now, leader)
+        gone = self._tasks_gone(view, jobs, now, leader)
+        return exited or vanished or gone
 
     def _troubled(self, task: Task, now: float, leader: LeaderRepository) -> None:
         """Tell the job's owner why a task does not run (any more)."""
@@ -93,12 +98,12 @@ class ExitNotices:
             reason = f"the job's own code failed in {task.key.name}"
         elif task.exit_code == 0:
             # One more than of crashes: at its end a job lets its tasks go, and tells the result after that.
-            if (n_failures := self._failures_without_progress(job, leader)) <= self._max_failures:
+            if (n_failures := self._failures_without_progress(task.key, job, leader)) <= self._max_failures:
                 return
             times = f"{task.key.role} {task.key.rank} ended {n_failures} times with exit code 0 without being told to"
             reason = f"{times}: does the training code call sys.exit() or os._exit()?"
-        elif self._failures_without_progress(job, leader) >= self._max_failures:
-            times = f"{task.key.role} {task.key.rank} failed {self._max_failures} times without any progress between"
+        elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
+            times = f"{task.key.role} {task.key.rank} failed {n_failures} times without any progress between"
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
         else:
             return
@@ -109,19 +114,24 @@ class ExitNotices:
         error = tail if of_worker else None
         leader.advance_job(job.id, TooManyFailures(message, error, record.attempt), now)
 
-    def _failures_without_progress(self, job: JobRecord, leader: LeaderRepository) -> int:
-        """Of the role and rank that failed most since the job last got further."""
-        memberships = leader.memberships(job.id)
-        progressed_at = self._histories.updated(job, memberships).progressed_at or 0.0
-        failures = Counter(
-            (record.key.role, record.key.rank)
-            for record in leader.tasks(active_only=False, job_id=job.id)
-            if record.exited_at is not None
+    def _failures_without_progress(self, key: TaskKey, job: JobRecord, leader: LeaderRepository) -> int:
+        """Of this role and rank since the job last got further; 0 for as long as that is not known.
+
+        After a restart the samples of a long job are read in some rounds. Its failures are not forgotten meanwhile:
+        they count at the next one.
+        """
+        history = self._histories.updated(job, leader.memberships(job.id))
+        if not history.is_current:
+            return 0
+        progressed_at = history.progressed_at or 0.0
+        return sum(
+            (record.key.role, record.key.rank) == (key.role, key.rank)
+            and record.exited_at is not None
             and record.attempt == job.attempt
             and record.exited_at > progressed_at
             and is_failure(record.exit_code, record.unwanted_since)
+            for record in leader.tasks(active_only=False, job_id=job.id)
         )
-        return max(failures.values(), default=0)
 
     def _log_tail(self, task: Task) -> str:
         try:
@@ -129,20 +139,24 @@ class ExitNotices:
         except ClusterUnavailable:
             return "(its log cannot be read now)"
 
-    def _vanished(self, view: ClusterView, records: Iterable[TaskRecord], now: float, leader: LeaderRepository) -> None:
+    def _vanished(self, view: ClusterView, records: Iterable[TaskRecord], now: float, leader: LeaderRepository) -> bool:
         """Tasks that should leave and are not there (any more) have left; wanted ones are started by reconcile."""
         seen = {task.key for task in view.tasks}
-        for record in records:
-            if record.key not in seen and record.unwanted_since is not None:
-                leader.mark_exited(record.key, None, now)
+        vanished = [each.key for each in records if each.key not in seen and each.unwanted_since is not None]
+        for key in vanished:
+            leader.mark_exited(key, None, now)
+        return bool(vanished)
 
     def _tasks_gone(
         self, view: ClusterView, jobs: Mapping[str, JobRecord], now: float, leader: LeaderRepository
-    ) -> None:
+    ) -> bool:
+        changed = False
         alive = {task.key.job_id for task in view.tasks if task.phase is not TaskPhase.EXITED}
         for job in jobs.values():
             if job.directive in (Directive.CANCEL, Directive.PAUSE) and job.id not in alive:
-                leader.advance_job(job.id, AllTasksGone(), now)
+                after = leader.advance_job(job.id, AllTasksGone(), now)
+                changed = changed or after.version != job.version
+        return changed
 
 
 def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:

@@ -145,6 +145,8 @@ class JobHistory:
         self.computed_steps = 0
         """... in so many steps of single workers."""
         self._metric = metric
+        self.is_current = False
+        """Whether all samples that were stored when the store was last asked have been added: the reader's to say."""
         self.last_id = 0
         """Of the newest sample seen: ask the store for those after it."""
         self.progressed_at: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -32,13 +32,16 @@ from optimus_service.learning import Lessons
 from optimus_service.loop.history import JobHistory
 from optimus_service.loop.specification import UnreadableSpecification, readable_spec, spec_of
 from optimus_service.loop.unknown_tasks import less, without_record
-from optimus_service.store.records import JobRecord, MembershipRecord, TaskRecord, WantedRecord
+from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
 from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
 
 _log = structlog.get_logger(__name__)
 
-_MAX_PAGES = 200
-"""Pages of samples read of one job in one round: a restarted service catches up over some rounds if there are more."""
+SAMPLES_AT_ONCE = 200_000
+"""Samples read by one call, of all jobs together: about 11 s of computing. A restarted service that finds more catches
+up over some rounds."""
+_MAX_PAGE_OF_ALL = 10_000
+"""Samples of one page of many jobs: bounds the memory, about 20 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +59,53 @@ class ClusterView:
 class Histories:
     """The sample history of each active job, kept between rounds and read again after a restart."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE) -> None:
+        """`samples_at_once`: read by one call at most; what is left over is read by the next."""
         self._repository = repository.reading()
+        self._samples_at_once = samples_at_once
         self._by_job: dict[str, JobHistory] = {}
 
     def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
-        """The history of this job with all samples that came in since."""
+        """The history of this job with the samples that came in since. `is_current` says whether it has all."""
+        self.update([job], {job.id: memberships})
+        return self._by_job[job.id]
+
+    def update(self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]) -> None:
+        """Read what came in since of all these jobs: one statement, and more for those with many new samples.
+
+        No job waits for another one's: each has an equal part of a page.
+        """
+        behind = {}
+        for job in jobs:
+            history = self._begun(job)
+            history.learn_memberships(memberships.get(job.id, ()))
+            history.is_current = False
+            behind[job.id] = history
+        left = self._samples_at_once
+        while behind and left > 0:
+            each = max(1, min(MAX_PAGE, min(_MAX_PAGE_OF_ALL, left) // len(behind)))
+            last_ids = {job_id: history.last_id for job_id, history in behind.items()}
+            found = self._repository.samples_after_each(last_ids, each)
+            for job_id, samples in found.items():
+                behind[job_id].add(samples)
+                left -= len(samples)
+            for history in behind.values():
+                history.is_current = True
+            behind = {job_id: behind[job_id] for job_id, samples in found.items() if len(samples) >= each}
+            for history in behind.values():
+                history.is_current = False
+
+    def of(self, job_id: str) -> JobHistory:
+        """What was read of a job by the last call that updated it."""
+        return self._by_job[job_id]
+
+    def _begun(self, job: JobRecord) -> JobHistory:
         history = self._by_job.get(job.id)
         if history is None:
             spec = readable_spec(job)
             target = None if spec is None else spec.convergence.target_metric
             mode = Mode.SYNC if spec is None else spec.mode
             history = self._by_job[job.id] = JobHistory(mode, None if target is None else target.name)
-        history.learn_memberships(memberships)
-        for _ in range(_MAX_PAGES):
-            samples = self._repository.samples_after(job.id, history.last_id, MAX_PAGE)
-            history.add(samples)
-            if len(samples) < MAX_PAGE:
-                break
         return history
 
     def keep_only(self, job_ids: Iterable[str]) -> None:
@@ -94,18 +126,23 @@ class Observer:
         self._settings = settings
         self._lessons = lessons
         self._told: set[tuple[str, str]] = set()
+        self._half_read: frozenset[str] = frozenset()
+        """Ended jobs that are to teach something once all their samples have been read."""
         self._unreadable: list[UnreadableSpecification] = []
         """Active jobs that the last look left out."""
 
-    def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository) -> Snapshot:
+    def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository, observed: Observed) -> Snapshot:
         """The world as of `now`, for the leader. The exits in `view` should have been noticed before.
+
+        `observed`: read after that.
 
         Raises:
             StaleLeader: another process leads by now.
         """
-        mark_unwanted_tasks(leader, now)
+        if mark_unwanted_tasks(leader, observed.wanted, observed.tasks, now):
+            observed = leader.observed()
         self._learn(now, leader)
-        seen = self.look(view, now)
+        seen = self._seen(view, now, observed)
         self._give_up_unreadable(now, leader)
         self._tell_stragglers(seen, now, leader)
         return seen
@@ -127,24 +164,33 @@ class Observer:
 
     def look(self, view: ClusterView, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""
+        return self._seen(view, now, self._repository.observed())
+
+    def _seen(self, view: ClusterView, now: float, observed: Observed) -> Snapshot:
         if self._lessons is not None:
             self._lessons.refresh()
-        records = self._repository.active_jobs()
-        wanted = self._repository.wanted_of_active_jobs()
-        memberships = self._repository.memberships_of_active_jobs()
-        self._histories.keep_only(record.id for record in records)
+        memberships = observed.memberships
+        self._histories.keep_only({record.id for record in observed.jobs} | self._half_read)
+        self._histories.update(observed.jobs, memberships)
+        self._read_networks(observed)
         capacity = Snapshot(now, view.nodes, ()).capacity
         jobs, self._unreadable = [], []
-        for record in records:
-            if record.id in wanted:  # it may have ended between the two queries
-                try:
-                    jobs.append(self._job(record, wanted[record.id], memberships.get(record.id, []), capacity, now))
-                except UnreadableSpecification as problem:
-                    self._unreadable.append(problem)
-        tasks = merge_tasks(view.tasks, self._repository.newest_tasks())
-        quotas = tuple(project.quota for project in self._repository.projects())
+        for record in observed.jobs:
+            wanted, history = observed.wanted[record.id], self._histories.of(record.id)
+            try:
+                jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
+            except UnreadableSpecification as problem:
+                self._unreadable.append(problem)
+        tasks = merge_tasks(view.tasks, observed.tasks)
+        quotas = tuple(project.quota for project in observed.projects)
         # What the database has no record of takes room all the same: else it would be given away a second time.
         return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas)
+
+    def _read_networks(self, observed: Observed) -> None:
+        """Of jobs that have told their layers and have not measured anything: all together, once."""
+        if self._lessons is not None:
+            unmeasured = {job.id for job in observed.jobs if not self._histories.of(job.id).last_id}
+            self._lessons.read_networks(unmeasured & observed.with_network)
 
     def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
         """For as long as nothing is measured."""
@@ -156,23 +202,26 @@ class Observer:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._lessons is not None:
             memberships = self._repository.memberships
-            self._lessons.learn(lambda job: self._histories.updated(job, memberships(job.id)), now, leader)
+            self._half_read = self._lessons.learn(
+                lambda job: self._histories.updated(job, memberships(job.id)), now, leader
+            )
 
     def as_submitted(self, record: JobRecord, view: ClusterView, now: float) -> Job:
         """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
         nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
-        return self._job(record, nothing, [], Snapshot(now, view.nodes, ()).capacity, now)
+        history = self._histories.updated(record, [])
+        return self._job(record, nothing, [], history, Snapshot(now, view.nodes, ()).capacity, now)
 
     def _job(
         self,
         record: JobRecord,
         wanted: WantedRecord,
         memberships: Sequence[MembershipRecord],
+        history: JobHistory,
         capacity: Resources,
         now: float,
     ) -> Job:
         spec = spec_of(record)
-        history = self._histories.updated(record, memberships)
         loss_steps, losses = history.losses.points()
         metric_steps, metric_values = history.metrics.points()
         return Job(
@@ -243,14 +292,21 @@ def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Ta
     return tuple(found[key] for key in sorted(found))
 
 
-def mark_unwanted_tasks(leader: LeaderRepository, now: float) -> None:
+def mark_unwanted_tasks(
+    leader: LeaderRepository, wanted: Mapping[str, WantedRecord], tasks: Iterable[TaskRecord], now: float
+) -> bool:
     """Write down since when each task is not wanted any more: its time to leave by itself runs from there.
 
-    A coordinator is wanted as long as its job is to have any tasks.
+    A coordinator is wanted as long as its job is to have any tasks. `wanted` is by job id; exited tasks stay as they
+    are.
+
+    Returns:
+        Whether anything was written.
     """
-    wanted = leader.wanted_of_active_jobs()
     leaving, wanted_again = [], []
-    for record in leader.tasks():
+    for record in tasks:
+        if record.exited_at is not None:
+            continue
         is_wanted = _is_wanted(record.key, wanted.get(record.key.job_id))
         if is_wanted and record.unwanted_since is not None:
             wanted_again.append(record.key)
@@ -260,6 +316,7 @@ def mark_unwanted_tasks(leader: LeaderRepository, now: float) -> None:
         leader.mark_unwanted(leaving, now)
     if wanted_again:
         leader.mark_wanted(wanted_again)
+    return bool(leaving or wanted_again)
 
 
 def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:

@@ -43,11 +43,12 @@ class Phases:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
+        """Measure a part; one that a round goes through twice takes as long as both times together."""
         started = time.monotonic()
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
 class Round:
@@ -102,8 +103,10 @@ class Round:
         with phases.measure("observe"):
             view = ClusterView.of(self._cluster)
             # 2. What ended, and what does that mean for its job?
-            self._exits.notice(view, now, leader)
-            snapshot = self._observer.snapshot(view, now, leader)
+            observed = leader.observed()
+            if self._exits.notice(view, observed, now, leader):
+                observed = leader.observed()
+            snapshot = self._observer.snapshot(view, now, leader, observed)
         # 3. What should be there, and what has to change? (forecast, allocate, place, reconcile)
         plan = self._planner(snapshot, phases.measure)
         # 4. Do it.
@@ -123,8 +126,7 @@ class Round:
         )
         leader.add_round(record, decision_records(plan, now))
         self.seen, self.decided = view, plan
-        leader.check_fence()
-        self._cluster.forget(forgettable(view, snapshot))
+        self._cluster.forget(forgettable(view, snapshot))  # the token was in force as the round was stored
         kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
         self._cluster.retain(retained(snapshot) | kept)
         self._prune(now, leader)

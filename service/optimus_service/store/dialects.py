@@ -23,14 +23,19 @@ def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
 
     Both dialects' statements have the methods and arguments that we use; the type says PostgreSQL for either.
     """
-    if session.get_bind().dialect.name == "postgresql":
+    if is_postgresql(session):
         return postgresql.insert(row)
     return cast(postgresql.Insert, sqlite.insert(row))
 
 
+def is_postgresql(session: Session) -> bool:
+    """Whether the session's database is PostgreSQL; else it is SQLite."""
+    return session.get_bind().dialect.name == "postgresql"
+
+
 def present_moment(session: Session) -> ColumnElement[float]:
     """The database's clock, POSIX seconds: the same one for all replicas."""
-    if session.get_bind().dialect.name == "postgresql":
+    if is_postgresql(session):
         return sql_cast(extract("epoch", func.clock_timestamp()), Double)
     return (func.julianday("now") - _JULIAN_DAY_OF_1970) * _SECONDS_A_DAY
 

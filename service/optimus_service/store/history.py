@@ -33,6 +33,12 @@ def events(session: Session, job_id: str | None, cursor: str | None, limit: int)
     return _page(session, "events", statement, EventRow, cursor, limit, _event)
 
 
+def newest_types(session: Session, job_id: str, limit: int) -> tuple[str, ...]:
+    """Types of the last events of a job, oldest first."""
+    statement = select(EventRow.type).where(EventRow.job_id == job_id).order_by(EventRow.id.desc()).limit(limit)
+    return tuple(reversed(session.scalars(statement).all()))
+
+
 def latest_event_types(session: Session, event_types: Collection[str], job_ids: Collection[str]) -> dict[str, str]:
     """See `Repository.latest_event_types`."""
     found: dict[str, str] = {}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
+    STORY_LENGTH,
     EmitEvent,
+    InvalidTransition,
     JobStatus,
     MarkFinished,
     MarkStarted,
@@ -130,6 +133,15 @@ def network_of(session: Session, job_id: str) -> Document | None:
     return session.scalar(select(JobRow.network).where(JobRow.id == job_id))
 
 
+def networks_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
+    """See `Repository.networks_of`."""
+    found: dict[str, Document] = {}
+    for chunk in chunks(job_ids):
+        rows = session.execute(select(JobRow.id, JobRow.network).where(JobRow.id.in_(chunk)))
+        found |= {job_id: network for job_id, network in rows if network is not None}
+    return found
+
+
 def locked(session: Session, job_id: str) -> JobRow:
     """The job's row, kept from other writers until the transaction ends. Rows that refer to it can be added meanwhile.
 
@@ -190,7 +202,11 @@ def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, b
     """See `Repository.advance_job`."""
     row = locked(session, job_id)
     before = _status(row)
-    after, effects = lifecycle.advance(before, event)
+    try:
+        after, effects = lifecycle.advance(before, event)
+    except InvalidTransition as refusal:
+        story = history.newest_types(session, job_id, STORY_LENGTH)
+        raise InvalidTransition(replace(before, story=story), event) from refusal
     row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
     row.attempt, row.retries = after.attempt, after.retries
     for effect in effects:

@@ -307,3 +307,21 @@ class Pruned:
     @property
     def total(self) -> int:
         return self.samples + self.decisions + self.rounds + self.finished_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything that a round needs of the database but the samples."""
+
+    jobs: tuple[JobRecord, ...]
+    """All active jobs, oldest first."""
+    wanted: Mapping[str, WantedRecord]
+    """What each of them should have, by job id."""
+    memberships: Mapping[str, list[MembershipRecord]]
+    """All reported memberships of each that has any, oldest first, by job id."""
+    with_network: frozenset[str]
+    """Those that have told the layers of what they train."""
+    tasks: tuple[TaskRecord, ...]
+    """By key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
+    projects: tuple[ProjectRecord, ...]
+    """All that have a quota, by name."""

@@ -55,6 +55,7 @@ from optimus_service.store.records import (
     LeaseRecord,
     MembershipRecord,
     NameMatch,
+    Observed,
     Page,
     ProjectRecord,
     Pruned,
@@ -295,6 +296,11 @@ class Repository:
         with self._read() as session:
             return jobs.network_of(session, job_id)
 
+    def networks_of(self, job_ids: Collection[str]) -> dict[str, Document]:
+        """The layers of what these jobs train, by job id; jobs that have not told them are left out."""
+        with self._read() as session:
+            return jobs.networks_of(session, job_ids)
+
     def set_coordinator_address(self, job_id: str, address: str | None) -> None:
         """Store where the job's coordinator listens (host:port).
 
@@ -344,6 +350,19 @@ class Repository:
         """What each active job should have, by job id."""
         with self._read() as session:
             return wanted.of_active_jobs(session)
+
+    def observed(self) -> Observed:
+        """What a round begins with: one transaction of four statements, however many jobs there are."""
+        with self._read() as session:
+            active, wanted_by_job, with_network = wanted.active_with_wanted(session)
+            return Observed(
+                jobs=tuple(active),
+                wanted=wanted_by_job,
+                memberships=memberships.of_active_jobs(session),
+                with_network=with_network,
+                tasks=tuple(tasks.newest(session)),
+                projects=tuple(projects.every(session)),
+            )
 
     def generations(self) -> dict[str, int]:
         """The wanted generation of each active job, by job id. Cheap: for the long-poll hub."""
@@ -409,6 +428,19 @@ class Repository:
         """Samples of a job with an id above `after_id`, by id. Reading on from the last id misses none."""
         with self._read() as session:
             return samples.after(session, job_id, after_id, limit)
+
+    def samples_after_each(self, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
+        """For each of these jobs the samples with an id above the given one, by id, `limit` at most for each.
+
+        One statement, however many jobs there are. Jobs without such samples are left out.
+        """
+        with self._read() as session:
+            return samples.after_each(session, after_ids, limit)
+
+    def newest_samples_of_each(self, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
+        """The last samples of each of these jobs, newest first, `limit` at most for each; one statement."""
+        with self._read() as session:
+            return samples.newest_of_each(session, job_ids, limit)
 
     def newest_samples(self, job_id: str, limit: int) -> list[SampleRecord]:
         """The last samples of a job that were counted, newest first."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import ARRAY, BigInteger, Select, Text, cast, func, select, true
+from sqlalchemy.orm import Session, aliased
 
 from optimus_service.store.columns import join_float, split_float
 from optimus_service.store.counting import (
@@ -17,7 +19,7 @@ from optimus_service.store.counting import (
     advance_progress,
     split_repeats,
 )
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.dialects import insert_for, is_postgresql
 from optimus_service.store.jobs import locked
 from optimus_service.store.records import AddedSamples, IgnoredSample, Sample, SampleRecord
 from optimus_service.store.tables import JobRow, MembershipRow, SampleRow
@@ -83,6 +85,53 @@ def newest(session: Session, job_id: str, limit: int) -> list[SampleRecord]:
     """See `Repository.newest_samples`."""
     statement = select(SampleRow).where(SampleRow.job_id == job_id).order_by(SampleRow.id.desc()).limit(limit)
     return [_record(row) for row in session.scalars(statement)]
+
+
+def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
+    """See `Repository.samples_after_each`."""
+    return _of_each(session, after_ids, limit)
+
+
+def newest_of_each(session: Session, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
+    """See `Repository.newest_samples_of_each`."""
+    return _of_each(session, dict.fromkeys(job_ids, 0), limit, newest_first=True)
+
+
+def _of_each(
+    session: Session, after_ids: Mapping[str, int], limit: int, *, newest_first: bool = False
+) -> dict[str, list[SampleRecord]]:
+    """One statement for all jobs: for each a look into the index, which ends after `limit` samples.
+
+    The jobs are one parameter (an array, a document), as there is a limit to how many a statement has.
+    """
+    if not after_ids:
+        return {}
+    select_from_each = _select_lateral if is_postgresql(session) else _select_correlated
+    statement = select_from_each(after_ids, limit, newest_first=newest_first)
+    found: dict[str, list[SampleRecord]] = {}
+    for row in session.scalars(statement):
+        found.setdefault(row.job_id, []).append(_record(row))
+    for records in found.values():
+        records.sort(key=attrgetter("id"), reverse=newest_first)
+    return found
+
+
+def _select_lateral(after_ids: Mapping[str, int], limit: int, *, newest_first: bool) -> Select[SampleRow]:
+    """PostgreSQL. LATERAL, because a join might be planned as a walk through all samples."""
+    ids, lasts = cast(list(after_ids), ARRAY(Text)), cast(list(after_ids.values()), ARRAY(BigInteger))
+    known = func.unnest(ids, lasts).table_valued("job_id", "last_id", name="known").render_derived()
+    chosen = select(SampleRow).where(SampleRow.job_id == known.c.job_id, SampleRow.id > known.c.last_id)
+    found = chosen.order_by(SampleRow.id.desc() if newest_first else SampleRow.id).limit(limit).lateral()
+    return select(aliased(SampleRow, found)).select_from(known).join(found, true())
+
+
+def _select_correlated(after_ids: Mapping[str, int], limit: int, *, newest_first: bool) -> Select[SampleRow]:
+    """SQLite, which has no LATERAL."""
+    known = func.json_each(json.dumps(dict(after_ids))).table_valued("key", "value", name="known")
+    one = aliased(SampleRow)
+    chosen = select(one.id).where(one.job_id == known.c.key, one.id > known.c.value)
+    ids = chosen.order_by(one.id.desc() if newest_first else one.id).limit(limit).correlate(known)
+    return select(SampleRow).select_from(known).join(SampleRow, SampleRow.id.in_(ids))
 
 
 def _record(row: SampleRow) -> SampleRecord:

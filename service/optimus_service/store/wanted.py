@@ -12,7 +12,8 @@ from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
 from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Role, TaskKey
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, locked
-from optimus_service.store.records import WantedRecord
+from optimus_service.store.jobs import record as job_record
+from optimus_service.store.records import JobRecord, WantedRecord
 from optimus_service.store.tables import JobRow
 
 _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CANCEL: 2}
@@ -72,6 +73,16 @@ def of_active_jobs(session: Session) -> dict[str, WantedRecord]:
     """See `Repository.wanted_of_active_jobs`."""
     statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES)).options(undefer(JobRow.wanted_tasks))
     return {row.id: _record(row) for row in session.scalars(statement)}
+
+
+def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
+    """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
+    has_network = JobRow.network.is_not(None)
+    statement = select(JobRow, has_network).where(JobRow.state.in_(ACTIVE_STATES))
+    statement = statement.order_by(JobRow.created_at, JobRow.id).options(undefer(JobRow.wanted_tasks))
+    found = session.execute(statement).all()
+    wanted = {row.id: _record(row) for row, _ in found}
+    return [job_record(row) for row, _ in found], wanted, frozenset(row.id for row, told in found if told)
 
 
 def generations(session: Session) -> dict[str, int]:

@@ -58,7 +58,7 @@ def test_what_is_measured_knows_its_type(typed: World) -> None:
     assert job.running.gpu_type == "v100"
     memberships = typed.repository.memberships("a")
     assert {one.gpu_type for one in memberships} == {"v100"}
-    seen = typed.rounds._observer.snapshot(_view(typed), typed.clock(), typed.repository.as_leader(typed.fence))
+    seen = typed.rounds._observer.look(_view(typed), typed.clock())
     assert {sample.gpu_type for sample in seen.jobs[0].speed_samples} == {"v100"}
     assert {task.gpu_type for task in seen.tasks if task.key.role is Role.WORKER} == {"v100"}
 

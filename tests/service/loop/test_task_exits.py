@@ -7,6 +7,7 @@ from tests.service.loop.loop_world import World
 
 from optimus_scheduler.types import JobState, Role, TaskKey
 from optimus_service.loop.exits import is_failure
+from optimus_service.store.records import Sample
 
 WORKER = TaskKey("job-1", Role.WORKER, 0)
 SERVER = TaskKey("job-1", Role.SERVER, 0)
@@ -148,3 +149,53 @@ def test_tasks_that_nobody_recorded_are_left_alone(world: World) -> None:
     world.round()
     assert stranger in world.cluster.running()
     assert world.cluster.stopped == []
+
+
+def test_exit_is_not_judged_by_old_progress(world: World) -> None:
+    """After a restart the samples of a long job are read in several rounds; until then its progress looks old."""
+    world.submit()
+    world.round()
+    world.train(2)
+    most = world.settings.max_task_failures
+    for _ in range(most - 1):
+        crash(world, Role.WORKER)
+    state = world.coordinators["job-1"]
+    told = [
+        Sample(
+            membership_epoch=state.epoch,
+            rank=0,
+            sequence=state.sequence + number,
+            workers=state.workers,
+            servers=state.servers,
+            at=world.clock.now,
+            step=state.step if number < 2999 else state.step + 1,
+            n_steps=1,
+            data_epoch=1.0,
+            loss=0.5,
+            n_examples=32,
+            seconds=1.0,
+        )
+        for number in range(3000)
+    ]
+    world.clock.now += 1.0
+    assert world.repository.add_samples("job-1", told, world.clock.now).accepted == 3000, "the last one is progress"
+    restarted = World(world.repository, world.directory, world.cluster, world.clock, samples_per_round=1000)
+    for _ in range(2):
+        crash(restarted, Role.WORKER)
+        assert restarted.state() is JobState.RUNNING
+    for _ in range(3):
+        restarted.round()  # reads the rest
+    for _ in range(most - 3):
+        crash(restarted, Role.WORKER)
+        assert restarted.state() is JobState.RUNNING
+    crash(restarted, Role.WORKER)
+    assert restarted.state() is JobState.FAILED, "failures while it was read count later"
+
+
+def test_failure_counts_the_task_that_it_names(world: World) -> None:
+    world.submit()
+    world.round()
+    for _ in range(world.settings.max_task_failures):
+        crash(world, Role.SERVER, code=0)
+    crash(world, Role.WORKER)
+    assert world.state() is JobState.QUEUED, "the worker failed once"

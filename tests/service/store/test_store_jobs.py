@@ -262,7 +262,9 @@ def test_a_job_that_ended_wants_and_has_nothing(repository: Repository, make_job
 def test_a_refused_transition_changes_nothing(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     done = repository.advance_job("job-1", CancelRequested(), 10.0)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(
+        InvalidTransition, match=r"what happened before: JobSubmitted → CancelRequested → JobCancelled$"
+    ):
         repository.advance_job("job-1", CancelRequested(), 20.0)
     assert repository.get_job("job-1") == done
     assert [event.type for event in repository.events("job-1").items].count("JobCancelled") == 1

@@ -36,6 +36,10 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "network_of": lambda store: store.network_of("job-1"),
     "current_lease": lambda store: store.current_lease("scheduling-loop"),
     "samples_after": lambda store: store.samples_after("job-1", 5),
+    "samples_after_each": lambda store: store.samples_after_each({"job-1": 5, "job-2": 0}, 10),
+    "newest_samples_of_each": lambda store: store.newest_samples_of_each(["job-1", "job-2"], 5),
+    "networks_of": lambda store: store.networks_of(["job-1"]),
+    "observed": lambda store: store.observed(),
     "tasks": lambda store: store.tasks(),
     "tasks of a job": lambda store: store.tasks(active_only=False, job_id="job-1"),
     "newest_tasks": lambda store: store.newest_tasks(),
@@ -79,4 +83,5 @@ def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
             for statement, parameters in statements
             for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         ]
+    plan = [step for step in plan if step != "SCAN projects"]  # a round asks for all of these few
     assert [step for step in plan if re.match("SCAN", step) and "INDEX" not in step] == []

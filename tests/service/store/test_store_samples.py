@@ -117,6 +117,20 @@ def test_reading_goes_on_from_the_last_id(repository: Repository, make_job: Make
     assert repository.samples_after("job-1", after_id=rest[-1].id) == []
 
 
+def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob) -> None:
+    for job_id in ("job-1", "job-2", "job-3"):
+        make_job(job_id)
+    for first in (0, 5):  # so that ids of one job are not in one piece
+        for job_id in ("job-1", "job-2"):
+            repository.add_samples(job_id, [a_sample(sequence=first + n) for n in range(5)], 1.0)
+    one, two = repository.samples_after("job-1"), repository.samples_after("job-2")
+    after = {"job-1": one[2].id, "job-2": 0, "job-3": 0, "unknown": 0}
+    assert repository.samples_after_each(after, 4) == {"job-1": one[3:7], "job-2": two[:4]}
+    newest = repository.newest_samples_of_each(["job-1", "job-2", "job-3"], 3)
+    assert newest == {"job-1": repository.newest_samples("job-1", 3), "job-2": repository.newest_samples("job-2", 3)}
+    assert repository.samples_after_each({}, 4) == {}
+
+
 def test_the_newest_samples_come_first(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)

@@ -1,0 +1,77 @@
+"""What a round asks of the database: as much for many jobs as for few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from benchmarks.round_statements import Counts, counted, make_rounds, submit, train
+
+from optimus_scheduler.types import JobState, Node, Resources
+from optimus_service.api.jobs import _shown
+from optimus_service.api.services import Services
+from optimus_service.clusters.fake import FakeCluster
+from optimus_service.loop.round import Phases
+from optimus_service.store.repository import LEADER_LEASE, Repository
+
+MOST_STATEMENTS = 10
+
+
+def measured(repository: Repository, directory: Path, n_jobs: int) -> tuple[Counts, Counts]:
+    """Of the round that starts so many jobs, and of a quiet round once they train."""
+    cluster = FakeCluster([Node(f"node-{n}", Resources(8.0, 2**36)) for n in range(n_jobs)])
+    rounds = make_rounds(repository, cluster, directory)
+    lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)
+    assert lease is not None
+    rounds.run("test", lease.token)  # the first one prunes
+    submit(repository, n_jobs)
+    with counted(repository._engine) as starts:
+        rounds.run("test", lease.token)
+    assert len(cluster.tasks()) == 3 * n_jobs
+    train(repository)
+    rounds.run("test", lease.token)
+    with counted(repository._engine) as quiet:
+        record = rounds.run("test", lease.token)
+    assert (record.n_jobs, record.n_actions, record.error) == (n_jobs, 0, None)
+    assert {job.state for job in repository.active_jobs()} == {JobState.RUNNING}
+    return starts, quiet
+
+
+@pytest.mark.parametrize("n_jobs", [3, 60])
+def test_quiet_round(repository: Repository, tmp_path: Path, n_jobs: int) -> None:
+    _, quiet = measured(repository, tmp_path, n_jobs)
+    assert quiet.statements <= MOST_STATEMENTS
+
+
+def test_quiet_round_with_waiting_jobs(repository: Repository, tmp_path: Path) -> None:
+    cluster = FakeCluster([replace(Node("node-0", Resources(8.0, 2**36)), schedulable=False)])
+    rounds = make_rounds(repository, cluster, tmp_path)
+    lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)
+    assert lease is not None
+    submit(repository, 20)
+    rounds.run("test", lease.token)
+    with counted(repository._engine) as quiet:
+        rounds.run("test", lease.token)
+    assert quiet.statements <= MOST_STATEMENTS
+
+
+def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
+    measured(repository, tmp_path, 12)
+    services = cast(Services, SimpleNamespace(repository=repository, clock=lambda: 0.0))
+    with counted(repository._engine) as page:
+        bodies = _shown(services, repository.list_jobs(limit=12).items)
+    assert len(bodies) == 12
+    assert page.statements == 3, "jobs, decisions, samples"
+
+
+def test_phases_of_two_passes_add_up() -> None:
+    phases = Phases()
+    with phases.measure("allocate"):
+        pass
+    phases.seconds["allocate"] += 5.0
+    with phases.measure("allocate"):
+        pass
+    assert phases.seconds["allocate"] >= 5.0
