@@ -62,8 +62,7 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
     there = {task.key.name for task in tasks}
     for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
         is_recent = event.at > services.clock() - _RECENT_SECONDS
-        is_refusal = event.type == "ActionFailed" and event.data.get("reason") is not None
-        refused = event.data.get("task") if is_refusal and is_recent else None
+        refused = event.data.get("task") if event.type == "ActionFailed" and is_recent else None
         if refused is not None and refused not in there and refused not in troubles:
             troubles[refused] = event.message
     return tuple(troubles[name] for name in sorted(troubles))

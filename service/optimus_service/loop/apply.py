@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Protocol
 
@@ -30,11 +31,22 @@ from optimus_service.store.repository import LeaderRepository
 
 _log = structlog.get_logger(__name__)
 
+_TELL_AGAIN_SECONDS = 600.0
+"""A failure that goes on is an event again after so long: within the time for which explanations name it."""
+_FORGET_SECONDS = 2 * _TELL_AGAIN_SECONDS
+"""An action that was not tried for so long is not wanted any more."""
+
 
 class Notifier(Protocol):
     """Wakes long polls (`optimus_service.hub.WakeUpHub`)."""
 
     def notify(self, job_id: str, generation: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    message: str
+    at: float
 
 
 class Applier:
@@ -54,8 +66,8 @@ class Applier:
         self._context = context
         self._clock = clock
         self._starter = Starter(cluster, starts_at_once)
-        self._refusals: dict[str, str] = {}
-        """What the cluster refused, by action, and what was told of it."""
+        self._refusals: dict[str, _Failure] = {}
+        """What failed, by action, and what was told of it last."""
 
     def apply(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> tuple[str, ...]:
         """Perform the plan of this snapshot; what could not be done, in words.
@@ -179,12 +191,21 @@ class Applier:
         message = f"{_words(action)} failed: {error}"
         _log.warning("action failed", action=_words(action), error=str(error))
         reason = error.trouble.code if isinstance(error, TaskRefused) else None
-        if reason is None or self._refusals.get(_words(action)) != message:  # a refusal is told once
+        if self._is_news(_words(action), message):
             task = action.task.key.name if isinstance(action, StartTask) else None
             data = {"error": str(error), "reason": reason, "task": task}
             leader.add_event(_job_id(action), "ActionFailed", message, data, self._clock())
-        self._refusals[_words(action)] = message
         return message
+
+    def _is_news(self, action: str, message: str) -> bool:
+        """Whether this failure is to be told: not when it was told lately, in the same words."""
+        now = self._clock()
+        told = self._refusals.get(action)
+        if told is not None and told.message == message and now - told.at < _TELL_AGAIN_SECONDS:
+            return False
+        still_told = {each: failure for each, failure in self._refusals.items() if now - failure.at < _FORGET_SECONDS}
+        self._refusals = {**still_told, action: _Failure(message, now)}
+        return True
 
 
 def _words(action: Action) -> str:

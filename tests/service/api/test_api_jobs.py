@@ -209,6 +209,17 @@ def test_decisions_say_what_was_believed_without_infinities(api: Api) -> None:
     assert decision["forecast"]["speed_model"] == {"theta0": None}
 
 
+def test_the_explanation_names_what_failed_lately(api: Api) -> None:
+    """Also what this machine refused, which has no code of a cluster: else a job seems to wait for its speed."""
+    job_id = api.submit()
+    data = {"error": "[Errno 28] No space left on device", "reason": None, "task": f"{job_id}-worker-0-0"}
+    message = "starting a worker failed: [Errno 28] No space left on device"
+    api.repository.add_event(job_id, "ActionFailed", message, data, NOW)
+    explained = api.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert explained["troubles"] == [message]
+    assert f"The cluster says: {message}" in explained["sentences"]
+
+
 def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
     job_id = api.submit()
     before = api.get(f"/v1/jobs/{job_id}/explanation").json()

@@ -152,6 +152,21 @@ def test_killed_supervisor_takes_its_task_along(local: LocalHarness) -> None:
     wait_until("the orphan is gone", lambda: not kernel.is_running(parsed[0]))
 
 
+def test_end_that_cannot_be_written_down_hides_no_task(local: LocalHarness) -> None:
+    """As on a full disk: reading the tasks goes on, and the end is written when that is possible."""
+    start(local)
+    leader, record = supervisor(local), record_of(local)
+    in_the_way = record.path / f"exit_code.{os.getpid()}"
+    in_the_way.mkdir()
+    os.kill(leader.pid, signal.SIGKILL)
+    wait_for_phase(local.cluster, KEY, TaskPhase.EXITED)
+    assert task_of(local.cluster, KEY).exit_code == 137
+    assert record.exit_code() is None
+    in_the_way.rmdir()
+    assert task_of(local.cluster, KEY).exit_code == 137
+    assert record.exit_code() == 137
+
+
 def test_what_a_task_leaves_behind_ends_with_it(local: LocalHarness) -> None:
     command = ("/bin/sh", "-c", 'sleep 1000 & echo $! > "$FIFO.pid"; exit 0')
     cluster = local.open(command)

@@ -103,6 +103,16 @@ def test_failed_start_is_repaired_by_the_next_round(world: World) -> None:
     assert world.running("job-1") == [COORDINATOR, SERVER, WORKER]
 
 
+def test_failure_that_goes_on_is_told_every_ten_minutes(world: World) -> None:
+    """Not in every round: events are kept for as long as the job."""
+    world.submit()
+    world.cluster.refuses_to_start = {WORKER.name}
+    for _ in range(121):
+        assert world.round().error is not None
+        world.clock.now += 10.0
+    assert len(world.events("job-1", "ActionFailed")) == 3
+
+
 def test_restarted_service_goes_on_where_the_other_was(world: World) -> None:
     world.submit(workers={"max": 2}, servers={"max": 2})
     world.live_until("the job is as large as it may be", lambda: world.repository.get_job("job-1").running == LARGEST)

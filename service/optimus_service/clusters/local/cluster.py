@@ -8,9 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from optimus_scheduler.types import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
 from optimus_service import kernel
@@ -20,6 +23,8 @@ from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
 from optimus_service.clusters.local.task_users import TaskUsers
+
+_log = structlog.get_logger(__name__)
 
 _KILLED = 128 + signal.SIGKILL
 """Exit code of a task whose supervisor was killed with it and could not record one."""
@@ -129,14 +134,16 @@ class LocalCluster:
             record = self._record(key)
             task = self._observe(record)
             if task is not None and task.phase is TaskPhase.EXITED:
-                record.remove()
+                with suppress(OSError):  # the next round asks again
+                    record.remove()
 
     def forget_logs(self, before: float) -> None:
         kept = {self._log(task.key) for task in self.tasks()}
         try:
             for path in self._logs.iterdir():
                 if path not in kept and path.stat().st_mtime < before:
-                    path.unlink()
+                    with suppress(OSError):  # the next hour tries again
+                        path.unlink()
         except OSError as error:
             raise ClusterUnavailable(f"cannot clear the logs in {self._logs}: {error}") from error
 
@@ -194,11 +201,17 @@ class LocalCluster:
         return Task(intent.key, intent.node, TaskPhase.EXITED, exit_code=code)
 
     def _bury(self, record: TaskRecord, intent: Intent, process: kernel.Process) -> int:
-        """The supervisor was killed: end what it watched over (else it would train on unseen), and write that down."""
+        """The supervisor was killed: end what it watched over (else it would train on unseen), and write that down.
+
+        What cannot be written now (the disk is full) is tried again at the next look.
+        """
         if intent.boot_id == self._boot_id:
             kernel.kill_orphans(process)
         if record.path.exists():
-            record.write_exit_code(_KILLED)
+            try:
+                record.write_exit_code(_KILLED)
+            except OSError as error:
+                _log.warning("the end of a task cannot be written down", task=intent.key.name, error=str(error))
         return _KILLED
 
     def _is_starting(self, record: TaskRecord) -> bool:
