@@ -26,6 +26,7 @@ _VARIABLES_OF_OTHERS = frozenset(
     f"OPTIMUS_{name}"
     for name in (
         # the command line
+        "CA_CERT",
         "URL",
         # tasks
         "ATTEMPT",
