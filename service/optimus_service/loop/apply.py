@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from optimus_scheduler.lifecycle import ConvergenceReached, InvalidTransition, TasksGranted
+from optimus_scheduler.lifecycle import ConvergenceReached, InvalidTransition
 from optimus_scheduler.types import (
     Action,
     Directive,
@@ -31,6 +31,8 @@ from optimus_service.store.repository import LeaderRepository
 
 _log = structlog.get_logger(__name__)
 
+_WANTED_AT_ONCE = 64
+"""Jobs whose wanted tasks one transaction writes: short enough to keep nobody waiting."""
 _TELL_AGAIN_SECONDS = 600.0
 """A failure that goes on is an event again after so long: within the time for which explanations name it."""
 _FORGET_SECONDS = 2 * _TELL_AGAIN_SECONDS
@@ -83,14 +85,18 @@ class Applier:
         return tuple(failures)
 
     def _perform_all(self, actions: Iterable[Action], leader: LeaderRepository) -> Iterator[str | None]:
-        """In the plan's order, but that starts which follow each other are made together."""
+        """In the plan's order, but that those of one kind which follow each other are written together."""
         for kind, group in groupby(actions, type):
             if kind is StartTask:
                 starts = (action for action in group if isinstance(action, StartTask))
                 while batch := list(islice(starts, self._starter.batch_size)):
                     yield from self._start_all(batch, leader)
+            elif kind is SetWanted:
+                changes = (action for action in group if isinstance(action, SetWanted))
+                while several := list(islice(changes, _WANTED_AT_ONCE)):
+                    self._set_wanted(several, leader)
             else:
-                yield from (self._perform(action, leader) for action in group)
+                yield from (self._stop(action, leader) for action in group if isinstance(action, StopTask))
 
     def _finish_converged(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> bool:
         """Whether there was any."""
@@ -104,43 +110,30 @@ class Applier:
                 found = True
         return found
 
-    def _perform(self, action: Action, leader: LeaderRepository) -> str | None:
+    def _set_wanted(self, changes: Sequence[SetWanted], leader: LeaderRepository) -> None:
+        for job_id, generation in leader.set_wanted_together(changes, self._clock()):
+            self._notifier.notify(job_id, generation)
+
+    def _stop(self, action: StopTask, leader: LeaderRepository) -> str | None:
+        leader.check_fence()
         try:
-            match action:
-                case SetWanted():
-                    self._set_wanted(action, leader)
-                case StopTask():
-                    leader.check_fence()
-                    self._cluster.stop(action.key, force=action.force)
-            self._refusals.pop(_words(action), None)
-        except (ClusterUnavailable, NoFreePort, OSError) as error:
+            self._cluster.stop(action.key, force=action.force)
+        except (ClusterUnavailable, OSError) as error:
             return self._failed(action, error, leader)
+        self._refusals.pop(_words(action), None)
         return None
 
-    def _set_wanted(self, action: SetWanted, leader: LeaderRepository) -> None:
-        before = leader.get_wanted(action.job_id)
-        generation = leader.set_wanted(
-            action.job_id, action.allocation, action.directive, action.tasks, self._clock(), action.batch
-        )
-        if generation != before.generation:
-            self._notifier.notify(action.job_id, generation)
-        if generation != before.generation and before.allocation.is_empty and not action.allocation.is_empty:
-            self._advance(action.job_id, TasksGranted(action.allocation), leader)
-
     def _start_all(self, actions: Sequence[StartTask], leader: LeaderRepository) -> list[str | None]:
-        """Failures by action. The fence is checked for each task before any of these is started."""
+        """Failures by action. One look at who leads, and one transaction that notes what is to be started, for all."""
         leader.check_fence()
         self._starter.prepare(sorted({action.task.key.job_id for action in actions}))
-        told: dict[StartTask, str | None] = {}
-        launches: dict[StartTask, TaskLaunch] = {}
-        for action in actions:
-            try:
-                launch = self._launch(action, leader)
-            except (ClusterUnavailable, NoFreePort, OSError) as error:
-                told[action] = self._failed(action, error, leader)
-                continue
-            if launch is not None:
-                launches[action] = launch
+        launches, addresses, told = self._launches(actions, leader)
+        if launches:
+            # The records come first: whatever is on the cluster is known to the database.
+            starts = [
+                (launch.key, launch.node, next(iter(launch.resources.gpus), None)) for launch in launches.values()
+            ]
+            leader.put_tasks(starts, addresses, self._clock())
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
             if problem is not None:
@@ -149,45 +142,36 @@ class Applier:
                 self._started(action, launch)
         return [told.get(action) for action in actions]
 
+    def _launches(
+        self, actions: Sequence[StartTask], leader: LeaderRepository
+    ) -> tuple[dict[StartTask, TaskLaunch], dict[str, str], dict[StartTask, str | None]]:
+        """What to start; new addresses of coordinators by job; what cannot be started, in words."""
+        jobs = leader.jobs_by_id({action.task.key.job_id for action in actions})
+        launches: dict[StartTask, TaskLaunch] = {}
+        told: dict[StartTask, str | None] = {}
+        addresses = _Addresses(self._cluster, leader)
+        for action in actions:
+            job = jobs[action.task.key.job_id]
+            if job.state.is_final or job.wanted.is_empty:
+                continue  # it ended, or failed and waits for a retry, after the snapshot was taken
+            try:
+                launches[action] = self._context.launch(action.task, job, addresses.of(job, action.task.key.role))
+            except (ClusterUnavailable, NoFreePort, OSError) as error:
+                told[action] = self._failed(action, error, leader)
+        return launches, addresses.new, told
+
     def _started(self, action: StartTask, launch: TaskLaunch) -> None:
         self._refusals.pop(_words(action), None)
         _log.info("task started", task=launch.key.name, node=launch.node)
 
-    def _launch(self, action: StartTask, leader: LeaderRepository) -> TaskLaunch | None:
-        """What to start, noted in the database; None if it is not wanted any more."""
-        task = action.task
-        job = leader.get_job(task.key.job_id)
-        if job.state.is_final or job.wanted.is_empty:
-            return None  # it ended, or failed and waits for a retry, after the snapshot was taken
-        launch = self._context.launch(task, job, self._coordinator_address(job, task.key.role, leader))
-        # The record comes first: whatever is on the cluster is known to the database.
-        gpu_type = next(iter(launch.resources.gpus), None)
-        leader.put_task(task.key, task.node, self._clock(), gpu_type)
-        return launch
-
-    def _coordinator_address(self, job: JobRecord, role: Role, leader: LeaderRepository) -> str:
-        """The job's address; another one if a coordinator is to be started where somebody else listens by now."""
-        known = job.coordinator_address
-        provided = self._cluster.coordinator_address(job.id)
-        if provided is not None:
-            if provided != known:
-                leader.set_coordinator_address(job.id, provided)
-            return provided
-        if known is not None and (role is not Role.COORDINATOR or is_free(known)):
-            return known
-        taken = {other.coordinator_address for other in leader.active_jobs()}
-        address = choose_address({address for address in taken if address is not None})
-        leader.set_coordinator_address(job.id, address)
-        return address
-
-    def _advance(self, job_id: str, event: ConvergenceReached | TasksGranted, leader: LeaderRepository) -> None:
+    def _advance(self, job_id: str, event: ConvergenceReached, leader: LeaderRepository) -> None:
         try:
             job = leader.advance_job(job_id, event, self._clock())
         except InvalidTransition:
             return  # the job ended after the snapshot was taken
         self._notifier.notify(job_id, job.generation)
 
-    def _failed(self, action: Action, error: Exception, leader: LeaderRepository) -> str:
+    def _failed(self, action: StartTask | StopTask, error: Exception, leader: LeaderRepository) -> str:
         message = f"{_words(action)} failed: {error}"
         _log.warning("action failed", action=_words(action), error=str(error))
         reason = error.trouble.code if isinstance(error, TaskRefused) else None
@@ -208,20 +192,49 @@ class Applier:
         return True
 
 
-def _words(action: Action) -> str:
+class _Addresses:
+    """Where coordinators listen, for one batch of starts."""
+
+    def __init__(self, cluster: Cluster, leader: LeaderRepository) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._taken: set[str] | None = None
+        self.new: dict[str, str] = {}
+        """Those that the database does not know yet, by job."""
+
+    def of(self, job: JobRecord, role: Role) -> str:
+        """The job's address; another one if a coordinator is to be started where somebody else listens by now.
+
+        Raises:
+            ClusterUnavailable: the cluster gives addresses, and cannot now.
+            NoFreePort: there is none on this machine.
+        """
+        known = self.new.get(job.id, job.coordinator_address)
+        address = self._cluster.coordinator_address(job.id)
+        if address is None and known is not None and (role is not Role.COORDINATOR or is_free(known)):
+            address = known
+        if address is None:
+            address = choose_address(self._known_addresses())
+        if address != known:
+            self.new[job.id] = address
+        return address
+
+    def _known_addresses(self) -> set[str]:
+        if self._taken is None:
+            self._taken = self._leader.coordinator_addresses()
+        return self._taken | set(self.new.values())
+
+
+def _words(action: StartTask | StopTask) -> str:
     match action:
-        case SetWanted(job_id=job_id):
-            return f"setting what {job_id} should have"
         case StartTask(task=task):
             return f"starting {task.key.name} on {task.node}"
         case StopTask(key=key):
             return f"stopping {key.name}"
 
 
-def _job_id(action: Action) -> str:
+def _job_id(action: StartTask | StopTask) -> str:
     match action:
-        case SetWanted(job_id=job_id):
-            return job_id
         case StartTask(task=task):
             return task.key.job_id
         case StopTask(key=key):

@@ -9,6 +9,8 @@ from contextlib import suppress
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch
 
 StartError = ClusterUnavailable | OSError
+_ONE_BY_ONE = 64
+"""Tasks of one batch where each is started at once by this machine: some milliseconds each."""
 _PER_THREAD = 4
 """Tasks of one batch for each thread. A batch follows one look at who leads, so it must not take long."""
 
@@ -22,7 +24,7 @@ class Starter:
 
     @property
     def batch_size(self) -> int:
-        return 1 if self._at_once == 1 else self._at_once * _PER_THREAD
+        return _ONE_BY_ONE if self._at_once == 1 else self._at_once * _PER_THREAD
 
     def prepare(self, job_ids: Sequence[str]) -> None:
         """Have the cluster make at once what these jobs need before their tasks. What fails, fails again, and is told,

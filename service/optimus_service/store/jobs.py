@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from sqlalchemy import ColumnElement, func, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
@@ -154,6 +154,29 @@ def locked(session: Session, job_id: str) -> JobRow:
     return row
 
 
+def locked_together(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
+    """The same for many jobs, with what they should have, by id. In one order, so that two callers wait for each other.
+
+    Raises:
+        JobNotFound: one of them does not exist.
+    """
+    found: dict[str, JobRow] = {}
+    for chunk in chunks(job_ids):
+        statement = select(JobRow).where(JobRow.id.in_(chunk)).order_by(JobRow.id)
+        statement = statement.options(undefer(JobRow.wanted_tasks)).with_for_update(key_share=True)
+        found |= {row.id: row for row in session.scalars(statement)}
+    for job_id in job_ids:
+        if job_id not in found:
+            raise JobNotFound(job_id)
+    return found
+
+
+def coordinator_addresses(session: Session) -> set[str]:
+    """See `Repository.coordinator_addresses`."""
+    address = JobRow.coordinator_address
+    return set(session.scalars(select(address).where(JobRow.state.in_(ACTIVE_STATES), address.is_not(None))))
+
+
 def page(
     session: Session,
     states: Collection[JobState] | None,
@@ -201,11 +224,18 @@ def count_by_state(session: Session) -> dict[JobState, int]:
 def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, backoff: Backoff) -> JobRecord:
     """See `Repository.advance_job`."""
     row = locked(session, job_id)
+    advance_row(session, row, event, now, backoff)
+    session.flush()
+    return record(row)
+
+
+def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: float, backoff: Backoff) -> None:
+    """The same for a row that is locked."""
     before = _status(row)
     try:
         after, effects = lifecycle.advance(before, event)
     except InvalidTransition as refusal:
-        story = history.newest_types(session, job_id, STORY_LENGTH)
+        story = history.newest_types(session, row.id, STORY_LENGTH)
         raise InvalidTransition(replace(before, story=story), event) from refusal
     row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
     row.attempt, row.retries = after.attempt, after.retries
@@ -216,8 +246,6 @@ def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, b
         _want_nothing(row, now)
     if ended or after.directive is not before.directive:
         row.generation += 1
-    session.flush()
-    return record(row)
 
 
 def _status(row: JobRow) -> JobStatus:

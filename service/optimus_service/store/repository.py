@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.retries import Backoff
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_service.store import (
     finished_runs,
     history,
@@ -310,6 +310,11 @@ class Repository:
         with self._write() as session:
             jobs.locked(session, job_id).coordinator_address = address
 
+    def coordinator_addresses(self) -> set[str]:
+        """Where the coordinators of active jobs listen."""
+        with self._read() as session:
+            return jobs.coordinator_addresses(session)
+
     # --- what a job should have --------------------------------------------------------------------------------------
 
     def set_wanted(
@@ -336,6 +341,18 @@ class Repository:
         """
         with self._write() as session:
             return wanted.put(session, job_id, allocation, directive, tasks, now, batch)
+
+    def set_wanted_together(self, changes: Sequence[SetWanted], now: float) -> list[tuple[str, int]]:
+        """The same for many jobs in one transaction. A job that had nothing is told that tasks were granted.
+
+        Returns:
+            The jobs that have a new generation, with it.
+
+        Raises:
+            JobNotFound: one of the jobs does not exist; nothing was stored.
+        """
+        with self._write() as session:
+            return wanted.put_together(session, changes, now, self._backoff)
 
     def get_wanted(self, job_id: str) -> WantedRecord:
         """What a job should have; generation 0 and nothing before the first `set_wanted`.
@@ -486,6 +503,19 @@ class Repository:
         """
         with self._write() as session:
             tasks.put(session, key, node, now, gpu_type)
+
+    def put_tasks(
+        self, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float
+    ) -> None:
+        """The same for many tasks in one transaction: key, node, and what the GPUs are.
+
+        `addresses`: where coordinators listen from now on, by job id.
+
+        Raises:
+            JobNotFound: one of the jobs does not exist; nothing was stored.
+        """
+        with self._write() as session:
+            tasks.put_all(session, starts, addresses, now)
 
     def mark_unwanted(self, keys: Iterable[TaskKey], now: float) -> None:
         """These tasks left the wanted set; those that had left it before keep their time. Unknown keys are ignored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select, union, update
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from optimus_scheduler.types import Role, TaskKey
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import ACTIVE_STATES
+from optimus_service.store.jobs import ACTIVE_STATES, locked_together
 from optimus_service.store.records import TaskRecord
 from optimus_service.store.tables import JobRow, TaskRow
 
@@ -55,6 +55,22 @@ def put(session: Session, key: TaskKey, node: str, now: float, gpu_type: str | N
         raise JobNotFound(key.job_id)
     values = _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type, "attempt": job.attempt}
     session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
+
+
+def put_all(
+    session: Session, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float
+) -> None:
+    """See `Repository.put_tasks`."""
+    rows = locked_together(session, {key.job_id for key, _, _ in starts} | addresses.keys())
+    for job_id, address in addresses.items():
+        rows[job_id].coordinator_address = address
+    session.flush()
+    values = [
+        _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type, "attempt": rows[key.job_id].attempt}
+        for key, node, gpu_type in sorted(starts)
+    ]
+    if values:
+        session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
 
 
 def mark_unwanted(session: Session, keys: Iterable[TaskKey], now: float) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
-from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Role, TaskKey
+from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
+from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
+from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import ACTIVE_STATES, locked
+from optimus_service.store.jobs import ACTIVE_STATES, advance_row, locked, locked_together
 from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, WantedRecord
 from optimus_service.store.tables import JobRow
@@ -30,7 +32,36 @@ def put(
     batch: int | None,
 ) -> int:
     """See `Repository.set_wanted`."""
-    row = locked(session, job_id)
+    return put_into(locked(session, job_id), allocation, directive, tasks, now, batch)
+
+
+def put_together(session: Session, changes: Sequence[SetWanted], now: float, backoff: Backoff) -> list[tuple[str, int]]:
+    """See `Repository.set_wanted_together`."""
+    rows = locked_together(session, {change.job_id for change in changes})
+    told = []
+    for change in changes:
+        row = rows[change.job_id]
+        before, had_nothing = row.generation, _allocation(row).is_empty
+        put_into(row, change.allocation, change.directive, change.tasks, now, change.batch)
+        if row.generation == before:
+            continue
+        if had_nothing and not change.allocation.is_empty:
+            with suppress(InvalidTransition):  # it ended after the plan was made
+                advance_row(session, row, TasksGranted(change.allocation), now, backoff)
+        told.append((row.id, row.generation))
+    return told
+
+
+def put_into(
+    row: JobRow,
+    allocation: Allocation,
+    directive: Directive,
+    tasks: Sequence[PlacedTask],
+    now: float,
+    batch: int | None,
+) -> int:
+    """The same for a row that is locked."""
+    job_id = row.id
     if JobState(row.state).is_final or (tasks and waits_for_retry(row, now)):
         return row.generation
     present = Directive(row.directive)

@@ -83,12 +83,12 @@ def test_a_batch_alone_is_a_new_generation_of_the_same_tasks(world: World) -> No
     before, since = world.repository.get_wanted("job-1"), world.repository.get_job("job-1").wanted_at
     world.clock.now += 10.0
     action = SetWanted("job-1", before.allocation, before.directive, before.tasks, batch=128)
-    assert world.rounds._applier._perform(action, world.repository.as_leader(world.fence)) is None
+    world.rounds._applier._set_wanted([action], world.repository.as_leader(world.fence))
     after = world.repository.get_wanted("job-1")
     assert (after.generation, after.batch, after.tasks) == (before.generation + 1, 128, before.tasks)
     assert world.heard.generations[-1] == ("job-1", after.generation), "its coordinator is woken"
     assert world.repository.get_job("job-1").wanted_at == since, "its size is as old as before"
-    assert world.rounds._applier._perform(action, world.repository.as_leader(world.fence)) is None
+    world.rounds._applier._set_wanted([action], world.repository.as_leader(world.fence))
     assert world.repository.get_wanted("job-1").generation == after.generation
 
 

@@ -46,6 +46,13 @@ def test_quiet_round(repository: Repository, tmp_path: Path, n_jobs: int) -> Non
     assert quiet.statements <= MOST_STATEMENTS
 
 
+def test_round_that_starts_many_jobs(repository: Repository, tmp_path: Path) -> None:
+    """Tasks are noted and jobs are granted 64 at a time, not each in transactions of its own."""
+    starts, _ = measured(repository, tmp_path, 60)
+    assert starts.transactions <= 30
+    assert starts.statements <= 5 * 60
+
+
 def test_quiet_round_with_waiting_jobs(repository: Repository, tmp_path: Path) -> None:
     cluster = FakeCluster([replace(Node("node-0", Resources(8.0, 2**36)), schedulable=False)])
     rounds = make_rounds(repository, cluster, tmp_path)
