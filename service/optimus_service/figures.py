@@ -59,13 +59,15 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
     for task in repository.tasks():
         tasks.setdefault(task.key.job_id, []).append(task)
     capacity = None if nodes is None else _capacity(nodes)
+    running = [job.id for job in jobs[:MAX_JOBS] if job.state is JobState.RUNNING]
+    newest = repository.newest_samples_of_each(running, _SPEED_SAMPLES)
     lags = [lag for job in jobs if (lag := reconcile_lag(job, now)) is not None]
     return ClusterFigures(
         jobs_by_state=repository.count_jobs_by_state(),
         active_jobs=tuple(
             replace(
                 job_figures(
-                    job, decisions.get(job.id), memberships.get(job.id, ()), _newest(repository, job), capacity, now
+                    job, decisions.get(job.id), memberships.get(job.id, ()), newest.get(job.id, ()), capacity, now
                 ),
                 usage_of_others=usage_of_others(tasks.get(job.id, ()), now),
                 cost_per_hour=cost_per_hour(job, prices),
@@ -80,10 +82,6 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
         n_reconciling=len(lags),
         reconcile_lag_seconds=max(lags, default=0.0),
     )
-
-
-def _newest(repository: Repository, job: JobRecord) -> Sequence[SampleRecord]:
-    return repository.newest_samples(job.id, _SPEED_SAMPLES) if job.state is JobState.RUNNING else ()
 
 
 def usage_of_others(tasks: Sequence[TaskRecord], now: float) -> dict[str, Mapping[str, float]]:

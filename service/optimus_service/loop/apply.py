@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -33,6 +34,8 @@ _log = structlog.get_logger(__name__)
 
 _WANTED_AT_ONCE = 64
 """Jobs whose wanted tasks one transaction writes: short enough to keep nobody waiting."""
+_FENCE_SECONDS = 1.0
+"""While tasks are started one after the other, who leads is asked again after so long: a tenth of the usual lease."""
 _TELL_AGAIN_SECONDS = 600.0
 """A failure that goes on is an event again after so long: within the time for which explanations name it."""
 _FORGET_SECONDS = 2 * _TELL_AGAIN_SECONDS
@@ -124,7 +127,7 @@ class Applier:
         return None
 
     def _start_all(self, actions: Sequence[StartTask], leader: LeaderRepository) -> list[str | None]:
-        """Failures by action. One look at who leads, and one transaction that notes what is to be started, for all."""
+        """Failures by action. All are noted in the database before the first one is started."""
         leader.check_fence()
         self._starter.prepare(sorted({action.task.key.job_id for action in actions}))
         launches, addresses, told = self._launches(actions, leader)
@@ -134,12 +137,16 @@ class Applier:
                 (launch.key, launch.node, next(iter(launch.resources.gpus), None)) for launch in launches.values()
             ]
             leader.put_tasks(starts, addresses, self._clock())
+        asked_at = time.monotonic()
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
             if problem is not None:
                 told[action] = self._failed(action, problem, leader)
             else:
                 self._started(action, launch)
+            if time.monotonic() - asked_at > _FENCE_SECONDS:
+                leader.check_fence()
+                asked_at = time.monotonic()
         return [told.get(action) for action in actions]
 
     def _launches(

@@ -12,6 +12,7 @@ from tests.service.loop.loop_world import NODES, World
 from optimus_scheduler.types import Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch, TaskRefused
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.loop import apply
 from optimus_service.loop.starting import Starter
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -89,3 +90,43 @@ def test_a_deposed_leader_starts_nothing_of_a_batch(repository: Repository, tmp_
     with pytest.raises(StaleLeader):
         world.round()
     assert world.cluster.tasks() == ()
+
+
+@pytest.mark.parametrize("at_once", [1, AT_ONCE])
+def test_every_task_is_recorded_before_it_is_started(repository: Repository, tmp_path: Path, at_once: int) -> None:
+    world = World(repository, tmp_path, starts_at_once=at_once)
+    for number in range(3):
+        world.submit(f"job-{number}")
+    start = world.cluster.start
+    unknown: list[TaskKey] = []
+
+    def noted(launch: TaskLaunch) -> None:
+        records = {record.key for record in repository.tasks()}
+        if launch.key not in records or repository.get_job(launch.key.job_id).coordinator_address is None:
+            unknown.append(launch.key)
+        start(launch)
+
+    world.cluster.start = noted  # type: ignore[method-assign]
+    world.round()
+    assert world.cluster.launches
+    assert unknown == []
+
+
+def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "_FENCE_SECONDS", 0.0)
+    world = World(repository, tmp_path)
+    world.submit()
+    start = world.cluster.start
+
+    def replaced(launch: TaskLaunch) -> None:
+        start(launch)
+        repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
+        repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0)
+
+    world.cluster.start = replaced  # type: ignore[method-assign]
+    with pytest.raises(StaleLeader):
+        world.round()
+    assert len(world.cluster.launches) == 1
+    assert len(repository.tasks()) > 1, "the others are recorded, for the successor to start"
