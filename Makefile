@@ -55,8 +55,8 @@ floors: $(STAMP) ## Try the service with the lowest versions that pyproject.toml
 	.venv-floors/bin/python -m pip install --quiet --constraint .venv-floors/floors.txt --constraint constraints.txt torch \
 		--editable '.[service,cli,worker,datasets,simulator]' pytest pytest-timeout hypothesis jsonschema
 	PYTEST_ADDOPTS= .venv-floors/bin/python -m pytest --override-ini filterwarnings= --disable-warnings \
-		tests/service/store/test_store_engine.py tests/service/api/test_api_access.py tests/service/api/test_api_jobs.py \
-		tests/cli/test_real_api.py tests/cli/test_plots.py tests/end_to_end/test_own_code.py
+		tests/service/store/test_store_engine.py tests/service/api/test_api_access.py tests/cli/test_real_api.py \
+		tests/cli/test_plots.py tests/end_to_end/test_own_code.py::test_own_training_code_by_import_path
 
 lock: $(STAMP) ## Write the locks of the images' packages (docker/*.lock); UPGRADE=--upgrade takes the newest
 	$(BIN)/python -m venv --clear .venv-lock
