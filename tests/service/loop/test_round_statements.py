@@ -14,8 +14,12 @@ from optimus_scheduler.types import JobState, Node, Resources
 from optimus_service.api.jobs import _shown
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.figures import figures_reader
 from optimus_service.loop.round import Phases
+from optimus_service.metric_figures import ClusterFigures
+from optimus_service.settings import Settings
 from optimus_service.store.repository import LEADER_LEASE, Repository
+from optimus_service.watching import read_view
 
 MOST_STATEMENTS = 10
 
@@ -72,6 +76,20 @@ def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
         bodies = _shown(services, repository.list_jobs(limit=12).items)
     assert len(bodies) == 12
     assert page.statements == 3, "jobs, decisions, samples"
+
+
+def test_live_view_and_scrape(repository: Repository, tmp_path: Path) -> None:
+    measured(repository, tmp_path, 12)
+    with counted(repository._engine) as view:
+        shown = read_view(repository, FakeCluster([]), "optimus", "1")
+    assert len(shown.jobs) == 12
+    assert view.statements <= MOST_STATEMENTS
+    read = figures_reader(repository, lambda: 0.0, lambda: True, lambda: (), Settings().scheduling)
+    with counted(repository._engine) as scrape:
+        figures = read()
+    assert isinstance(figures, ClusterFigures)
+    assert len(figures.active_jobs) == 12
+    assert scrape.statements <= MOST_STATEMENTS
 
 
 def test_phases_of_two_passes_add_up() -> None:
