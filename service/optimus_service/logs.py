@@ -64,7 +64,7 @@ def logging_to_stderr(settings: Settings) -> Iterator[None]:
     handler.addFilter(_Repetitions())
     listener = _Listener(handler, _StderrHandler(_formatter(settings)))
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, configuration = root.handlers[:], root.level, structlog.get_config()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
     # The API logs requests, the server its own start and stop.
@@ -80,7 +80,6 @@ def logging_to_stderr(settings: Settings) -> Iterator[None]:
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
     )
     listener.start()
     try:
@@ -89,6 +88,7 @@ def logging_to_stderr(settings: Settings) -> Iterator[None]:
         listener.stop()
         root.handlers[:] = handlers
         root.setLevel(level)
+        structlog.configure(**configuration)
 
 
 # --- what a line says ------------------------------------------------------------------------------------------------

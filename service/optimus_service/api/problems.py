@@ -125,7 +125,9 @@ def problem_of(error: Exception) -> Problem:
         case store_errors.DatabaseNotAvailable() | ClusterUnavailable() | TooManyWaiters() | TooManySubscribers():
             return unavailable(_unavailable_detail(error), cause=str(error))
         case _:
-            return Problem(500, "the service's log says more under this request id", kind="internal")
+            detail = "the service's log says more under this request id"
+            # The server closes the connection after such an answer; a client that is not told uses it once more.
+            return Problem(500, detail, kind="internal", headers={"Connection": "close"})
 
 
 def unavailable(detail: str, errors: Sequence[ProblemErrorBody] = (), *, cause: str | None = None) -> Problem:

@@ -163,7 +163,7 @@ def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
 
 def test_follower_waits_and_takes_over(running: Running) -> None:
     repository = running.repository
-    other = repository.acquire_lease(LEADER_LEASE, "somebody else", 3600.0)
+    other = repository.acquire_lease(LEADER_LEASE, "somebody else", 300.0)
     assert other is not None
     loop = running.loop()
     loop.start()

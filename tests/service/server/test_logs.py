@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,8 @@ Repository.rounds = broken
 """Code to run before the service: one of its calls then fails with long messages and a secret among its variables."""
 
 
-@pytest.fixture
-def as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_an_error_has_its_places_and_no_local_variables(
-    as_before: None, capfd: pytest.CaptureFixture[str], log_format: Any
-) -> None:
+def test_an_error_has_its_places_and_no_local_variables(capfd: pytest.CaptureFixture[str], log_format: Any) -> None:
     password = "correct horse"
     with logging_to_stderr(Settings(log_format=log_format)):
         try:
@@ -61,9 +52,7 @@ def test_an_error_has_its_places_and_no_local_variables(
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_lines_are_bounded_and_hide_secrets(
-    as_before: None, capfd: pytest.CaptureFixture[str], log_format: Any
-) -> None:
+def test_lines_are_bounded_and_hide_secrets(capfd: pytest.CaptureFixture[str], log_format: Any) -> None:
     settings = Settings(log_format=log_format, token="opensesame-opensesame", secret="swordfish-swordfish")
     job_token = "optimus-job-" + 64 * "a"
     with logging_to_stderr(settings):
@@ -83,7 +72,15 @@ def test_lines_are_bounded_and_hide_secrets(
     assert "ExceptionGroup" in printed
 
 
-def test_a_library_repeats_itself_a_few_times_only(as_before: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_afterwards_lines_go_where_they_went_before(capsys: pytest.CaptureFixture[str]) -> None:
+    log = structlog.get_logger("test")
+    with logging_to_stderr(Settings()):
+        log.info("to the service's log")
+    log.info("as before")
+    assert capsys.readouterr().out.count("as before") == 1
+
+
+def test_a_library_repeats_itself_a_few_times_only(capfd: pytest.CaptureFixture[str]) -> None:
     with logging_to_stderr(Settings(log_format="json")):
         for number in range(1000):
             logging.getLogger("asyncio").error("out of descriptors: %d", number)
@@ -108,6 +105,7 @@ def test_a_crash_neither_stops_the_service_nor_fills_its_log(tmp_path: Path) -> 
             answer = client.get("/v1/rounds", headers={"Authorization": f"Bearer {token}"})
             assert answer.status_code == 500
             assert answer.elapsed.total_seconds() < 5
+            assert answer.headers["connection"] == "close"  # the server closes it after an error that nobody expected
             assert client.get("/healthz").elapsed.total_seconds() < 5
         process.terminate()
         process.wait(WAIT_SECONDS)
