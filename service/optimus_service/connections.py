@@ -5,20 +5,22 @@
     accepted ─▶ head of a request ─▶ its body ─▶ answer ─▶ (kept alive) head of the next request ...
                 HEAD_SECONDS         BODY_SECONDS  nothing read for WRITE_SECONDS: closed
 
-Each phase has one deadline: bytes that drip in do not move it. All connections together leave `reserved` descriptors to
-the database, to tasks and to logs. One more than that takes the place of the one that has waited longest without a
-request in progress; where all have one, it is closed with 503.
+Each phase has one deadline: bytes that drip in do not move it. All connections together leave descriptors to the
+database, to tasks and to logs. One more than that takes the place of the one that has waited longest without a request
+in progress; where all have one, it is closed with 503. Bodies that are not complete hold `MAX_UNFINISHED_BYTES`
+together: beyond that, the one that has taken longest is given up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import Any, ClassVar
 
 import h11
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from optimus_service.descriptors import connections_now
 
 HEAD_SECONDS = 10.0
 """From the moment a connection is open, or its last answer was sent, until the head of a request is complete."""
@@ -26,14 +28,10 @@ BODY_SECONDS = 60.0
 """From then until its body is complete: 1 MiB at 18 KB/s."""
 WRITE_SECONDS = 60.0
 """How long an answer may wait for its reader."""
-MAX_CONNECTIONS = 16_000
-"""Above the long polls that may wait at one time (`hub.MAX_WAITERS`); some 20 KB of memory each."""
 ACCEPTED_AT_ONCE = 32
 """Connections that one turn of the event loop accepts before it looks at any of them."""
-_WANTED_DESCRIPTORS = 65_536
-_RESERVED = 512
-"""Descriptors for all else: database connections (50 of SQLite have three files each), tasks, logs, and those that are
-accepted at once."""
+MAX_UNFINISHED_BYTES = 64 * 2**20
+"""Bytes of bodies that are not complete, of all connections together: each may have 1 MiB, and there are many."""
 _WARN_SECONDS = 60.0
 """Between warnings that all connections are in use."""
 _SECONDS = {"head": HEAD_SECONDS, "body": BODY_SECONDS}
@@ -51,26 +49,11 @@ _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Lengt
 _log = structlog.get_logger(__name__)
 
 
-def raise_descriptor_limit() -> int:
-    """Take as many file descriptors as the system permits, up to what is of use; the limit in force."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft
-
-
-def most_connections(descriptors: int) -> int:
-    """How many connections may be open with so many file descriptors (negative: no limit). Pure."""
-    if descriptors < 0:
-        return MAX_CONNECTIONS
-    return max(min(MAX_CONNECTIONS, descriptors - min(_RESERVED, descriptors // 2)), 1)
-
-
 def bounded_protocol() -> type[BoundedProtocol]:
     """The protocol of one server, whose connections are bounded together."""
-    return type("ServerProtocol", (BoundedProtocol,), {"idle": {}, "warned_at": None})
+    return type(
+        "ServerProtocol", (BoundedProtocol,), {"idle": {}, "unfinished": {}, "unfinished_bytes": 0, "warned_at": None}
+    )
 
 
 class BoundedProtocol(H11Protocol):
@@ -78,6 +61,10 @@ class BoundedProtocol(H11Protocol):
 
     idle: ClassVar[dict[BoundedProtocol, None]]
     """Connections without a request in progress, the one that has waited longest first."""
+    unfinished: ClassVar[dict[BoundedProtocol, int]]
+    """Bytes of bodies that are not complete, the one that was begun first in front."""
+    unfinished_bytes: ClassVar[int]
+    """Of all of them."""
     warned_at: ClassVar[float | None]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -101,6 +88,8 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._enter_phase()
+        if self._phase == "body" and not self.transport.is_closing():
+            self._hold(len(data))
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -124,6 +113,7 @@ class BoundedProtocol(H11Protocol):
             return
         self._phase = phase
         self.idle.pop(self, None)
+        self._let_go()
         if phase == "head":
             self.idle[self] = None
         if self._deadline is not None:
@@ -144,8 +134,23 @@ class BoundedProtocol(H11Protocol):
             self.transport.write(_TOO_LATE)
         self.transport.close()
 
+    def _hold(self, n_bytes: int) -> None:
+        """Count bytes of a body; the slowest of all bodies may have to make room for them."""
+        server = type(self)
+        self.unfinished[self] = self.unfinished.get(self, 0) + n_bytes
+        server.unfinished_bytes += n_bytes
+        while server.unfinished_bytes > MAX_UNFINISHED_BYTES:
+            slowest = next(iter(self.unfinished))
+            slowest._let_go()
+            slowest.transport.abort()
+
+    def _let_go(self) -> None:
+        """Its body is complete, or given up."""
+        type(self).unfinished_bytes -= self.unfinished.pop(self, 0)
+
     def _clear(self) -> None:
         self.idle.pop(self, None)
+        self._let_go()
         for timer in (self._deadline, self._write_deadline):
             if timer is not None:
                 timer.cancel()
@@ -153,7 +158,7 @@ class BoundedProtocol(H11Protocol):
 
     def _has_room(self) -> bool:
         """Whether this connection may stay; the one that is idle longest may have to leave for it."""
-        most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        most = connections_now()
         if len(self.connections) <= most:
             return True
         self._warn(most)

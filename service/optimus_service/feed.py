@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from optimus_service.descriptors import waiting_now
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.watching import View
 
@@ -30,12 +31,14 @@ HEARTBEAT_SECONDS = 15.0
 """Something is sent at least so often: proxies close silent connections, and a dead one is noticed."""
 MAX_SUBSCRIBERS = 200
 """Pages that watch one replica."""
+PART_OF_CONNECTIONS = 0.25
+"""That they may hold, where few file descriptors permit few connections."""
 
 _log = structlog.get_logger(__name__)
 
 
 class TooManySubscribers(Exception):
-    """`MAX_SUBSCRIBERS` watch already."""
+    """As many watch as there may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,9 @@ class Feed:
         Everything at first, then what changed; an empty change now and then. Ends when the service shuts down.
 
         Raises:
-            TooManySubscribers: `MAX_SUBSCRIBERS` watch already.
+            TooManySubscribers: as many watch as there may be.
         """
-        if self._n_subscribers >= MAX_SUBSCRIBERS:
+        if self._n_subscribers >= waiting_now(MAX_SUBSCRIBERS, PART_OF_CONNECTIONS):
             raise TooManySubscribers
         self._n_subscribers += 1
         try:

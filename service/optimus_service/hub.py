@@ -19,12 +19,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from optimus_service.descriptors import waiting_now
 from optimus_service.store.errors import DatabaseNotAvailable
 
 POLL_SECONDS = 1.0
 """How late a change made by another replica may be seen."""
 MAX_WAITERS = 10_000
 """Long polls held at one time; one per job is the rule, so this is far above what one service schedules."""
+PART_OF_CONNECTIONS = 0.5
+"""That long polls may hold, where few file descriptors permit few connections."""
 MAX_WAITERS_OF_JOB = 8
 """Of one job: its coordinator's, and some that a proxy still holds for coordinators before it."""
 
@@ -32,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TooManyWaiters(Exception):
-    """`MAX_WAITERS` long polls are held already."""
+    """As many long polls are held as there may be."""
 
 
 class TooManyWaitersOfJob(Exception):
@@ -66,7 +69,7 @@ class WakeUpHub:
         At the timeout, and when the hub is closed: `after_generation` itself.
 
         Raises:
-            TooManyWaiters: `MAX_WAITERS` are waiting.
+            TooManyWaiters: as many are waiting as there may be.
             TooManyWaitersOfJob: `MAX_WAITERS_OF_JOB` are waiting for this job.
         """
         self._loop = asyncio.get_running_loop()
@@ -125,7 +128,7 @@ class WakeUpHub:
         return self._n_waiters
 
     def _enter(self, job_id: str, after_generation: int) -> _Waiter:
-        if self._n_waiters >= MAX_WAITERS:
+        if self._n_waiters >= waiting_now(MAX_WAITERS, PART_OF_CONNECTIONS):
             raise TooManyWaiters
         if len(self._waiters.get(job_id, ())) >= MAX_WAITERS_OF_JOB:
             raise TooManyWaitersOfJob

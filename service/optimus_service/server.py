@@ -35,13 +35,9 @@ from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.task_users import TaskUsers
-from optimus_service.connections import (
-    ACCEPTED_AT_ONCE,
-    bounded_protocol,
-    most_connections,
-    raise_descriptor_limit,
-)
+from optimus_service.connections import ACCEPTED_AT_ONCE, bounded_protocol
 from optimus_service.data_directory import CannotStart, DataDirectory
+from optimus_service.descriptors import most_connections, raise_descriptor_limit
 from optimus_service.hub import WakeUpHub
 from optimus_service.job_tokens import JobTokens, load_secret
 from optimus_service.learning import Lessons

@@ -23,7 +23,7 @@ from optimus_scheduler.lifecycle import InvalidTransition
 from optimus_service.api.schemas import ProblemBody, ProblemErrorBody
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.feed import MAX_SUBSCRIBERS, TooManySubscribers
+from optimus_service.feed import TooManySubscribers
 from optimus_service.hub import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.loop.specification import UnreadableSpecification
 from optimus_service.store import errors as store_errors
@@ -208,5 +208,5 @@ def _unavailable_detail(error: Exception) -> str:
     if isinstance(error, TooManyWaiters):
         return "too many long polls are held already"
     if isinstance(error, TooManySubscribers):
-        return f"{MAX_SUBSCRIBERS} watch this replica already"
+        return "as many watch this replica as there may be"
     return "the database cannot be reached right now"

@@ -60,7 +60,7 @@ class _EventStream(StreamingResponse):
         """Send events until the client or the service goes.
 
         Raises:
-            TooManySubscribers: `MAX_SUBSCRIBERS` watch already; nothing was sent.
+            TooManySubscribers: as many watch as there may be; nothing was sent.
         """
         with self._feed.watching() as changes:
             self._metrics.count_streams(1)

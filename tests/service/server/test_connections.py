@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.server.test_server import WAIT_SECONDS, serving
 
-from optimus_service.connections import MAX_CONNECTIONS, most_connections
+from optimus_service.descriptors import MAX_CONNECTIONS, most_connections
 from optimus_service.feed import MAX_SUBSCRIBERS
 
 TOKEN = "a token of sixteen or more"
@@ -170,3 +170,42 @@ def _is_reset(connection: socket.socket) -> bool:
     except ConnectionError:
         return True
     return False
+
+
+def test_bodies_that_are_not_complete_hold_little_together(tmp_path: Path) -> None:
+    """The one that has taken longest makes room for others."""
+    first = "import optimus_service.connections as c; c.MAX_UNFINISHED_BYTES = 350_000"
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: 100001\r\n\r\n"
+    with serving(tmp_path, first=first) as (process, told):
+        with idle_connections(address_of(told["url"]), 4, head) as connections:
+            for connection in connections:
+                connection.sendall(b" " * 100_000)
+            wait_until("the first is given up", lambda: _is_reset_on_reading(connections[0]))
+            for connection in connections[1:]:
+                connection.sendall(b"1")
+                assert b" 422 " in _head(connection)
+        process.terminate()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    assert "Traceback" not in printed
+
+
+def _is_reset_on_reading(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_those_who_wait_leave_connections_to_others(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, told):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        request = b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        with idle_connections(address_of(told["url"]), most_connections(DESCRIPTORS), request) as connections:
+            heads = [_head(connection) for connection in connections]
+            assert httpx.get(f"{told['url']}/healthz", trust_env=False, timeout=30).status_code == 200
+        process.terminate()
+        process.communicate(timeout=WAIT_SECONDS)
+    assert sum(b" 200 " in head for head in heads) == most_connections(DESCRIPTORS) // 4
