@@ -209,4 +209,4 @@ def _unavailable_detail(error: Exception) -> str:
         return "too many long polls are held already"
     if isinstance(error, TooManySubscribers):
         return "as many watch this replica as there may be"
-    return "the database cannot be reached right now"
+    return error.told if isinstance(error, store_errors.DatabaseNotAvailable) else "try again in a moment"

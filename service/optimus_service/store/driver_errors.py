@@ -33,7 +33,7 @@ def mapped_errors() -> Iterator[None]:
         yield
     # InternalError is the server's own state: read-only (25006), a transaction that it ended (25P03), a damaged page.
     except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise DatabaseNotAvailable(_first_line(error)) from error
+        raise DatabaseNotAvailable(_first_line(error), *_told(error)) from error
     except (exc.DataError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidValue(_first_line(error)) from error
     except exc.DatabaseError as error:
@@ -41,6 +41,17 @@ def mapped_errors() -> Iterator[None]:
         if damaged or error.connection_invalidated or isinstance(error.orig, _NOT_UPGRADED):
             raise DatabaseNotAvailable(_first_line(error)) from error
         raise
+
+
+def _told(error: Exception) -> tuple[str, ...]:
+    """What users may know of a database that answers and takes nothing; none: it cannot be reached."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without the extended part
+    if isinstance(cause, postgresql_errors.DiskFull) or code == sqlite3.SQLITE_FULL:
+        return ("the database's disk is full; nothing can be stored until there is room",)
+    if isinstance(cause, postgresql_errors.ReadOnlySqlTransaction) or code == sqlite3.SQLITE_READONLY:
+        return ("the database is read-only right now; nothing can be stored",)
+    return ()
 
 
 def _first_line(error: Exception) -> str:

@@ -28,6 +28,11 @@ class StoreError(Exception):
 class DatabaseNotAvailable(StoreError):
     """The database cannot be reached, did not answer in time, or was not upgraded. The transaction was rolled back."""
 
+    def __init__(self, why: str, told: str = "the database cannot be reached right now") -> None:
+        """`why` is for the log, `told` for users: it has nothing of what the driver says."""
+        self.told = told
+        super().__init__(why)
+
 
 class NewerDatabase(StoreError):
     """A newer version of Optimus has upgraded the database; this one cannot read it."""

@@ -215,8 +215,9 @@ def test_a_read_only_database_is_waited_for(running: Running, postgres_cluster: 
     loop = running.started(round_seconds=0.05)
     with postgres_cluster.read_only():
         wait_until("health shows it", lambda: "read-only" in (loop.health() or ""))
-        with pytest.raises(DatabaseNotAvailable, match="read-only"):
+        with pytest.raises(DatabaseNotAvailable, match="read-only") as refused:
             running.repository.add_event(None, "Test", "Nothing happened.", {}, 0.0)
+        assert refused.value.told.startswith("the database is read-only")
     n_rounds = running.planner.n_rounds
     wait_until("rounds run again", lambda: running.planner.n_rounds > n_rounds)
     wait_until("it is well again", lambda: loop.health() is None)

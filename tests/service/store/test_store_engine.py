@@ -199,12 +199,26 @@ def test_a_database_that_cannot_grow_is_told_by_the_metrics(tmp_path: Path) -> N
         connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size for the least
 
     event.listen(engine, "checkout", no_room)
-    with pytest.raises(DatabaseNotAvailable):
+    with pytest.raises(DatabaseNotAvailable) as full:
         repository.add_event(None, "Something", "does not fit" * 10_000, {}, 2.0)
+    assert full.value.told.startswith("the database's disk is full")
     repository.ping()
     assert "optimus_database_up 0.0" in metrics.text().decode()
     event.remove(engine, "checkout", no_room)
     engine.dispose()
     repository.add_event(None, "Something", "fits again", {}, 3.0)
     assert "optimus_database_up 1.0" in metrics.text().decode()
+    repository.close()
+
+
+def test_a_read_only_file_is_told_as_such(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'optimus.db'}"
+    upgrade(url)
+    engine = create_engine_from_url(url)
+    repository = Repository(engine)
+    event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA query_only = on"))
+    with pytest.raises(DatabaseNotAvailable) as read_only:
+        repository.add_event(None, "Something", "cannot be written", {}, 1.0)
+    assert read_only.value.told.startswith("the database is read-only")
+    assert not repository.events(None).items
     repository.close()
