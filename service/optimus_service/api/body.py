@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, get_type_hints
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, get_args, get_origin, get_type_hints
 
 from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
@@ -63,16 +64,16 @@ class BoundedRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses unknown query parameters and bodies that are not JSON, and words errors for its body."""
+    """A route that refuses unknown or repeated query parameters and bodies that are not JSON, and words errors."""
 
     def get_route_handler(self) -> Handler:
         """FastAPI's handler with the checks in front."""
         handle = super().get_route_handler()
-        known_queries = frozenset(_query_names(self.dependant))
+        known_queries = dict(_queries(self.dependant))
         body_model = _body_model(self.endpoint)
 
         async def strict(request: Request) -> Response:
-            _refuse_unknown_queries(request, known_queries)
+            _check_queries(request, known_queries)
             if body_model is not None:
                 _refuse_other_media(request)
             try:
@@ -145,10 +146,13 @@ def _why_unstorable(text: str) -> str | None:
     return None
 
 
-def _query_names(dependant: Dependant) -> Iterator[str]:
-    yield from (parameter.alias for parameter in dependant.query_params)
+def _queries(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Query parameters by name, and whether each may be repeated."""
+    for parameter in dependant.query_params:
+        annotation = parameter.field_info.annotation
+        yield parameter.alias, list in {get_origin(part) for part in (annotation, *get_args(annotation))}
     for part in dependant.dependencies:
-        yield from _query_names(part)
+        yield from _queries(part)
 
 
 def _body_model(endpoint: Callable[..., Any]) -> type[Body] | None:
@@ -157,12 +161,16 @@ def _body_model(endpoint: Callable[..., Any]) -> type[Body] | None:
     return next((hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, Body)), None)
 
 
-def _refuse_unknown_queries(request: Request, known: frozenset[str]) -> None:
-    unknown = [name for name in request.query_params if name not in known]
-    if unknown:
-        allowed = f"allowed here: {', '.join(sorted(known))}" if known else "none are allowed here"
-        message = f"unknown query parameter; {allowed}"
-        raise invalid([ProblemErrorBody(field=dotted([name]), message=message) for name in unknown[:MAX_ERRORS]])
+def _check_queries(request: Request, known: Mapping[str, bool]) -> None:
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    allowed = f"allowed here: {', '.join(sorted(known))}" if known else "none are allowed here"
+    wrong = {name: f"unknown query parameter; {allowed}" for name in given if name not in known}
+    wrong |= {
+        name: "must be given once" for name, n_times in given.items() if n_times > 1 and not known.get(name, True)
+    }
+    if wrong:
+        errors = [ProblemErrorBody(field=dotted([name]), message=message) for name, message in wrong.items()]
+        raise invalid(errors[:MAX_ERRORS])
 
 
 def _refuse_other_media(request: Request) -> None:
