@@ -89,6 +89,21 @@ def test_trial_that_writes_without_end_is_ended() -> None:
     assert checking.try_task([sys.executable, "-c", code], JOB) is None
 
 
+def test_trial_sees_what_the_first_worker_will_see(tmp_path: Path) -> None:
+    """A module may read these variables, and write beside itself, when it is imported."""
+    (tmp_path / "reads.py").write_text(
+        "import os, pathlib\n"
+        "names = 'JOB_ID', 'TASK_NAME', 'TASK_RANK', 'JOB_DIRECTORY', 'JOB_SPEC', 'ATTEMPT'\n"
+        "seen = {name: os.environ['OPTIMUS_' + name] for name in names} | {'mine': os.environ['MINE']}\n"
+        "pathlib.Path(seen['JOB_DIRECTORY'], 'cache').write_text('')\n"
+        "raise ValueError(seen['TASK_NAME'], seen['TASK_RANK'], seen['ATTEMPT'], seen['mine'])\n"
+    )
+    job = {"task": "reads:task", "working_directory": str(tmp_path), "environment": {"MINE": "my own"}}
+    objection = checking.try_task(LocalClusterOptions(tmp_path).trial_command, job)
+    assert objection is not None
+    assert "ValueError: ('trial-worker-0-0', '0', '0', 'my own')" in objection.message
+
+
 def test_trial_sees_none_of_the_services_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "of the service")

@@ -216,7 +216,8 @@ import json, os
 def readable(path):
     try: return bool(open(path).read(1))
     except OSError: return False
-found = [os.getuid(), os.environ["HOME"], [path for path in {secrets} if readable(path)]]
+own = os.environ["OPTIMUS_JOB_DIRECTORY"]
+found = [os.getuid(), os.environ["HOME"] == os.getcwd() == own, [path for path in {secrets} if readable(path)]]
 print(json.dumps({{"ok": False, "problem": json.dumps(found)}}))
 """
     options = replace(machine.options, trial_command=(machine.options.task_command[0], "-c", code))
@@ -226,7 +227,7 @@ print(json.dumps({{"ok": False, "problem": json.dumps(found)}}))
     finally:
         cluster.close()
     assert objection is not None
-    assert json.loads(objection.message) == [70000, "/", []], "the first of the range, which no job gets"
+    assert json.loads(objection.message) == [70000, True, []], "the first of the range, which no job gets"
 
 
 def test_a_service_that_is_not_root_cannot_separate(data_directory: Path) -> None:

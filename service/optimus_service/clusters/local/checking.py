@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from optimus_scheduler.types import Role, TaskKey
 from optimus_service.clusters.base import TaskObjection
 from optimus_service.clusters.local.environment import inherited, task_environment
 from optimus_service.clusters.local.task_users import Account
@@ -21,6 +22,8 @@ CHECK_SECONDS = 30.0
 """Importing a user's module may load big libraries; a submission must not hang for longer than this."""
 ANSWER_BYTES = 64 * 1024
 """A verdict has some hundred bytes; the user's code may write to the same pipe without end."""
+_TRIAL = "trial"
+"""The id of a job that is none yet."""
 DIE_SECONDS = 2.0
 """A process that was killed is gone at once, unless it hangs in the kernel."""
 
@@ -57,14 +60,24 @@ def check_task(
 def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | None = None) -> TaskObjection | None:
     """What stands in the way of the job, found by calling its task in a process that is thrown away.
 
-    None when nothing does, or when nobody can tell in time. The process and its process group are ended.
+    None when nothing does, or when nobody can tell in time. The process and its process group are ended. It sees what
+    the job's first worker would see, with an empty directory in place of the job's.
     `account`: whom tasks run as, and so this one; None: the user of this process.
     """
-    directory = job.get("working_directory")
-    environment = task_environment(os.environ, {"OMP_NUM_THREADS": "1", **job.get("environment", {})}, None)
+    with tempfile.TemporaryDirectory(prefix="optimus-trial-", ignore_cleanup_errors=True) as own:
+        if account is not None:
+            os.chown(own, account.uid, account.gid)
+        return _try_task(command, job, account, own)
+
+
+def _try_task(
+    command: Sequence[str], job: Mapping[str, Any], account: Account | None, own: str
+) -> TaskObjection | None:
+    directory = job.get("working_directory") or own
+    environment = task_environment(os.environ, _as_first_worker(job, own), None)
     whole = list(command)
     if account is not None:
-        whole, environment = account.command(directory or "/", whole), environment | account.environment("/")
+        whole, environment = account.command(directory, whole), environment | account.environment(own)
     with tempfile.TemporaryFile() as question:
         question.write(json.dumps(job).encode())
         question.seek(0)
@@ -90,6 +103,20 @@ def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | 
             with suppress(subprocess.TimeoutExpired):
                 process.wait(DIE_SECONDS)
     return None if printed is None else _objection(printed)
+
+
+def _as_first_worker(job: Mapping[str, Any], own: str) -> dict[str, str]:
+    """The variables by which a task knows itself: code that reads them when it is imported must be able to."""
+    ours = {
+        "OMP_NUM_THREADS": "1",
+        "OPTIMUS_JOB_ID": _TRIAL,
+        "OPTIMUS_TASK_NAME": TaskKey(_TRIAL, Role.WORKER, 0).name,
+        "OPTIMUS_TASK_RANK": "0",
+        "OPTIMUS_JOB_DIRECTORY": own,
+        "OPTIMUS_JOB_SPEC": json.dumps(job),
+        "OPTIMUS_ATTEMPT": "0",
+    }
+    return {**job.get("environment", {}), **ours}
 
 
 def _printed(pipe: int, deadline: float) -> str | None:
