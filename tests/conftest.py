@@ -45,18 +45,28 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 2` a file stays in one process, and so do all that start real nodes, whose names are fixed."""
+    """With `pytest -n 2` a file stays in one process, and so does all that shares a Kubernetes control plane."""
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return "real nodes" if Path(path).name in _WITH_REAL_NODES else path
+            return "kubernetes" if path.startswith(_WITH_A_CONTROL_PLANE) else path
 
+    # Else the files with most tests come first, and the end waits for those with few long ones.
+    config.option.loadscopereorder = False
     return Files(config, log)
 
 
-_WITH_REAL_NODES = ("test_real_chart.py", "test_real_pods.py")
+_WITH_A_CONTROL_PLANE = ("tests/service/clusters/kubernetes/", "tests/helm/test_release.py")
+_LONG = ("tests/service/clusters/kubernetes/", "tests/end_to_end/")
+"""Begun first: what is short fills the gaps at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, those of one place in their usual order."""
+    places = [*_LONG, ""]
+    items.sort(key=lambda item: next(rank for rank, place in enumerate(places) if item.nodeid.startswith(place)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
