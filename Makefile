@@ -29,13 +29,18 @@ unit: $(STAMP) ## Run the fast tests only
 end-to-end: $(STAMP) ## Run only the tests that start the real service and real training processes
 	$(BIN)/python -m pytest -m end_to_end
 
+# An environment whose packages come before those of the usual one.
+define in_front
+	$(BIN)/python -m venv --clear $(1)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')')" \
+		> "$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/usual.pth"
+	$(1)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+endef
+
 # In an environment of its own, in front of the usual one: s3fs and the service's kubernetes need different versions of
 # python-dateutil. pip says so; nothing there uses kubernetes.
 object-store: $(STAMP) ## Test checkpoints against a process that speaks S3, in .venv-s3
-	$(BIN)/python -m venv --clear .venv-s3
-	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')')" \
-		> "$$(.venv-s3/bin/python -c 'import site; print(site.getsitepackages()[0])')/usual.pth"
-	.venv-s3/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(call in_front,.venv-s3)
 	.venv-s3/bin/python -m pip install --quiet --constraint constraints.txt 's3fs>=2024.2' --group s3-tests
 	PYTEST_ADDOPTS= OPTIMUS_TEST_REQUIRE_S3=1 .venv-s3/bin/python -m pytest tests/workers/protocol/test_checkpoints.py \
 		tests/workers/protocol/test_object_store.py
@@ -47,13 +52,13 @@ fuzz: $(STAMP) ## Compare a running service with its OpenAPI document, about two
 	.venv-fuzz/bin/python -m pip install --quiet --group fuzz
 	FUZZ_SCHEMATHESIS=.venv-fuzz/bin/schemathesis $(BIN)/python -m tests.service.fuzz
 
-# The warnings of old releases beside new ones are not ours.
+# In an environment in front of the usual one, too, which has torch. The warnings of old releases beside new ones are not
+# ours.
 floors: $(STAMP) ## Try the service with the lowest versions that pyproject.toml allows, in .venv-floors
-	$(BIN)/python -m venv --clear .venv-floors
-	.venv-floors/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(call in_front,.venv-floors)
 	$(BIN)/python scripts/floors > .venv-floors/floors.txt
-	.venv-floors/bin/python -m pip install --quiet --constraint .venv-floors/floors.txt --constraint constraints.txt torch \
-		--editable '.[service,cli,worker,datasets,simulator]' pytest pytest-timeout hypothesis jsonschema
+	.venv-floors/bin/python -m pip install --quiet --requirement .venv-floors/floors.txt --constraint constraints.txt \
+		--editable '.[service,cli,worker,datasets,simulator]'
 	PYTEST_ADDOPTS= .venv-floors/bin/python -m pytest --override-ini filterwarnings= --disable-warnings \
 		tests/service/store/test_store_engine.py tests/service/api/test_api_access.py tests/cli/test_real_api.py \
 		tests/cli/test_plots.py tests/end_to_end/test_own_code.py::test_own_training_code_by_import_path
