@@ -187,6 +187,7 @@ def wanted_body(wanted: WantedRecord) -> WantedBody:
         directive=wanted.directive.value,
         tasks=[_wanted_task_body(task) for task in wanted.tasks],
         global_batch=wanted.batch,
+        membership_epoch=wanted.membership_epoch,
     )
 
 

@@ -147,6 +147,8 @@ class WantedRecord:
     """Workers and servers, sorted by key."""
     batch: int | None = None
     """The global batch, of a job with an elastic one."""
+    membership_epoch: int = 0
+    """The highest that was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

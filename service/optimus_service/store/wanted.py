@@ -133,6 +133,7 @@ def _record(row: JobRow) -> WantedRecord:
         allocation=_allocation(row),
         tasks=tuple(_load_task(row.id, stored) for stored in row.wanted_tasks),
         batch=row.wanted_batch,
+        membership_epoch=row.membership_epoch,
     )
 
 

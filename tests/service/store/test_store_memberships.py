@@ -32,6 +32,7 @@ def test_the_job_shows_the_newest_membership(repository: Repository, make_job: M
     job = repository.get_job("job-1")
     assert (job.membership_epoch, job.running, job.step, job.rescales) == (3, Allocation(1, 1), 40, 1)
     assert [membership.epoch for membership in repository.memberships("job-1")] == [1, 2, 3]
+    assert repository.get_wanted("job-1").membership_epoch == 3
     assert repository.memberships_of_active_jobs() == {"job-1": repository.memberships("job-1")}
 
 

@@ -14,6 +14,7 @@ from tests.workers.protocol.coordinator_harness import PROFILE, World, make_worl
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.events import Directive, Wanted, WantedArrived
 from optimus_workers.coordinator.journal import Ended, Past, Profiled
+from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.phases import (
     ARRIVAL_SECONDS,
     CLOSING_SECONDS,
@@ -560,6 +561,23 @@ def test_a_successor_repeats_what_the_service_may_not_know() -> None:
     successor = take_over(world)
     successor.passes(0)
     assert successor.reports == world.reports
+
+
+def test_epochs_go_on_although_the_journal_is_lost() -> None:
+    """The service takes a membership whose epoch it knows for a repetition: the job would seem to stand still."""
+    world = running_world()
+    for _ in range(3):
+        world.step()
+    known = world.last.epoch + 12
+    names = ["server-0", "worker-0", "worker-1"]
+    successor = World(Coordinator(world.machine.plan, Past(), world.now), now=world.now)
+    successor.servers = world.servers
+    successor.happens(WantedArrived(Wanted(5, Directive.RUN, frozenset(names), known_epoch=known)))
+    successor.arrives(*names)
+    assert successor.last.epoch == known + 1
+    assert successor.last.step == 3, "the servers still have it"
+    successor.happens(WantedArrived(Wanted(6, Directive.RUN, frozenset(names), known_epoch=known)))
+    assert successor.last.epoch == known + 1, "what the service has not been told of yet is no loss"
 
 
 def test_a_successor_of_one_that_was_done_only_tells_so() -> None:

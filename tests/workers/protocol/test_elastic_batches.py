@@ -145,6 +145,8 @@ def test_the_wanted_batch_is_read() -> None:
     assert parse_wanted(body).global_batch is None
     assert parse_wanted({**body, "global_batch": None}).global_batch is None
     assert parse_wanted({**body, "global_batch": 64}).global_batch == 64
+    assert parse_wanted(body).known_epoch == 0
+    assert parse_wanted({**body, "membership_epoch": 13}).known_epoch == 13
 
 
 # --- the coordinator -------------------------------------------------------------------------------------------------

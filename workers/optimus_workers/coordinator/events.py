@@ -27,6 +27,8 @@ class Wanted:
     tasks: frozenset[str]
     global_batch: int | None = None
     """Examples of a step with all of them, if the job's batch is elastic."""
+    known_epoch: int = 0
+    """The highest membership epoch that the service has been told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,10 @@ class Coordinator(MembershipForming):
         if self.wanted is not None and wanted.generation < self.wanted.generation:
             return
         self.wanted = wanted
+        if wanted.known_epoch > self.epoch:
+            # Only a journal that is gone knows fewer: the service takes a number that it knows for a repetition.
+            self.epoch = wanted.known_epoch
+            self._do(Note(f"the journal was lost: membership epochs go on after {self.epoch}, which the service knows"))
         if wanted.directive is Directive.CANCEL and self.phase is not Phase.CLOSING:
             self._close("the job was cancelled", LET_GO)
 

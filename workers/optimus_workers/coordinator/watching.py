@@ -52,7 +52,11 @@ def parse_wanted(body: dict[str, Any]) -> Wanted:
         tasks = frozenset(str(task["name"]) for task in body["tasks"])
         batch = body.get("global_batch")
         return Wanted(
-            int(body["generation"]), Directive(body["directive"]), tasks, None if batch is None else int(batch)
+            int(body["generation"]),
+            Directive(body["directive"]),
+            tasks,
+            None if batch is None else int(batch),
+            int(body.get("membership_epoch", 0)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a wanted membership: {error!r}") from error

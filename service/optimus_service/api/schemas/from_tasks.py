@@ -132,6 +132,11 @@ class WantedBody(Body):
     directive: Literal["run", "pause", "finish", "cancel"]
     tasks: list[WantedTaskBody]
     global_batch: int | None = Field(default=None, description="of a job with an elastic batch: examples of a step")
+    membership_epoch: int = Field(
+        default=0,
+        ge=0,
+        description="the highest that was reported; a coordinator without a journal goes on after it",
+    )
 
 
 class MembershipReportBody(Body):
