@@ -58,8 +58,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
-_WITH_A_CONTROL_PLANE = ("tests/service/clusters/kubernetes/", "tests/helm/test_release.py")
-_LONG = ("tests/service/clusters/kubernetes/", "tests/end_to_end/")
+_WITH_A_CONTROL_PLANE = ("tests/service/clusters/", "tests/helm/test_release.py")
+_LONG = (*_WITH_A_CONTROL_PLANE, "tests/end_to_end/")
 """Begun first: what is short fills the gaps at the end."""
 
 
