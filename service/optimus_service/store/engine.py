@@ -9,6 +9,8 @@ to the pace of the disk while every other writer waits; who needs more than that
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from optimus_service.store.postgresql import BoundedConnection
 
 _BUSY_SECONDS = 10
 """How long a SQLite writer waits for another process to end its transaction; ours take milliseconds."""
+_LOCKED_SECONDS = 0.01
+"""Between two attempts where SQLite does not wait by itself."""
 _POOL_SECONDS = 10
 """How long a call waits for a free connection before it answers that the database is not available."""
 _CONNECT_SECONDS = 5
@@ -102,9 +106,23 @@ def _sqlite_engine(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # sqlite3 must not begin transactions by itself: `_begin_sqlite` does
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _write_ahead(connection: Any) -> None:
+    """Take a new file to WAL. While another process does the same, SQLite says at once that the file is locked."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_LOCKED_SECONDS)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -117,6 +119,25 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
 
 
 # --- survival --------------------------------------------------------------------------------------------------------
+
+
+def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """Each takes it to WAL, and SQLite waits for nobody while it does."""
+    for number in range(100):
+        together = Barrier(8)
+
+        def opened(url: str, together: Barrier = together) -> str | None:
+            engine = create_engine_from_url(url)
+            together.wait()
+            try:
+                with engine.connect() as connection:
+                    return str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
+            finally:
+                engine.dispose()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(opened, 8 * [f"sqlite:///{tmp_path / f'{number}.db'}"])) == {"wal"}
+
 
 _WRITER = """
 import sys
