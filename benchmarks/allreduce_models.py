@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models.allreduce_model import AllReduceModel
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.speed.allreduce_model import AllReduceModel
 
 FloatArray = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -7,8 +7,8 @@ process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
-  new one, while the shell has kept what rounds may remember (`optimus_scheduler.memory`). As in the service, which
-  reads its database and its cluster anew, every value in the snapshot is a new object, equal or not.
+  new one, while the shell has kept what rounds may remember (`optimus_scheduler.place.memory`). As in the service,
+  which reads its database and its cluster anew, every value in the snapshot is a new object, equal or not.
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
 the node of every task. Reported beside it and not part of it: forecast (refitting is measured by `refit`), and
@@ -32,11 +32,9 @@ from typing import Any
 
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
-from optimus_scheduler.collector import collector_paused
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.memory import Memory
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import (
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.gc_pause import collector_paused
+from optimus_scheduler.model import (
     Action,
     Decision,
     Job,
@@ -48,6 +46,8 @@ from optimus_scheduler.types import (
     Task,
     TaskPhase,
 )
+from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.round import plan
 
 PHASES = ("forecast", "allocate", "place", "reconcile")
 _CHANGED = 100

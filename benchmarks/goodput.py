@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from optimus_models import BatchSpeed, ElasticBatch, Goodput, NoiseScale
-from optimus_models.batch_speed import BatchSamples
-from optimus_models.elastic_batch import cut
-from optimus_models.goodput import StepTimes
+from optimus_models.speed.batch import BatchSamples
+from optimus_models.speed.elastic_batch import cut
+from optimus_models.speed.goodput import StepTimes
 from optimus_simulator.profiles import Application, packed
 from optimus_simulator.traces.profile_files import load_application
 

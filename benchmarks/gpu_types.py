@@ -28,9 +28,9 @@ from statistics import fmean
 import numpy as np
 
 from optimus_models.cost import GPU_HOUR_PRICES
-from optimus_scheduler.policies import policy_named
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Node, Resources, TaskDemand
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Node, Resources, TaskDemand
 from optimus_simulator.options import Options, option_value
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace, TraceJob, in_order

@@ -32,12 +32,12 @@ from tests.service.clusters.kubernetes.control_plane import Binaries, ControlPla
 from tests.service.clusters.kubernetes.fake_kubelet import FakeKubelet
 from tests.service.clusters.kubernetes.kubernetes_harness import gateway_of
 
-from optimus_scheduler.types import Resources, Role, TaskKey, TaskPhase
+from optimus_scheduler.model import Resources, Role, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.gateway import Gateway
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.loop.starting import Starter
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 TASKS_PER_JOB = 25
 STEADY_SECONDS = 60.0

@@ -14,11 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from optimus_scheduler.forecasting.forecast import RememberingForecaster
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.forecasting.speeds import Speeds
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
     Job,
@@ -30,6 +29,7 @@ from optimus_scheduler.types import (
     SpeedSample,
     TaskDemand,
 )
+from optimus_scheduler.settings import Settings
 
 NOW = 100_000.0
 GPU = "gtx-1080-ti"

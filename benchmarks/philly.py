@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from optimus_scheduler.policies import policy_named
+from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.traces.philly import read_philly

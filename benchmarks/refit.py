@@ -20,7 +20,7 @@ import numpy as np
 
 from optimus_models import FinishedRun, LossCurve, Prior
 from optimus_models.history import LossHistory
-from optimus_models.loss_buckets import MAX_LOSS_POINTS, LossBuckets
+from optimus_models.loss.buckets import MAX_LOSS_POINTS, LossBuckets
 
 JOBS, ROUNDS = 4000, 3
 FAMILIES, FINISHED = 50, 16

@@ -20,17 +20,17 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
+from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Node, Resources, Role
+from optimus_scheduler.model import Node, Resources, Role
 from optimus_service import server
-from optimus_service.api.schemas import JobSpecBody
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
+from optimus_service.contract import JobSpecBody
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Round
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import MembershipRecord, Sample

@@ -20,9 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from optimus_scheduler.forecasting.forecast import forecast
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.model import (
     Allocation,
     ConvergenceRule,
     EndedJob,
@@ -33,6 +32,7 @@ from optimus_scheduler.types import (
     SpeedSample,
     TaskDemand,
 )
+from optimus_scheduler.settings import Settings
 
 Table = Mapping[tuple[int, int], float]
 """Steps per second by (workers, servers)."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models import SpeedModel
-from optimus_models.speed_terms import Mode
+from optimus_models.speed.terms import Mode
 
 FloatArray = NDArray[np.float64]
 Size = tuple[float, float, float]

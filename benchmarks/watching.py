@@ -24,20 +24,20 @@ from typing import Any
 import uvicorn
 
 from optimus_scheduler.lifecycle import MembershipFormed, TasksGranted
-from optimus_scheduler.types import Allocation, Directive, Node, Resources
+from optimus_scheduler.model import Allocation, Directive, Node, Resources
 from optimus_service.api.app import create_app
-from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
-from optimus_service.logs import configure_logs
+from optimus_service.contract import JobSpecBody
+from optimus_service.insight.timeline import timeline
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.process.logs import configure_logs
+from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.snapshot import read_view
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord, Sample
 from optimus_service.store.repository import Repository
-from optimus_service.timeline import timeline
-from optimus_service.watching import read_view
 
 REPEATS = 5
 FORECAST = {

@@ -20,8 +20,8 @@ from mkdocs.structure.pages import Page
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository

@@ -4,7 +4,6 @@ Estimators in the style `Model.fit(data) -> frozen fitted value` with `predict`,
 Pure: no I/O, no clock, no randomness. Everything a user needs is here; README.md in the folder above shows its use.
 """
 
-from optimus_models.allreduce_model import AllReduceModel
 from optimus_models.analytic import (
     CPU_CORE,
     DEVICES,
@@ -17,8 +16,6 @@ from optimus_models.analytic import (
 )
 from optimus_models.analytic.description import cost_of_description, description_of, network_from_description
 from optimus_models.analytic.networks import NETWORKS
-from optimus_models.batch_speed import BatchSpeed
-from optimus_models.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
 from optimus_models.cost import (
     Allocation,
     Estimate,
@@ -31,19 +28,22 @@ from optimus_models.cost import (
     outlooks,
     worth_considering,
 )
-from optimus_models.elastic_batch import ElasticBatch
-from optimus_models.finished_runs import FinishedRun, Prior
-from optimus_models.goodput import Goodput
+from optimus_models.end.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_models.history import LossHistory
-from optimus_models.loss_buckets import LossBuckets
-from optimus_models.loss_curve import LossCurve
-from optimus_models.metric_curve import MetricCurve
-from optimus_models.noise_scale import NoiseScale
+from optimus_models.loss.buckets import LossBuckets
+from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.finished_runs import FinishedRun, Prior
+from optimus_models.loss.metric import MetricCurve
 from optimus_models.rescale import RescaleCost
-from optimus_models.ring_speed import RingSamples, RingSpeed
-from optimus_models.scaling_curve import ScalingCurve
-from optimus_models.speed_model import SpeedModel
+from optimus_models.speed.allreduce_model import AllReduceModel
+from optimus_models.speed.batch import BatchSpeed
+from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import Goodput
+from optimus_models.speed.noise_scale import NoiseScale
+from optimus_models.speed.ring import RingSamples, RingSpeed
+from optimus_models.speed.scaling import ScalingCurve
+from optimus_models.speed.servers import SpeedModel
 
 __all__ = [
     "CPU_CORE",

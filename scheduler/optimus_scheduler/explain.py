@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.placement.place import Placed, Unplaced
-from optimus_scheduler.policies.base import Grant
-from optimus_scheduler.types import NOTHING, Allocation, Decision, Reason
-from optimus_scheduler.wording import duration, size_words
+from optimus_scheduler.allocate.policy import Grant
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
+from optimus_scheduler.model.format import duration, size_words
+from optimus_scheduler.place.place import Placed, Unplaced
 
 
 def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None = None) -> Decision:

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from optimus_scheduler.model import Allocation, Directive, JobState
+from optimus_scheduler.model.format import headline, size_words
 from optimus_scheduler.retries import DEFAULT_RETRIES
-from optimus_scheduler.types import Allocation, Directive, JobState
-from optimus_scheduler.wording import headline, size_words
 
 STORY_LENGTH = 20
 """Events kept in `JobStatus.story`: enough to understand a wrong turn, bounded so that statuses stay small."""

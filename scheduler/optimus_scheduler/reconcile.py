@@ -19,10 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from optimus_scheduler.constraints.gpu_types import has_left_its_type
-from optimus_scheduler.placement.place import Post, posts
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.forecast.gpu_types import has_left_its_type
+from optimus_scheduler.model import (
     Action,
     Allocation,
     Directive,
@@ -39,6 +37,8 @@ from optimus_scheduler.types import (
     TaskKey,
     TaskPhase,
 )
+from optimus_scheduler.place.place import Post, posts
+from optimus_scheduler.settings import Settings
 
 _COORDINATOR: Post = (Role.COORDINATOR, 0)
 

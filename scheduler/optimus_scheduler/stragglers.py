@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from optimus_scheduler.model import Directive, Job, Node, Resources, Role, Snapshot, TaskKey
 from optimus_scheduler.reconcile import Want
-from optimus_scheduler.types import Directive, Job, Node, Resources, Role, Snapshot, TaskKey
 
 
 def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, Want]:

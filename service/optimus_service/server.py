@@ -24,37 +24,37 @@ from typing import TYPE_CHECKING
 import structlog
 import uvicorn
 
-from optimus_scheduler import cycle
-from optimus_scheduler.collector import collector_paused
-from optimus_scheduler.forecasting.forecast import RememberingForecaster
-from optimus_scheduler.memory import Memory
-from optimus_scheduler.policies import Policy, UnknownPolicy, policy_named
-from optimus_scheduler.types import Plan, Snapshot
+from optimus_scheduler import round as cycle
+from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
+from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.gc_pause import collector_paused
+from optimus_scheduler.model import Plan, Snapshot
+from optimus_scheduler.place.memory import Memory
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.task_users import TaskUsers
-from optimus_service.connections import ACCEPTED_AT_ONCE, bounded_protocol
-from optimus_service.data_directory import CannotStart, DataDirectory
-from optimus_service.descriptors import most_connections, raise_descriptor_limit
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens, load_secret
-from optimus_service.learning import Lessons
-from optimus_service.logs import logging_to_stderr
+from optimus_service.clusters.stop_all import stop_all_tasks
+from optimus_service.insight.dry_run import Preview
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
-from optimus_service.loop.observe import Histories, Observer
 from optimus_service.loop.round import Planner, Round
 from optimus_service.loop.unknown_tasks import UnknownTasks
-from optimus_service.metrics import Metrics
-from optimus_service.preview import Preview
+from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.snapshot import Histories, Observer
+from optimus_service.process.connections import ACCEPTED_AT_ONCE, bounded_protocol
+from optimus_service.process.data_directory import CannotStart, DataDirectory
+from optimus_service.process.descriptors import most_connections, raise_descriptor_limit
+from optimus_service.process.job_tokens import JobTokens, load_secret
+from optimus_service.process.logs import logging_to_stderr
+from optimus_service.process.steady_clock import SteadyClock
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
-from optimus_service.steady_clock import SteadyClock
-from optimus_service.stopping import stop_all_tasks
 from optimus_service.store.engine import (
     check_revision,
     create_engine_from_url,
@@ -67,7 +67,7 @@ from optimus_service.store.errors import StoreError
 from optimus_service.store.repository import Repository
 
 if TYPE_CHECKING:
-    from optimus_service.training_jobs.controller import TrainingJobController
+    from optimus_service.crd.controller import TrainingJobController
 
 _BACKLOG = 2048
 """Connections that may wait to be accepted: all workers of a large cluster may come back at once."""
@@ -263,7 +263,7 @@ def make_second_door(settings: Settings, services: Services) -> TrainingJobContr
     if settings.cluster != "kubernetes" or not settings.kubernetes.training_jobs:
         return None
     from optimus_service.clusters.kubernetes.gateway import Gateway
-    from optimus_service.training_jobs.controller import TrainingJobController
+    from optimus_service.crd.controller import TrainingJobController
 
     return TrainingJobController(Gateway.connect(settings.kubernetes), settings.kubernetes, services)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from optimus_scheduler.types import (
+from optimus_scheduler.model import (
     JobSpec,
     Node,
     PlacedTask,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from optimus_scheduler.types import JobSpec, Resources
+from optimus_scheduler.model import JobSpec, Resources
 from optimus_simulator.outcome import mean_active
 from optimus_simulator.trace import TraceJob
 

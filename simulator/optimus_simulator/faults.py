@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from optimus_scheduler.types import Node, TaskKey
+from optimus_scheduler.model import Node, TaskKey
 from optimus_simulator.cluster import Cluster
 from optimus_simulator.engine import CHANGE, Engine
 from optimus_simulator.options import Options

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models.speed_model import SpeedModel
-from optimus_scheduler.forecasting.forecast import RememberingForecaster
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.forecasting.speeds import Speeds
+from optimus_models.speed.servers import SpeedModel
+from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, Interval, Job
 from optimus_simulator.options import Options
 from optimus_simulator.running import RunningJob
 from optimus_simulator.truth import Truth

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimus_scheduler.placement.transfer import transfer_cost
+from optimus_scheduler.place.network_cost import transfer_cost
 from optimus_simulator.truth import ParameterServerLaw, ParametricTruth, Shape, size_of
 
 _SERVERS = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0)

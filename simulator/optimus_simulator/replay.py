@@ -8,15 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from optimus_scheduler.collector import collector_paused
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecasting.forecast import RememberingForecaster
-from optimus_scheduler.forecasting.priors import EndedJobs
-from optimus_scheduler.memory import Memory
-from optimus_scheduler.policies.base import Policy
-from optimus_scheduler.prices import cost_per_second
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.forecast.prices import cost_per_second
+from optimus_scheduler.forecast.priors import EndedJobs
+from optimus_scheduler.gc_pause import collector_paused
+from optimus_scheduler.model import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
+from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
 from optimus_simulator.cluster import Cluster, shape_of
 from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
 from optimus_simulator.errors import Stuck

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from optimus_scheduler.types import NOTHING, Allocation, Directive, EndedJob, Interval, Job, JobState, PlacedTask
+from optimus_scheduler.model import NOTHING, Allocation, Directive, EndedJob, Interval, Job, JobState, PlacedTask
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import TraceJob
 from optimus_simulator.truth import Shape, Training

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from optimus_scheduler.policies import policy_named
+from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optimus_scheduler.types import Allocation, SpeedSample
+from optimus_scheduler.model import Allocation, SpeedSample
 from optimus_simulator.options import Options
 from optimus_simulator.truth import Training
 

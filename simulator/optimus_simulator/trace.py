@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from optimus_scheduler.constraints.gpu_types import ANY_GPU
-from optimus_scheduler.types import JobSpec, Node, Quota, Resources
+from optimus_scheduler.forecast.gpu_types import ANY_GPU
+from optimus_scheduler.model import JobSpec, Node, Quota, Resources
 from optimus_simulator.truth import Truth
 
 

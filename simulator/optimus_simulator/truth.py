@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from optimus_scheduler.types import Mode
+from optimus_scheduler.model import Mode
 
 Shape = tuple[tuple[int, int], ...]
 """(workers, servers) on each node that the job uses, most tasks first. Empty: it has no tasks."""

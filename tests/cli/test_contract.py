@@ -14,7 +14,7 @@ from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, ScriptedService
 
 from optimus_cli import bodies
-from optimus_service.api import schemas
+from optimus_service import contract as schemas
 
 PAIRS: list[tuple[Any, type[BaseModel]]] = [
     (bodies.Interval, schemas.IntervalBody),

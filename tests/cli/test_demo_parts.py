@@ -22,7 +22,7 @@ from optimus_cli.demo.run import MARKER, Options, run
 from optimus_cli.demo.scenario import arrivals
 from optimus_cli.demo.summary import Record, prediction_at, sizes, summarize
 from optimus_cli.errors import DemoFailed
-from optimus_service.api.schemas import JobSpecBody
+from optimus_service.contract import JobSpecBody
 
 END_SECONDS = 60.0
 

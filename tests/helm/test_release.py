@@ -16,7 +16,7 @@ from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.fake_kubelet import FakeKubelet
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, gateway_of, key_of, wait_for
 
-from optimus_scheduler.types import TaskPhase
+from optimus_scheduler.model import TaskPhase
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.clusters.kubernetes.names import anchor_name
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from optimus_service.api.schemas import MAX_BODY_BYTES, MAX_METRICS, JobResultBody
+from optimus_service.contract import MAX_BODY_BYTES, MAX_METRICS, JobResultBody
 from optimus_workers.worker import evaluating
 from optimus_workers.worker.figures import MAX_FIGURES, MAX_NAME_CHARACTERS
 

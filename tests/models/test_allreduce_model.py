@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from optimus_models import allreduce_form
-from optimus_models.allreduce_form import SCHEMES, AllReduceForm, fit_form
-from optimus_models.allreduce_model import AllReduceModel
-from optimus_models.allreduce_points import AllReducePoints
+from optimus_models.speed import allreduce_form
+from optimus_models.speed.allreduce_form import SCHEMES, AllReduceForm, fit_form
+from optimus_models.speed.allreduce_model import AllReduceModel
+from optimus_models.speed.allreduce_points import AllReducePoints
 
 FloatArray = NDArray[np.float64]
 

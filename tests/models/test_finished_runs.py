@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models import FinishedRun, LossCurve, Prior
-from optimus_models.finished_runs import MAX_RUNS, smoothed
 from optimus_models.history import FloatArray, LossHistory
+from optimus_models.loss.finished_runs import MAX_RUNS, smoothed
 
 STEPS = np.arange(1.0, 101.0)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.batch_speed import BatchSamples, BatchSpeed
-from optimus_models.elastic_batch import ElasticBatch, cut
-from optimus_models.goodput import Goodput, StepTimes
-from optimus_models.noise_scale import NoiseScale, gain
+from optimus_models.speed.batch import BatchSamples, BatchSpeed
+from optimus_models.speed.elastic_batch import ElasticBatch, cut
+from optimus_models.speed.goodput import Goodput, StepTimes
+from optimus_models.speed.noise_scale import NoiseScale, gain
 
 LIMITS = ElasticBatch(32, 4096, 256)
 

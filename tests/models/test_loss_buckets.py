@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_models.history import LossHistory
-from optimus_models.loss_buckets import MAX_LOSS_POINTS, LossBuckets
+from optimus_models.loss.buckets import MAX_LOSS_POINTS, LossBuckets
 
 
 @given(

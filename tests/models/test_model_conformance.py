@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from optimus_models import LossCurve, MetricCurve, RescaleCost, SpeedModel
-from optimus_models.allreduce_model import AllReduceModel
+from optimus_models.speed.allreduce_model import AllReduceModel
 
 FloatArray = NDArray[np.float64]
 Bounds = tuple[FloatArray, FloatArray]

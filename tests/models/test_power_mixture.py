@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models.history import FloatArray
-from optimus_models.loss_batch import LossBatch
-from optimus_models.power_mixture import FAR, NEAR, PowerMixture, fit_power_mixtures
+from optimus_models.loss.batch import LossBatch
+from optimus_models.loss.mixture import FAR, NEAR, PowerMixture, fit_power_mixtures
 
 STEPS = np.arange(1.0, 101.0)
 unit_losses = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=60)

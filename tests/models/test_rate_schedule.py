@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models import LossCurve
-from optimus_models.rate_schedule import RateSchedule
+from optimus_models.loss.rate_schedule import RateSchedule
 
 MakeLosses = Callable[..., Any]
 STEPS = np.arange(1.0, 41.0)

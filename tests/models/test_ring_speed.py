@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.ring_speed import RingSamples, RingSpeed
+from optimus_models.speed.ring import RingSamples, RingSpeed
 
 BATCH = 1024.0
 

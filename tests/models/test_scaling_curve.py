@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.scaling_curve import ScalingCurve
+from optimus_models.speed.scaling import ScalingCurve
 
 WORKERS = np.array([1, 2, 4, 8, 16])
 

@@ -24,9 +24,9 @@ HEAVY = {"fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
-        ("optimus_models.loss_curve", set()),
-        ("optimus_models.speed_model", set()),
-        ("optimus_scheduler.cycle", set()),
+        ("optimus_models.loss.curve", set()),
+        ("optimus_models.speed.servers", set()),
+        ("optimus_scheduler.round", set()),
         ("optimus_simulator.replay", set()),
         ("optimus_service.server", {"fastapi", "sqlalchemy"}),
         ("optimus_service.settings", set()),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from optimus_scheduler.placement.place import Post, posts
-from optimus_scheduler.types import (
+from optimus_scheduler.model import (
     Action,
     Allocation,
     ConvergenceRule,
@@ -27,6 +26,7 @@ from optimus_scheduler.types import (
     TaskKey,
     TaskPhase,
 )
+from optimus_scheduler.place.place import Post, posts
 
 NOW = 10_000.0
 GIB = 2**30

@@ -8,10 +8,8 @@ from random import Random
 
 from tests.scheduler.builders import SpeedLaw
 
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import (
     NOTHING,
     Allocation,
     ConvergenceRule,
@@ -34,6 +32,8 @@ from optimus_scheduler.types import (
     TaskDemand,
     TaskPhase,
 )
+from optimus_scheduler.round import plan
+from optimus_scheduler.settings import Settings
 
 STARTUP_SECONDS = 2.0
 """From a wanted set to the membership: new processes import their libraries while the old ones train on."""

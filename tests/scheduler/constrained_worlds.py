@@ -8,10 +8,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from tests.scheduler.builders import GIB, NOW, a_job, applied, law
 
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.policies.base import Policy
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.model import (
     ConvergenceRule,
     Job,
     JobSpec,
@@ -25,6 +23,8 @@ from optimus_scheduler.types import (
     StartTask,
     TaskDemand,
 )
+from optimus_scheduler.round import plan
+from optimus_scheduler.settings import Settings
 
 TYPES = ("k80", "p100", "v100")
 FACTOR = {"k80": 1.0, "p100": 3.0, "v100": 7.0}

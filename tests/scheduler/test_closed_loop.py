@@ -9,7 +9,7 @@ import pytest
 from tests.scheduler.builders import law
 from tests.scheduler.closed_loop import ClosedLoop, TrueJob
 
-from optimus_scheduler.types import Allocation, ConvergenceRule, Mode, Reason
+from optimus_scheduler.model import Allocation, ConvergenceRule, Mode, Reason
 
 
 def demo() -> list[TrueJob]:

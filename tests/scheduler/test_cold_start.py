@@ -9,8 +9,8 @@ from tests.scheduler.builders import a_spec
 
 from optimus_models.analytic import CPU_CORE, ColdStart, count
 from optimus_models.analytic.networks import NETWORKS
-from optimus_scheduler.forecasting.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
-from optimus_scheduler.types import JobSpec, Mode, Resources, TaskDemand
+from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
+from optimus_scheduler.model import JobSpec, Mode, Resources, TaskDemand
 
 VGG = count(NETWORKS["vgg-19"]())
 FAST = Platform(percent_of_peak=0.4, bytes_per_second=1e9)

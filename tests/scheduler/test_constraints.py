@@ -10,13 +10,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
 
-from optimus_scheduler.constraints.gpu_types import accepted_types
-from optimus_scheduler.constraints.quotas import guarantees
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.placement.place import posts
-from optimus_scheduler.policies import POLICIES, policy_named
+from optimus_scheduler.allocate.policies import POLICIES, policy_named
+from optimus_scheduler.allocate.quotas import guarantees
+from optimus_scheduler.forecast.gpu_types import accepted_types
+from optimus_scheduler.model import Job, Resources, Role, Snapshot, StartTask
+from optimus_scheduler.place.place import posts
 from optimus_scheduler.reconcile import Want, reconcile
-from optimus_scheduler.types import Job, Resources, Role, Snapshot, StartTask
+from optimus_scheduler.round import plan
 
 EVERY_POLICY = sorted(POLICIES)
 

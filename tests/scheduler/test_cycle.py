@@ -24,12 +24,8 @@ from tests.scheduler.builders import (
     samples,
 )
 
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.placement.place import posts
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.reconcile import Want, reconcile
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import (
     NOTHING,
     Allocation,
     ConvergenceRule,
@@ -49,6 +45,10 @@ from optimus_scheduler.types import (
     Task,
     TaskPhase,
 )
+from optimus_scheduler.place.place import posts
+from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.round import plan
+from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
 POLICIES = ["optimus", "optimus-paper", "fifo"]

@@ -10,16 +10,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import NOW
 
-from optimus_models.elastic_batch import ElasticBatch, cut
-from optimus_models.goodput import Goodput
-from optimus_scheduler.batches import batch_for
-from optimus_scheduler.constraints.gpu_types import on_type
-from optimus_scheduler.constraints.type_speeds import relative_speeds
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecasting.forecast import forecast
-from optimus_scheduler.policies import POLICIES, policy_named
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_models.speed.elastic_batch import ElasticBatch, cut
+from optimus_models.speed.goodput import Goodput
+from optimus_scheduler.allocate.batches import batch_for
+from optimus_scheduler.allocate.policies import POLICIES, policy_named
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.forecast.gpu_type_speeds import relative_speeds
+from optimus_scheduler.forecast.gpu_types import on_type
+from optimus_scheduler.model import (
     Allocation,
     Architecture,
     ConvergenceRule,
@@ -39,6 +37,8 @@ from optimus_scheduler.types import (
     TaskKey,
     TaskPhase,
 )
+from optimus_scheduler.round import plan
+from optimus_scheduler.settings import Settings
 
 GPU = "gpu"
 NODES = tuple(Node(f"node-{i}", Resources(gpus={GPU: 4})) for i in range(4))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecasting.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.forecasting.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
-from optimus_scheduler.forecasting.speeds import SpeedSource
+from optimus_scheduler.forecast.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.forecast.speeds import SpeedSource
+from optimus_scheduler.model import Allocation, Architecture, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, Architecture, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
 
 STEPS = tuple(float(step) for step in range(10, 2010, 20))
 SIX_SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 3))

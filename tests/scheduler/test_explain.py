@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
 
+from optimus_scheduler.allocate.policies import Grant
 from optimus_scheduler.explain import decide
-from optimus_scheduler.forecasting.forecast import forecast
-from optimus_scheduler.placement.place import Placed, Unplaced, posts
-from optimus_scheduler.policies import Grant
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.model import NOTHING, Allocation, Decision, Job, Reason
+from optimus_scheduler.place.place import Placed, Unplaced, posts
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import NOTHING, Allocation, Decision, Job, Reason
 
 RUNNING = a_job("a", has=(2, 1), measured=samples(law(), ALL_SIZES), step=9_800)
 NEW = a_job("a", submitted_at=NOW - 30)

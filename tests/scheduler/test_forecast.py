@@ -12,10 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecasting.forecast import forecast
-from optimus_scheduler.forecasting.outlook import Outlook
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, Mode, SpeedSample
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import ConvergenceRule, Directive, Forecast, Interval, Job, Mode, SpeedSample
 
 EPOCH = 20.0
 """Steps per epoch in these tests."""

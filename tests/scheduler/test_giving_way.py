@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.placement.place import Placed, Placements, Post, Request, place
-from optimus_scheduler.placement.requests import posts
-from optimus_scheduler.placement.transfer import spread_least_transfer
-from optimus_scheduler.types import Allocation, Node, Resources
+from optimus_scheduler.model import Allocation, Node, Resources
+from optimus_scheduler.place.network_cost import spread_least_transfer
+from optimus_scheduler.place.place import Placed, Placements, Post, Request, place
+from optimus_scheduler.place.requests import posts
 
 GPU = "v100"
 _NODES = tuple(Node(f"node-{i}", Resources(4.0, 8, {GPU: 2} if i % 2 else {})) for i in range(5))

@@ -10,12 +10,10 @@ import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job
 from tests.scheduler.constrained_worlds import FACTOR, PRICES, gpu_node, gpu_spec, measured_on, next_round, trained
 
-from optimus_scheduler.constraints.gpu_types import accepted_types, on_chosen_types, on_type
-from optimus_scheduler.constraints.type_speeds import relative_speeds
-from optimus_scheduler.cycle import MOST_PASSES, plan
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.gpu_type_speeds import relative_speeds
+from optimus_scheduler.forecast.gpu_types import accepted_types, on_chosen_types, on_type
+from optimus_scheduler.model import (
     Allocation,
     ConvergenceRule,
     Directive,
@@ -27,6 +25,8 @@ from optimus_scheduler.types import (
     Snapshot,
     StartTask,
 )
+from optimus_scheduler.round import MOST_PASSES, plan
+from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
 MIXED = (gpu_node("slow", {"k80": 4}), gpu_node("fast", {"v100": 4}))

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.policies.candidates import Candidates
-from optimus_scheduler.policies.claims import in_turn
-from optimus_scheduler.policies.contenders import FloatArray, IntArray
-from optimus_scheduler.policies.filling import SLACK, Filling
-from optimus_scheduler.policies.hand_out import envelope
-from optimus_scheduler.policies.reasons import first_of_largest
+from optimus_scheduler.allocate.optimus.candidates import Candidates
+from optimus_scheduler.allocate.optimus.greedy import envelope
+from optimus_scheduler.allocate.optimus.guarantees import in_turn
+from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.reasons import first_of_largest
+from optimus_scheduler.allocate.optimus.remainder import SLACK, Filling
 
 LEAST_TASK_GAIN = 0.01
 

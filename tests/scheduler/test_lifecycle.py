@@ -31,7 +31,7 @@ from optimus_scheduler.lifecycle import (
     TooManyFailures,
     advance,
 )
-from optimus_scheduler.types import Allocation, Directive, JobState
+from optimus_scheduler.model import Allocation, Directive, JobState
 
 SUCCESS = ResultReported(Outcome.SUCCEEDED, step=100, final_loss=0.1)
 FAILURE = ResultReported(Outcome.FAILED, step=7, error="ValueError: no such file")

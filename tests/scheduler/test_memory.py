@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
-from optimus_scheduler import cycle
-from optimus_scheduler.forecasting.forecast import RememberingForecaster
-from optimus_scheduler.memory import Memory
-from optimus_scheduler.placement.asking import held_posts
-from optimus_scheduler.placement.place import Placed, Placer, Post, Request, place
-from optimus_scheduler.placement.transfer import spread_least_transfer
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Allocation, Job, Node, Resources, Snapshot
+from optimus_scheduler import round as cycle
+from optimus_scheduler.allocate.placement_requests import held_posts
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot
+from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.place.network_cost import spread_least_transfer
+from optimus_scheduler.place.place import Placed, Placer, Post, Request, place
 
 OPTIMUS = policy_named("optimus")
 RACKS = {"topology.kubernetes.io/rack": "r"}

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecasting.forecast import forecast_all
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.policies import Contest, Grant, policy_named
+from optimus_scheduler.allocate.policies import Contest, Grant, policy_named
+from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import ConvergenceRule, Job, JobSpec, JobState, Reason, Resources
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import ConvergenceRule, Job, JobSpec, JobState, Reason, Resources
 
 SETTINGS = Settings()
 GIB = 2**30

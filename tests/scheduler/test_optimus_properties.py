@@ -13,15 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecasting.forecast import forecast_all
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.policies import Contest, Grant, policy_named
-from optimus_scheduler.policies.claims import overdue_seconds
-from optimus_scheduler.policies.contenders import Contenders
-from optimus_scheduler.policies.ladders import Ladders
-from optimus_scheduler.policies.weights import rank_weights, weights
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.allocate.optimus.frontier import Ladders
+from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds
+from optimus_scheduler.allocate.optimus.job_columns import Contenders
+from optimus_scheduler.allocate.optimus.weights import rank_weights, weights
+from optimus_scheduler.allocate.policies import Contest, Grant, policy_named
+from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import (
     Allocation,
     Architecture,
     ConvergenceRule,
@@ -31,6 +30,7 @@ from optimus_scheduler.types import (
     Resources,
     TaskDemand,
 )
+from optimus_scheduler.settings import Settings
 
 SETTINGS = Settings()
 GIB = 2**30

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecasting.forecast import forecast, forecast_all
-from optimus_scheduler.policies import POLICIES, Contest, Grant, UnknownPolicy, policy_named
-from optimus_scheduler.policies.optimus_paper import marginal_gain
+from optimus_scheduler.allocate.baselines.optimus_paper import marginal_gain
+from optimus_scheduler.allocate.policies import POLICIES, Contest, Grant, UnknownPolicy, policy_named
+from optimus_scheduler.forecast.forecast import forecast, forecast_all
+from optimus_scheduler.model import Allocation, ConvergenceRule, Job, JobSpec, Reason, Resources, TaskDemand
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, ConvergenceRule, Job, JobSpec, Reason, Resources, TaskDemand
 
 GIB = 2**30
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_cluster
 
-from optimus_scheduler.placement.place import Placed, Placements, Post, Request, Unplaced, fits_when_empty, place, posts
-from optimus_scheduler.placement.transfer import Spread, spread_evenly, spread_least_transfer
-from optimus_scheduler.types import Allocation, Node, Resources, Role
+from optimus_scheduler.model import Allocation, Node, Resources, Role
+from optimus_scheduler.place.network_cost import Spread, spread_evenly, spread_least_transfer
+from optimus_scheduler.place.place import Placed, Placements, Post, Request, Unplaced, fits_when_empty, place, posts
 
 
 def request(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import next_round, trained
 
-from optimus_scheduler.constraints.quotas import guarantees
-from optimus_scheduler.constraints.sharing_out import share_out
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecasting.forecast import forecast_all
-from optimus_scheduler.policies import POLICIES, Contest, policy_named
+from optimus_scheduler.allocate.allocate_with_quotas import share_out
+from optimus_scheduler.allocate.policies import POLICIES, Contest, policy_named
+from optimus_scheduler.allocate.quotas import guarantees
+from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.model import Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Job, Node, Quota, Reason, Resources, Snapshot
 
 OPTIMUS = policy_named("optimus")
 TEN = Resources(10.0, 100 * GIB, {"v100": 9})

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, applied, live_tasks
 
-from optimus_scheduler.placement.place import posts
-from optimus_scheduler.reconcile import Want, reconcile
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import (
+from optimus_scheduler.model import (
     NOTHING,
     Action,
     Allocation,
@@ -27,6 +24,9 @@ from optimus_scheduler.types import (
     TaskKey,
     TaskPhase,
 )
+from optimus_scheduler.place.place import posts
+from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.settings import Settings
 
 SETTINGS = Settings(drain_seconds=20.0, cancel_force_seconds=10.0)
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot
 
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.policies import policy_named
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import JobState, Reason
 from optimus_scheduler.retries import MAX_RETRIES, Backoff, Retry
-from optimus_scheduler.types import JobState, Reason
+from optimus_scheduler.round import plan
 
 backoffs = st.builds(
     Backoff,

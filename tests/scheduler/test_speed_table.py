@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.speed_model import SpeedModel
-from optimus_models.speed_terms import Mode
-from optimus_scheduler.forecasting.speed_table import FURTHER, SpeedTable
-from optimus_scheduler.forecasting.speeds import Speeds
-from optimus_scheduler.types import Allocation
+from optimus_models.speed.servers import SpeedModel
+from optimus_models.speed.terms import Mode
+from optimus_scheduler.forecast.speed_table import FURTHER, SpeedTable
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import Allocation
 
 measured = st.lists(
     st.tuples(st.integers(1, 16), st.integers(1, 16), st.floats(0.1, 10.0)), max_size=6, unique_by=lambda m: m[:2]

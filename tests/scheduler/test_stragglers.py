@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_cluster, a_job, a_snapshot, a_spec
 
-from optimus_scheduler.placement.place import Post, posts
-from optimus_scheduler.reconcile import Want, reconcile
-from optimus_scheduler.settings import Settings
-from optimus_scheduler.stragglers import move_stragglers
-from optimus_scheduler.types import (
+from optimus_scheduler.model import (
     Allocation,
     Directive,
     Job,
@@ -24,6 +20,10 @@ from optimus_scheduler.types import (
     StartTask,
     TaskKey,
 )
+from optimus_scheduler.place.place import Post, posts
+from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.stragglers import move_stragglers
 
 SLOW = TaskKey("a", Role.WORKER, 1, 0)
 SIZE = (3, 1)

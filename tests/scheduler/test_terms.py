@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import PRICES, gpu_node, gpu_spec, measured_on, next_round
 
-from optimus_scheduler.constraints.terms import Terms, sizes, terms_of
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.forecasting.forecast import forecast
-from optimus_scheduler.forecasting.outlook import Outlook
-from optimus_scheduler.policies import POLICIES, policy_named
-from optimus_scheduler.prices import cost_per_second
+from optimus_scheduler.allocate.deadline_budget import Terms, sizes, terms_of
+from optimus_scheduler.allocate.policies import POLICIES, policy_named
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.prices import cost_per_second
+from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot
+from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot
 
 OPTIMUS = policy_named("optimus")
 ROOM = Resources(32.0, 256 * GIB)

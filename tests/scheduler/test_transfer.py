@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.placement.rooms import Rooms
-from optimus_scheduler.placement.thresholds import Added, Extra
-from optimus_scheduler.placement.transfer import (
+from optimus_scheduler.model import Node, Resources
+from optimus_scheduler.place.bottleneck import Added, Extra
+from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.network_cost import (
     Present,
     Spread,
     spread_balanced,
@@ -19,7 +20,6 @@ from optimus_scheduler.placement.transfer import (
     spread_least_transfer,
     transfer_cost,
 )
-from optimus_scheduler.types import Node, Resources
 
 ONE = Resources(1.0)
 Counts = list[tuple[int, int]]

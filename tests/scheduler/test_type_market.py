@@ -13,10 +13,10 @@ from scipy.optimize import linprog
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job
 from tests.scheduler.constrained_worlds import gpu_node, gpu_spec, measured_on, next_round, trained, worlds
 
-from optimus_scheduler.constraints.type_market import Offers, prices, taken
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Job, Resources, Role, Snapshot
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.gpu_types.market import Offers, prices, taken
+from optimus_scheduler.model import Job, Resources, Role, Snapshot
+from optimus_scheduler.round import plan
 
 OPTIMUS = policy_named("optimus")
 NOBODY = -1

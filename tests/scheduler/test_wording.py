@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.wording import HEADLINE_LENGTH, headline
+from optimus_scheduler.model.format import HEADLINE_LENGTH, headline
 
 
 def test_the_last_line_of_a_traceback_names_the_exception() -> None:

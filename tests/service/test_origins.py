@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optimus_service import origins
+from optimus_service.clusters import origins
 
 ONE, TWO = "v10-e1-0-16.safetensors", "v10-e1-16-32.safetensors"
 

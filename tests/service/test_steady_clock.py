@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from optimus_service.steady_clock import FOLLOW_RATE, ClockFile, SteadyClock
+from optimus_service.process.steady_clock import FOLLOW_RATE, ClockFile, SteadyClock
 
 HOUR = 3600.0
 

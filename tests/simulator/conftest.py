@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
+from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from optimus_scheduler.policies import POLICIES, policy_named
-from optimus_scheduler.types import Node, Quota, Resources
+from optimus_scheduler.allocate.policies import POLICIES, policy_named
+from optimus_scheduler.model import Node, Quota, Resources
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
 from optimus_simulator.replay import Replay

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optimus_simulator.replay as replay_module
-from optimus_models.elastic_batch import ElasticBatch
-from optimus_scheduler.cycle import plan
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Plan, SetWanted
+from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Plan, SetWanted
+from optimus_scheduler.round import plan
 from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options

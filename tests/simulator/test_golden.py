@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optimus_scheduler.policies import policy_named
+from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace

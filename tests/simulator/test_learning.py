@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from optimus_scheduler import cycle
-from optimus_scheduler.policies import policy_named
+from optimus_scheduler import round as cycle
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Job
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Job
 from optimus_simulator import replay as replay_module
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optimus_scheduler.types import Architecture, Mode
+from optimus_scheduler.model import Architecture, Mode
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options, option_value
 from optimus_simulator.scenario import Scenario, load, simulate

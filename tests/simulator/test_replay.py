@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler import cycle
-from optimus_scheduler.policies import POLICIES, policy_named
-from optimus_scheduler.types import Resources
+from optimus_scheduler import round as cycle
+from optimus_scheduler.allocate.policies import POLICIES, policy_named
+from optimus_scheduler.model import Resources
 from optimus_simulator import replay as replay_module
 from optimus_simulator.errors import Stuck
 from optimus_simulator.options import Options

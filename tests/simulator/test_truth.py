@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.types import Mode
+from optimus_scheduler.model import Mode
 from optimus_simulator.placed_truth import PlacedTruth
 from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, size_of
 

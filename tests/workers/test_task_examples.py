@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from optimus_service.api.schemas import JobSpecBody
+from optimus_service.contract import JobSpecBody
 from optimus_workers.check_task import check
 from optimus_workers.loading import load_task
 from optimus_workers.sampler import step_indices

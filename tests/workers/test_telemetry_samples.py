@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workers.telemetry_records import record
 
-from optimus_service.api.schemas import SampleBody
+from optimus_service.contract import SampleBody
 from optimus_workers.telemetry.samples import Aggregator, Sample, json_number
 
 

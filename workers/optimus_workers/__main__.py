@@ -43,7 +43,7 @@ def _run(role: str, environment: TaskEnvironment) -> int:
         from optimus_workers.server.run import run_server
 
         return asyncio.run(run_server(environment))
-    from optimus_workers.worker.run import run_worker
+    from optimus_workers.run_worker import run_worker
 
     return run_worker(environment)
 

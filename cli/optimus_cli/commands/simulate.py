@@ -106,7 +106,7 @@ def _options(oracle: bool, like_pollux: bool, settings: list[str]) -> Options:
 
 def _scenarios(trace: str, policies: str, seeds: range, options: Options, label: str) -> list[Scenario]:
     """`label` is what tells these from other scenarios of the same policies."""
-    from optimus_scheduler.policies import UnknownPolicy, policy_named
+    from optimus_scheduler.allocate.policies import UnknownPolicy, policy_named
     from optimus_simulator.scenario import Scenario
 
     names = [name.strip() for name in policies.split(",") if name.strip()]

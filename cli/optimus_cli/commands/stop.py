@@ -41,9 +41,9 @@ def stop(
 def _tasks(directory: Path, *, end: bool) -> int:
     """How many tasks of local jobs live; ended before, if `end`. Raises `CliError` when some cannot be ended."""
     try:
-        from optimus_scheduler.types import TaskPhase
+        from optimus_scheduler.model import TaskPhase
         from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
-        from optimus_service.stopping import stop_all_tasks
+        from optimus_service.clusters.stop_all import stop_all_tasks
     except ImportError as error:
         raise service_is_missing(error) from error
     if not (directory / "local").is_dir():

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from optimus_models.history import FloatArray
-from optimus_models.inverse_law import InverseLaw, step_of_loss
+from optimus_models.loss.inverse_law import InverseLaw, step_of_loss
 from optimus_models.study.runs import Run
 
 _START = (0.4, 0.6, 0.0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.cost import Allocation, Estimate, Outlook, Prices, outlooks
-from optimus_models.speed_model import SpeedModel
+from optimus_models.speed.servers import SpeedModel
 
 
 class MeasuredSpeed(NamedTuple):

@@ -28,9 +28,9 @@ from optimus_service.api.observe import ObserveMiddleware
 from optimus_service.api.openapi import openapi_document
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.figures import figures_reader
-from optimus_service.learning import Lessons
-from optimus_service.predictions import HistoryCache
+from optimus_service.insight.predictions import HistoryCache
+from optimus_service.metrics.read import figures_reader
+from optimus_service.observe.finished_runs import Lessons
 
 _PARTS = (jobs, plan, job_details, explanation, from_tasks, cluster, projects, trace, stream, health, docs_page)
 _ROUTERS = tuple(module.router for module in _PARTS)

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from optimus_service.api.problems import Problem, problem_of, respond
 from optimus_service.api.web import is_asset_path
-from optimus_service.job_tokens import JobTokens, is_job_token
+from optimus_service.process.job_tokens import JobTokens, is_job_token
 from optimus_service.settings import Settings, is_loopback
 from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound
 from optimus_service.store.records import JobRecord

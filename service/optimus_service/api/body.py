@@ -18,8 +18,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from optimus_service.api.problems import Problem, invalid
-from optimus_service.api.schemas import MAX_BODY_BYTES, Body, ProblemErrorBody
 from optimus_service.api.validation import MAX_ERRORS, Location, dotted, field_errors
+from optimus_service.contract import MAX_BODY_BYTES, Body, ProblemErrorBody
 
 _SUSPECT_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 """Without one of these escapes no string can hold a NUL or half of a surrogate pair."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from fastapi import APIRouter
 
-from optimus_scheduler.types import Node, Resources, Role, Task, TaskPhase
+from optimus_scheduler.model import Node, Resources, Role, Task, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery
-from optimus_service.api.present import moment, round_body
-from optimus_service.api.schemas import (
+from optimus_service.api.services import Services, ServicesDep
+from optimus_service.contract import (
     ClusterBody,
     NodeBody,
     NodeListBody,
@@ -18,9 +18,10 @@ from optimus_service.api.schemas import (
     RoundListBody,
     UnknownTaskBody,
 )
-from optimus_service.api.services import Services, ServicesDep
-from optimus_service.loop.specification import on_type, readable_spec
-from optimus_service.loop.unknown_tasks import held_by
+from optimus_service.contract.times import moment
+from optimus_service.insight.bodies import round_body
+from optimus_service.observe.spec import on_type, readable_spec
+from optimus_service.observe.unknown_tasks import held_by
 from optimus_service.store.errors import JobNotFound
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from fastapi import APIRouter
 
-from optimus_scheduler.types import Resources, TaskPhase
+from optimus_scheduler.model import Resources, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented
-from optimus_service.api.schemas import ExplanationBody
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.elastic_figures import counted_speed
-from optimus_service.explaining import Case, explanation_of
+from optimus_service.contract import ExplanationBody
+from optimus_service.insight.elastic import counted_speed
+from optimus_service.insight.explain import Case, explanation_of
 
 _RECENT_SECONDS = 900.0
 """A refusal is told once; what was told longer ago may be over."""

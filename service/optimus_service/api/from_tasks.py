@@ -13,9 +13,9 @@ from optimus_models.analytic.layers import InvalidNetwork
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.present import wanted_body
 from optimus_service.api.problems import documented, invalid_field
-from optimus_service.api.schemas import (
+from optimus_service.api.services import Services, ServicesDep
+from optimus_service.contract import (
     IgnoredSampleBody,
     JobProfileBody,
     JobResultBody,
@@ -25,8 +25,8 @@ from optimus_service.api.schemas import (
     TelemetryBody,
     WantedBody,
 )
-from optimus_service.api.services import Services, ServicesDep
-from optimus_service.figures import prediction_error
+from optimus_service.insight.bodies import wanted_body
+from optimus_service.metrics.read import prediction_error
 from optimus_service.store.records import JobRecord, MembershipRecord, Sample
 from optimus_service.store.repository import MAX_PAGE
 

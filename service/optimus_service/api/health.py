@@ -10,8 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import unavailable
-from optimus_service.api.schemas import HealthBody, ProblemErrorBody
 from optimus_service.api.services import Services, ServicesDep
+from optimus_service.contract import HealthBody, ProblemErrorBody
 from optimus_service.store.engine import head_revision
 from optimus_service.store.errors import StoreError
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
-from optimus_service.api.present import allocation_point_body, decision_body, event_body, task_body
 from optimus_service.api.problems import documented, invalid_field
-from optimus_service.api.schemas import (
+from optimus_service.api.services import HistoriesDep, ServicesDep
+from optimus_service.contract import (
     MAX_TASKS,
     AllocationListBody,
     DecisionListBody,
@@ -21,11 +21,11 @@ from optimus_service.api.schemas import (
     PredictionsBody,
     TaskListBody,
 )
-from optimus_service.api.services import HistoriesDep, ServicesDep
-from optimus_service.choices import Limits
-from optimus_service.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
+from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
+from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
+from optimus_service.insight.sizes import Limits
+from optimus_service.insight.usage import told_by_tasks, told_by_workers
 from optimus_service.store.records import TaskRecord
-from optimus_service.usage import told_by_tasks, told_by_workers
 
 MAX_TAIL_BYTES = 262_144
 MAX_LOGS = 50

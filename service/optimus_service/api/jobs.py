@@ -9,16 +9,16 @@ from fastapi import APIRouter, Body, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
-from optimus_scheduler.types import JobState
+from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.present import job_body
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.resuming import why_not_resumable
-from optimus_service.api.schemas import JobBody, JobListBody, JobSpecBody, JobStateName
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.contract import JobBody, JobListBody, JobSpecBody, JobStateName
+from optimus_service.insight.bodies import job_body
+from optimus_service.insight.progress import measured_speed
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
-from optimus_service.views import measured_speed
 
 MAX_LIMIT = 200
 """Items of one page: an answer stays below a megabyte or so."""

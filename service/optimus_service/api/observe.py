@@ -12,7 +12,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from optimus_service.metrics import Metrics
+from optimus_service.metrics.registry import Metrics
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Ids that are taken over from the client: short, and harmless in a log line."""

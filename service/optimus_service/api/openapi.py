@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from optimus_service.api.auth import is_job_path, is_open_path
 from optimus_service.api.body import STORABLE_TEXT
 from optimus_service.api.problems import documented
-from optimus_service.api.schemas import ProblemBody
+from optimus_service.contract import ProblemBody
 from optimus_service.settings import Settings
 
 _SECURITY_SCHEMES = {

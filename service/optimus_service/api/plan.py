@@ -7,20 +7,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body
 
-from optimus_scheduler.types import Forecast, Interval, Resources
+from optimus_scheduler.model import Forecast, Interval, Resources
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.present import allocation_body, foreseen
 from optimus_service.api.problems import unavailable
-from optimus_service.api.schemas import EffectBody, ExpectedBody, IntervalBody, JobSpecBody, PlanBody
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.preview import Previewed
-from optimus_service.queue_outlook import expected_start
-from optimus_service.reasons import text_of
+from optimus_service.contract import EffectBody, ExpectedBody, IntervalBody, JobSpecBody, PlanBody
+from optimus_service.contract.times import foreseen
+from optimus_service.insight.bodies import allocation_body
+from optimus_service.insight.dry_run import Previewed
+from optimus_service.insight.format import counted, duration, size, span
+from optimus_service.insight.progress import finite, outlook
+from optimus_service.insight.queue_wait import expected_start
+from optimus_service.insight.reasons import text_of
 from optimus_service.store.records import JobRecord
-from optimus_service.views import finite, outlook
-from optimus_service.words import counted, duration, size, span
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 

@@ -20,12 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
 from optimus_scheduler.lifecycle import InvalidTransition
-from optimus_service.api.schemas import ProblemBody, ProblemErrorBody
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.feed import TooManySubscribers
-from optimus_service.hub import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
-from optimus_service.loop.specification import UnreadableSpecification
+from optimus_service.contract import ProblemBody, ProblemErrorBody
+from optimus_service.observe.spec import UnreadableSpecification
+from optimus_service.push.live_view import TooManySubscribers
+from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store import errors as store_errors
 
 MEDIA_TYPE = "application/problem+json"

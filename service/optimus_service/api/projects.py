@@ -8,16 +8,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Response
 
-from optimus_scheduler.constraints.precedence import left
-from optimus_scheduler.constraints.quotas import guarantees
-from optimus_scheduler.types import Quota, Resources, Snapshot
+from optimus_scheduler.allocate.quotas import guarantees
+from optimus_scheduler.allocate.reservations import left
+from optimus_scheduler.model import Quota, Resources, Snapshot
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.present import moment
 from optimus_service.api.problems import documented, invalid_field
-from optimus_service.api.schemas import NodeResourcesBody, ProjectBody, ProjectListBody, QuotaBody
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.loop.specification import readable_spec
+from optimus_service.contract import NodeResourcesBody, ProjectBody, ProjectListBody, QuotaBody
+from optimus_service.contract.times import moment
+from optimus_service.observe.spec import readable_spec
 from optimus_service.store.records import JobRecord, ProjectRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["projects"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from optimus_scheduler.types import JobState
-from optimus_service.origins import may_have_checkpoint
+from optimus_scheduler.model import JobState
+from optimus_service.clusters.origins import may_have_checkpoint
 from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository

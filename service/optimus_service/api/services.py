@@ -11,11 +11,11 @@ from fastapi import Depends, Request
 
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
-from optimus_service.metrics import Metrics
-from optimus_service.predictions import HistoryCache
-from optimus_service.preview import Preview
+from optimus_service.insight.dry_run import Preview
+from optimus_service.insight.predictions import HistoryCache
+from optimus_service.metrics.registry import Metrics
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 

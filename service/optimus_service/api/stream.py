@@ -9,15 +9,15 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from optimus_scheduler.types import Resources
+from optimus_scheduler.model import Resources
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.api.watch_schemas import ClusterHistoryBody, HistorySeriesBody
-from optimus_service.feed import Change, Feed
-from optimus_service.metrics import Metrics
-from optimus_service.timeline import timeline, unit_of
-from optimus_service.watching import read_view
+from optimus_service.contract.watch import ClusterHistoryBody, HistorySeriesBody
+from optimus_service.insight.timeline import timeline, unit_of
+from optimus_service.metrics.registry import Metrics
+from optimus_service.push.live_view import Change, Feed
+from optimus_service.push.snapshot import read_view
 
 MAX_JOBS = 2000
 """Jobs that one history is made of: active ones first, then those that ended last."""

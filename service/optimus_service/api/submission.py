@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from optimus_service import origins
 from optimus_service.api.problems import Problem, invalid, invalid_field
-from optimus_service.api.schemas import JobSpecBody
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
+from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.feasibility import objections, unpriced
-from optimus_service.job_tokens import new_nonce
-from optimus_service.loop.specification import deadline_of
+from optimus_service.contract import JobSpecBody
+from optimus_service.insight.feasibility import objections, unpriced
+from optimus_service.observe.spec import deadline_of
+from optimus_service.process.job_tokens import new_nonce
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.records import Document, JobRecord
 

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from optimus_service.api.problems import Problem, unavailable
-from optimus_service.api.schemas import ProblemErrorBody
 from optimus_service.clusters.base import TaskObjection
+from optimus_service.contract import ProblemErrorBody
 
 Question = tuple[str, str | None]
 """What is asked, and the working directory in which it is looked for."""

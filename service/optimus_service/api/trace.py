@@ -12,12 +12,12 @@ from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.schemas.job_spec import deadline_moment
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.loop.observe import Histories
+from optimus_service.contract.job_spec import deadline_moment
+from optimus_service.insight.trace_export import header, job_line
+from optimus_service.observe.snapshot import Histories
 from optimus_service.store.records import Document, JobRecord
 from optimus_service.store.repository import MAX_PAGE, Repository
-from optimus_service.trace_export import header, job_line
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 

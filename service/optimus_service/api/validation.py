@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from optimus_service.api.schemas import ProblemErrorBody
+from optimus_service.contract import ProblemErrorBody
 
 MAX_ERRORS = 50
 """Errors named in one answer: a person reads a few, and a thousand bad samples are bad in the same way."""

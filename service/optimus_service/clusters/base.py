@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from optimus_scheduler.types import Node, Resources, Task, TaskKey, Trouble
+from optimus_scheduler.model import Node, Resources, Task, TaskKey, Trouble
 
 
 @dataclass(frozen=True, slots=True)

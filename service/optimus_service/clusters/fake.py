@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from optimus_scheduler.types import Node, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Node, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
 
 _TERMINATED = 143

@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from optimus_scheduler.lifecycle import ConvergenceReached, InvalidTransition
-from optimus_scheduler.types import (
+from optimus_scheduler.model import (
     Action,
     Directive,
     JobState,
@@ -25,8 +25,8 @@ from optimus_scheduler.types import (
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch, TaskRefused
 from optimus_service.loop.addresses import NoFreePort, choose_address, is_free
 from optimus_service.loop.launch import LaunchContext
-from optimus_service.loop.observe import mark_unwanted_tasks
 from optimus_service.loop.starting import Starter
+from optimus_service.observe.snapshot import mark_unwanted_tasks
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -43,7 +43,7 @@ _FORGET_SECONDS = 2 * _TELL_AGAIN_SECONDS
 
 
 class Notifier(Protocol):
-    """Wakes long polls (`optimus_service.hub.WakeUpHub`)."""
+    """Wakes long polls (`optimus_service.push.long_poll.WakeUpHub`)."""
 
     def notify(self, job_id: str, generation: int) -> None: ...
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
-from optimus_scheduler.types import Directive, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Directive, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.loop.observe import ClusterView, Histories
+from optimus_service.observe.snapshot import ClusterView, Histories
 from optimus_service.store.records import JobRecord, Observed, TaskRecord
 from optimus_service.store.repository import LeaderRepository
 

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimus_scheduler.types import JobSpec, PlacedTask, Resources, Role
+from optimus_scheduler.model import JobSpec, PlacedTask, Resources, Role
 from optimus_service.clusters.base import TaskLaunch
-from optimus_service.job_tokens import JobTokens
-from optimus_service.loop.specification import environment_of, on_type, spec_of
-from optimus_service.origins import ORIGIN
+from optimus_service.clusters.origins import ORIGIN
+from optimus_service.observe.spec import environment_of, on_type, spec_of
+from optimus_service.process.job_tokens import JobTokens
 from optimus_service.store.records import JobRecord
 
 

@@ -19,7 +19,7 @@ from typing import Self
 
 import structlog
 
-from optimus_service import kernel
+from optimus_service.process import identity as kernel
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from optimus_scheduler.types import TaskKey, TaskPhase
+from optimus_scheduler.model import TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.round import Phases, Round
-from optimus_service.metrics import Metrics
+from optimus_service.metrics.registry import Metrics
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
 from optimus_service.store.records import RoundRecord
 

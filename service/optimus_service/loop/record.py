@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from optimus_scheduler.types import Decision, Forecast, Interval, Plan
+from optimus_scheduler.model import Decision, Forecast, Interval, Plan
 from optimus_service.store.records import DecisionRecord, Document
 
 

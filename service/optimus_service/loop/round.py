@@ -8,19 +8,20 @@ from contextlib import contextmanager
 
 import structlog
 
-from optimus_scheduler.cycle import Timer
-from optimus_scheduler.types import Plan, Reason, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.model import Plan, Reason, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.round import Timer
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
-from optimus_service.loop.observe import ClusterView, Observer
 from optimus_service.loop.record import decision_records
-from optimus_service.loop.unknown_tasks import UnknownTasks, without_record
+from optimus_service.loop.unknown_tasks import UnknownTasks
+from optimus_service.observe.snapshot import ClusterView, Observer
+from optimus_service.observe.unknown_tasks import without_record
 from optimus_service.store.records import RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
-"""`optimus_scheduler.cycle.plan` with its policy and constants: pure, but for the timer round its steps."""
+"""`optimus_scheduler.round.plan` with its policy and constants: pure, but for the timer round its steps."""
 
 _PRUNE_PERIOD_SECONDS = 3600.0
 _MAX_PRUNES = 20

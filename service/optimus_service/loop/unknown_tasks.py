@@ -7,52 +7,22 @@ and training that was stopped by mistake is lost, while tasks that were kept by 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection
 from typing import Literal
 
 import structlog
 
-from optimus_scheduler.types import Node, Resources, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Task, TaskKey
 from optimus_service.clusters.base import Cluster
 from optimus_service.store.repository import LeaderRepository
 
 UNKNOWN_TASKS = "UnknownTasks"
 """The event of the cluster."""
 UnknownTasksPolicy = Literal["keep", "stop"]
-_ONE_SLOT = Resources(1.0)
-"""What a task takes that was started before clusters told it: the default of `resources`."""
 _MOST_NAMED = 20
 """Tasks that one event names."""
 
 _log = structlog.get_logger(__name__)
-
-
-def held_by(task: Task) -> Resources:
-    """What a task was started with, as its cluster tells. A coordinator counts as nothing, as in all plans."""
-    if task.key.role is Role.COORDINATOR:
-        return Resources()
-    return _ONE_SLOT if task.resources is None else task.resources
-
-
-def without_record(seen: Iterable[Task], known: Iterable[Task]) -> tuple[Task, ...]:
-    """Living tasks of the cluster that are not among those which the database knows, sorted by key."""
-    keys = {task.key for task in known}
-    found = [task for task in seen if task.phase is not TaskPhase.EXITED and task.key not in keys]
-    return tuple(sorted(found, key=lambda task: task.key))
-
-
-def less(nodes: Iterable[Node], tasks: Iterable[Task]) -> tuple[Node, ...]:
-    """The nodes without what these tasks take of them."""
-    taken: dict[str, Resources] = {}
-    for task in tasks:
-        taken[task.node] = taken.get(task.node, Resources()) + held_by(task)
-    return tuple(replace(n, capacity=_rest(n.capacity, taken[n.name])) if n.name in taken else n for n in nodes)
-
-
-def _rest(capacity: Resources, taken: Resources) -> Resources:
-    gpus = {kind: max(count - taken.gpus.get(kind, 0), 0) for kind, count in capacity.gpus.items()}
-    return Resources(max(capacity.cpu - taken.cpu, 0.0), max(capacity.memory_bytes - taken.memory_bytes, 0), gpus)
 
 
 class UnknownTasks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.types import JobState
+from optimus_scheduler.model import JobState
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.jobs import record
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord

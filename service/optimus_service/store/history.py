@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.types import Allocation
+from optimus_scheduler.model import Allocation
 from optimus_service.store.dialects import chunks
 from optimus_service.store.pages import Key, decode_cursor, make_page
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord

@@ -20,9 +20,9 @@ from optimus_scheduler.lifecycle import (
     ScheduleRetry,
     StoreResult,
 )
+from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
+from optimus_scheduler.model.format import duration
 from optimus_scheduler.retries import Backoff, most_retries
-from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState
-from optimus_scheduler.wording import duration
 from optimus_service.store import history
 from optimus_service.store.columns import join_float
 from optimus_service.store.dialects import chunks, insert_for

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.types import Allocation, JobState, Role, TaskKey
-from optimus_scheduler.wording import size_words
+from optimus_scheduler.model import Allocation, JobState, Role, TaskKey
+from optimus_scheduler.model.format import size_words
 from optimus_service.store import history
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, locked

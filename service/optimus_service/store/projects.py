@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.types import Quota
+from optimus_scheduler.model import Quota
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import ProjectNotFound
 from optimus_service.store.records import ProjectRecord

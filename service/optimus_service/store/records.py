@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
+from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
 
 Document = dict[str, Any]
 Item = TypeVar("Item")
@@ -181,7 +181,7 @@ class MembershipRecord:
 class Sample:
     """One telemetry record as it was sent: `n_steps` consecutive steps of one worker that end with step `step`.
 
-    The fields are those of `optimus_service.api.schemas.SampleBody`. Unique by (job, `membership_epoch`, `rank`,
+    The fields are those of `optimus_service.contract.SampleBody`. Unique by (job, `membership_epoch`, `rank`,
     `sequence`).
     """
 
@@ -228,7 +228,7 @@ class SampleRecord(Sample):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRunRecord:
-    """What an ended job taught (`optimus_service.learning`)."""
+    """What an ended job taught (`optimus_service.observe.finished_runs`)."""
 
     id: int
     job_id: str

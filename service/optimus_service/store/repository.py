@@ -26,8 +26,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import Event
+from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_service.store import (
     finished_runs,
     history,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Table, bindparam, select, union, update
 from sqlalchemy.orm import Session, aliased
 
-from optimus_scheduler.types import Role, TaskKey
+from optimus_scheduler.model import Role, TaskKey
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, locked_together

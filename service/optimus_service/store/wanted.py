@@ -10,8 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
+from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
-from optimus_scheduler.types import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, advance_row, locked, locked_together
 from optimus_service.store.jobs import record as job_record

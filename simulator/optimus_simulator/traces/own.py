@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optimus_models.elastic_batch import ElasticBatch
-from optimus_scheduler.types import (
+from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
     JobSpec,

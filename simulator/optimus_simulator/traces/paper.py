@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.types import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
+from optimus_scheduler.model import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.placed_truth import PlacedTruth
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order

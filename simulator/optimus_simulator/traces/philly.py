@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
+from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 from optimus_simulator.traces.own import lasting

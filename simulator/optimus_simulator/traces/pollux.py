@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from optimus_models.elastic_batch import ElasticBatch
-from optimus_scheduler.types import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
+from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.profiles import GPUS_PER_NODE, Application, ProfiledTruth
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from optimus_scheduler.types import Node, Resources
+from optimus_scheduler.model import Node, Resources
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.repository import Repository

@@ -14,8 +14,8 @@ from tests.service.api.api_harness import Api, Surroundings
 
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 

@@ -8,9 +8,9 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import Serve
 
-from optimus_scheduler.types import NOTHING, Allocation, Mode
-from optimus_service.learning import lesson
-from optimus_service.loop.history import JobHistory
+from optimus_scheduler.model import NOTHING, Allocation, Mode
+from optimus_service.observe.finished_runs import lesson
+from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import DecisionRecord, RoundRecord
 
 pytestmark = on_sqlite

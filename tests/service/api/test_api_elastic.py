@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, membership, on_sqlite, sample
 
-from optimus_scheduler.types import Allocation, Directive, PlacedTask, Role, TaskKey
+from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
 
 pytestmark = on_sqlite
 BOUNDS: dict[str, Any] = {"minimum": 32, "maximum": 512, "per_pass": 64}

@@ -11,8 +11,8 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry, until
 from tests.service.clusters.cluster_harness import wait_until
 
-from optimus_scheduler.types import Allocation, Directive, PlacedTask, Role, TaskKey
-from optimus_service.hub import MAX_WAITERS_OF_JOB
+from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
+from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB
 
 JSON = {"Content-Type": "application/json"}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
-from optimus_scheduler.types import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
+from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
 from optimus_service.api.resuming import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster

@@ -14,7 +14,7 @@ from tests.service.api.api_harness import Api, job_spec, on_sqlite, problem
 
 from optimus_service.api import examples
 from optimus_service.api.docs_page import docs_page
-from optimus_service.api.schemas import (
+from optimus_service.contract import (
     Body,
     JobProfileBody,
     JobResultBody,

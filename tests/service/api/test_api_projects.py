@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import CORES, MEMORY_BYTES, NOW, Api, faults, job_spec, on_sqlite, problem
 
-from optimus_scheduler.types import Allocation, Directive
+from optimus_scheduler.model import Allocation, Directive
 from optimus_service.api import examples
 
 HALF = {"share": 0.5}

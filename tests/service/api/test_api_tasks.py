@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry
 
-from optimus_scheduler.types import Role, TaskKey
-from optimus_service.usage import LATELY_SECONDS
+from optimus_scheduler.model import Role, TaskKey
+from optimus_service.insight.usage import LATELY_SECONDS
 
 COORDINATOR, SERVER, WORKER, OTHER_WORKER = (
     (Role.COORDINATOR, 0, 0),

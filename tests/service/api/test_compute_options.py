@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from optimus_service.api.schemas import JobSpecBody
+from optimus_service.contract import JobSpecBody
 from optimus_workers.worker.device import ComputeOptions
 
 JOB: dict[str, Any] = {"name": "a", "task": "optimus_workers.zoo.digits:mlp"}

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.types import Node, Resources
-from optimus_service.api.schemas import JobSpecBody
-from optimus_service.feasibility import objections
+from optimus_scheduler.model import Node, Resources
+from optimus_service.contract import JobSpecBody
+from optimus_service.insight.feasibility import objections
 
 GIB = 2**30
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import until
 
-from optimus_service import hub as hub_module
-from optimus_service.hub import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob, WakeUpHub
+from optimus_service.push import long_poll as hub_module
+from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob, WakeUpHub
 from optimus_service.store.errors import DatabaseNotAvailable
 
 LONG = 60.0

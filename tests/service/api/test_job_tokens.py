@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from optimus_service.job_tokens import JobTokens, is_job_token, load_secret, new_nonce
+from optimus_service.process.job_tokens import JobTokens, is_job_token, load_secret, new_nonce
 from optimus_service.settings import Settings
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState, Reason
+from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Reason
+from optimus_service.insight.progress import explain, finite_document, measured_speed, outlook
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
-from optimus_service.views import explain, finite_document, measured_speed, outlook
 
 NOW = 1000.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
-from optimus_scheduler.types import Node, Resources, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Node, Resources, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.service.clusters.cluster_harness import Harness, key_of, phase_of, task_of, wait_for_phase, wait_until
 
-from optimus_scheduler.types import Role, TaskPhase
+from optimus_scheduler.model import Role, TaskPhase
 
 
 def test_nodes_are_sorted_and_offer_something(harness: Harness) -> None:

@@ -18,11 +18,11 @@ from tests.service.clusters.cluster_harness import (
     zombies,
 )
 
-from optimus_scheduler.types import Role, TaskPhase
-from optimus_service import kernel
+from optimus_scheduler.model import Role, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
+from optimus_service.process import identity as kernel
 
 KEY = key_of(0)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.clusters.cluster_harness import key_of, wait_for_phase, wait_until
 
-from optimus_scheduler.types import Resources, TaskKey, TaskPhase
+from optimus_scheduler.model import Resources, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.gpus import choose, counted, devices_of_nodes

@@ -16,12 +16,14 @@ import pytest
 from structlog.testing import capture_logs
 from tests.service.clusters.cluster_harness import key_of, task_of, wait_for_phase, wait_until
 
-from optimus_scheduler.types import Resources, TaskKey, TaskPhase
-from optimus_service import kernel, origins, server
+from optimus_scheduler.model import Resources, TaskKey, TaskPhase
+from optimus_service import server
+from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.records import TaskRecord
 from optimus_service.clusters.local.task_users import TaskUsers
+from optimus_service.process import identity as kernel
 from optimus_service.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optimus_models.noise_scale import gain
+from optimus_models.speed.noise_scale import gain
+from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
+from optimus_scheduler.model import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
 from optimus_service import server
-from optimus_service.api.schemas import JobSpecBody
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.job_tokens import JobTokens
+from optimus_service.contract import JobSpecBody
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Planner
+from optimus_service.process.job_tokens import JobTokens
 from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord, Sample
 from optimus_service.store.repository import LEADER_LEASE, Repository

@@ -10,7 +10,7 @@ import pytest
 from tests.service.loop.loop_world import VirtualClock, World
 
 from optimus_scheduler.lifecycle import AllTasksGone, CancelRequested
-from optimus_scheduler.types import Allocation, JobState, Node, Quota, Resources, Role
+from optimus_scheduler.model import Allocation, JobState, Node, Quota, Resources, Role
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.repository import Repository
 
@@ -64,7 +64,7 @@ def test_what_is_measured_knows_its_type(typed: World) -> None:
 
 
 def _view(world: World) -> Any:
-    from optimus_service.loop.observe import ClusterView
+    from optimus_service.observe.snapshot import ClusterView
 
     return ClusterView.of(world.cluster)
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 from tests.service.loop.loop_world import World
 
-from optimus_scheduler.types import Role, TaskKey
+from optimus_scheduler.model import Role, TaskKey
 from optimus_service.loop import addresses
 
 COORDINATOR = TaskKey("job-1", Role.COORDINATOR, 0)

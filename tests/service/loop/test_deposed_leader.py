@@ -19,7 +19,7 @@ from tests.service import leases
 from tests.service.loop.loop_world import NODES, VirtualClock, World
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import JobState, Resources, Role, TaskKey, Trouble
+from optimus_scheduler.model import JobState, Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.engine import create_engine_from_url

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.service.loop.loop_world import NODES, World
 
-from optimus_scheduler.types import Resources
-from optimus_service.api.schemas import JobSpecBody
+from optimus_scheduler.model import Resources
+from optimus_service.contract import JobSpecBody
+from optimus_service.crd.editing import EDITABLE, edit_of, table
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
-from optimus_service.training_jobs.editing import EDITABLE, edit_of, table
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/kubernetes.md"
 

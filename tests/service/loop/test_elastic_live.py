@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds
 
-from optimus_models.noise_scale import gain
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import Job, Mode, SetWanted
+from optimus_models.speed.noise_scale import gain
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Job, Mode, SetWanted
 from optimus_service import server
-from optimus_service.loop.history import MAX_NOISE_SCALES, JobHistory
-from optimus_service.loop.observe import ClusterView
-from optimus_service.loop.specification import spec_of
+from optimus_service.observe.snapshot import ClusterView
+from optimus_service.observe.spec import spec_of
+from optimus_service.observe.telemetry import MAX_NOISE_SCALES, JobHistory
 from optimus_service.settings import Settings
 from optimus_service.store.records import MembershipRecord, SampleRecord
 from optimus_service.store.repository import Repository

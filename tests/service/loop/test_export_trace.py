@@ -11,14 +11,14 @@ from anyio.from_thread import start_blocking_portal
 from httpx import ASGITransport, AsyncClient, Response
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds, loss_at, speed
 
-from optimus_models.elastic_batch import ElasticBatch
-from optimus_scheduler.policies import policy_named
-from optimus_scheduler.types import JobState, Node, Quota, Resources
+from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import JobState, Node, Quota, Resources
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.store.repository import Repository
 from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.options import Options

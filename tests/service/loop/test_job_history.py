@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.types import Mode
-from optimus_service.loop.history import MAX_WINDOWS_PER_SIZE, JobHistory
+from optimus_scheduler.model import Mode
+from optimus_service.observe.telemetry import MAX_WINDOWS_PER_SIZE, JobHistory
 from optimus_service.store.records import MembershipRecord, SampleRecord
 
 

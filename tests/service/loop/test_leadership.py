@@ -11,9 +11,9 @@ from threading import Event
 import pytest
 from tests.service import leases
 
-from optimus_scheduler.types import Allocation, Directive, Role, TaskKey
-from optimus_service import kernel
+from optimus_scheduler.model import Allocation, Directive, Role, TaskKey
 from optimus_service.loop.leader import Holder, Leadership
+from optimus_service.process import identity as kernel
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.repository import Repository
 

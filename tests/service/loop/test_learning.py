@@ -8,8 +8,8 @@ import pytest
 from tests.service.loop.loop_world import World, speed
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import EndedJob, JobState
-from optimus_service.learning import Lessons, ended_job
+from optimus_scheduler.model import EndedJob, JobState
+from optimus_service.observe.finished_runs import Lessons, ended_job
 from optimus_service.store.records import DecisionRecord
 from optimus_service.store.repository import Repository
 

@@ -8,7 +8,7 @@ import pytest
 from tests.service.loop.loop_world import World
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import Allocation, Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
+from optimus_scheduler.model import Allocation, Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.errors import StaleLeader

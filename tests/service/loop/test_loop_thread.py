@@ -12,14 +12,14 @@ from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import NODES, World
 from tests.service.postgres_cluster import PostgresCluster
 
-from optimus_scheduler import cycle
-from optimus_scheduler.types import Allocation, Decision, Forecast, Plan, Reason, Resources, Role, Snapshot, TaskKey
+from optimus_scheduler import round as cycle
+from optimus_scheduler.model import Allocation, Decision, Forecast, Plan, Reason, Resources, Role, Snapshot, TaskKey
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import loop as loop_module
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
-from optimus_service.metrics import Metrics
+from optimus_service.metrics.registry import Metrics
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
 

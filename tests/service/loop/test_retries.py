@@ -7,7 +7,7 @@ from typing import Any
 from tests.service.loop.loop_world import World
 
 from optimus_scheduler.lifecycle import CancelRequested, Outcome, ResultReported
-from optimus_scheduler.types import JobState, Reason, Role
+from optimus_scheduler.model import JobState, Reason, Role
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.store.records import JobRecord
 

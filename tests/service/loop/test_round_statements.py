@@ -10,16 +10,16 @@ from typing import cast
 import pytest
 from benchmarks.round_statements import Counts, counted, make_rounds, submit, train
 
-from optimus_scheduler.types import JobState, Node, Resources
+from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.api.jobs import _shown
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.figures import figures_reader
 from optimus_service.loop.round import Phases
-from optimus_service.metric_figures import ClusterFigures
+from optimus_service.metrics.points import ClusterFigures
+from optimus_service.metrics.read import figures_reader
+from optimus_service.push.snapshot import read_view
 from optimus_service.settings import Settings
 from optimus_service.store.repository import LEADER_LEASE, Repository
-from optimus_service.watching import read_view
 
 MOST_STATEMENTS = 10
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optimus_service.loop.slow_workers import LEAST_SECONDS, LEAST_STEPS, WINDOW_STEPS, SlowWorkers
+from optimus_service.observe.stragglers import LEAST_SECONDS, LEAST_STEPS, WINDOW_STEPS, SlowWorkers
 from optimus_service.store.records import Sample
 
 PER_RECORD = 5

@@ -9,7 +9,7 @@ import pytest
 from tests.service import leases
 from tests.service.loop.loop_world import NODES, World
 
-from optimus_scheduler.types import Resources, Role, TaskKey, Trouble
+from optimus_scheduler.model import Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch, TaskRefused
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import apply

@@ -12,14 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.service.loop.loop_world import World
 
+from optimus_scheduler.model import JobSpec, JobState, MetricTarget
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import JobSpec, JobState, MetricTarget
-from optimus_service.api.present import job_body
-from optimus_service.api.schemas import JobSpecBody
-from optimus_service.figures import figures_reader
-from optimus_service.loop.specification import UnreadableSpecification, spec_of
-from optimus_service.metric_figures import ClusterFigures
-from optimus_service.preview import as_record
+from optimus_service.contract import JobSpecBody
+from optimus_service.insight.bodies import job_body
+from optimus_service.insight.dry_run import as_record
+from optimus_service.metrics.points import ClusterFigures
+from optimus_service.metrics.read import figures_reader
+from optimus_service.observe.spec import UnreadableSpecification, spec_of
 
 RELEASED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "stored" / "specifications-0.1.0.json").read_text(encoding="utf-8")

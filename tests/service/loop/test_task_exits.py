@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.service.loop.loop_world import World
 
-from optimus_scheduler.types import JobState, Role, TaskKey
+from optimus_scheduler.model import JobState, Role, TaskKey
 from optimus_service.loop.exits import is_failure
 from optimus_service.store.records import Sample
 

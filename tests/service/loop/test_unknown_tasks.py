@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.loop.loop_world import NODES, World
 
-from optimus_scheduler.types import Node, Resources, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Node, Resources, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
-from optimus_service.loop.unknown_tasks import held_by, less, without_record
+from optimus_service.observe.unknown_tasks import held_by, less, without_record
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 

@@ -24,8 +24,8 @@ from optimus_scheduler.lifecycle import (
     ResultReported,
     TooManyFailures,
 )
-from optimus_scheduler.types import Node, Resources
-from optimus_service.api.schemas import JobSpecBody
+from optimus_scheduler.model import Node, Resources
+from optimus_service.contract import JobSpecBody
 from optimus_service.store.records import MembershipRecord, Sample
 
 LONG_NAME = "a-fine-tuning-run-with-every-hyperparameter-in-its-name-lr3e-4x"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.service.seeing.test_explanation import BEGIN, DOCUMENT, END
 
-from optimus_service.reasons import as_markdown
+from optimus_service.insight.reasons import as_markdown
 
 
 def main() -> None:

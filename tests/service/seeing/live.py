@@ -23,15 +23,15 @@ import uvicorn
 from pydantic import SecretStr
 from tests.service.loop.loop_world import Coordinator, VirtualClock, World
 
-from optimus_scheduler.types import Node, Resources, Role
+from optimus_scheduler.model import Node, Resources, Role
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
-from optimus_service.metrics import Metrics
+from optimus_service.metrics.registry import Metrics
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import JobRecord, Sample
 from optimus_service.store.repository import LEADER_LEASE, Repository

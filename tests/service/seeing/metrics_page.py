@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.service.seeing.test_metrics import BEGIN, DOCUMENT, END
 
-from optimus_service.metric_catalogue import as_markdown
+from optimus_service.metrics.families import as_markdown
 
 
 def main() -> None:

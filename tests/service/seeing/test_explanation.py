@@ -15,11 +15,11 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_decision, a_membership
 
 from optimus_scheduler.lifecycle import TooManyFailures
-from optimus_scheduler.types import NOTHING, Allocation, JobState, Reason, Resources, SpeedSample
-from optimus_service.api.schemas import ExplanationBody, IntervalBody, JobSpecBody
-from optimus_service.explaining import Case, explanation_of
-from optimus_service.queue_outlook import expected_start
-from optimus_service.reasons import TEXTS, as_markdown
+from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason, Resources, SpeedSample
+from optimus_service.contract import ExplanationBody, IntervalBody, JobSpecBody
+from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.queue_wait import expected_start
+from optimus_service.insight.reasons import TEXTS, as_markdown
 from optimus_service.store.records import JobRecord
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "explain.md"

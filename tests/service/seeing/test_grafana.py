@@ -20,7 +20,7 @@ from scripts.dashboards.__main__ import FOLDER, files
 from tests.service.seeing.live import LiveService, live_service
 from tests.service.seeing.prometheus import Prometheus, metric_names, need, prometheus
 
-from optimus_service.metric_catalogue import families
+from optimus_service.metrics.families import families
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "helm" / "optimus" / "rules" / "optimus.rules.yaml"

@@ -17,10 +17,13 @@ from tests.service.api.api_harness import NOW, Api, on_sqlite, sample, telemetry
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_decision
 
+from optimus_scheduler.model import Allocation, JobState, Node, Resources, Role
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.types import Allocation, JobState, Node, Resources, Role
-from optimus_service.api.schemas import IntervalBody
-from optimus_service.figures import (
+from optimus_service.contract import IntervalBody
+from optimus_service.insight.usage import LATELY_SECONDS, JobUsage
+from optimus_service.metrics.families import MAX_JOBS, as_markdown, families
+from optimus_service.metrics.points import ClusterFigures, JobFigures
+from optimus_service.metrics.read import (
     figures_reader,
     fitted_loss,
     global_batch,
@@ -29,11 +32,8 @@ from optimus_service.figures import (
     step_parts,
     straggler_ratio,
 )
-from optimus_service.metric_catalogue import MAX_JOBS, as_markdown, families
-from optimus_service.metric_figures import ClusterFigures, JobFigures
-from optimus_service.metrics import Metrics, NoFigures
+from optimus_service.metrics.registry import Metrics, NoFigures
 from optimus_service.store.records import MembershipRecord, SampleRecord
-from optimus_service.usage import LATELY_SECONDS, JobUsage
 
 Labels = tuple[tuple[str, str], ...]
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -348,7 +348,7 @@ def test_nodes_are_remembered_from_the_last_round() -> None:
     metrics = Metrics()
     assert metrics.nodes is None
     node = Node("node-1", Resources(1.0))
-    from optimus_scheduler.types import Plan
+    from optimus_scheduler.model import Plan
 
     metrics.observe_plan(12.0, (node,), Plan((), ()))
     assert metrics.nodes == (node,)

@@ -16,7 +16,7 @@ from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SW
 from tests.service.seeing.live import LiveService, live_service
 
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, ResultReported
-from optimus_service.api.schemas import JobSpecBody
+from optimus_service.contract import JobSpecBody
 from optimus_service.store.records import MembershipRecord
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.api.conftest import serve
 from tests.service.loop.loop_world import World
 
-from optimus_scheduler.types import JobState
+from optimus_scheduler.model import JobState
 from optimus_service import server
 from optimus_service.api.plan import plan_body
-from optimus_service.api.schemas import JobSpecBody, PlanBody
-from optimus_service.preview import CANDIDATE, Preview, Previewed
+from optimus_service.contract import JobSpecBody, PlanBody
+from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
 

@@ -16,13 +16,13 @@ from tests.service.loop.loop_world import World
 from tests.service.seeing.test_explanation import a_record
 from tests.service.store.store_builders import a_membership
 
-from optimus_scheduler.types import JobState
-from optimus_service import feed as feed_module
+from optimus_scheduler.model import JobState
 from optimus_service.api.stream import as_events
-from optimus_service.feed import Change, Feed, TooManySubscribers, difference
+from optimus_service.insight.timeline import MAX_SERIES, timeline
+from optimus_service.push import live_view as feed_module
+from optimus_service.push.live_view import Change, Feed, TooManySubscribers, difference
+from optimus_service.push.snapshot import View, read_view
 from optimus_service.store.errors import DatabaseNotAvailable
-from optimus_service.timeline import MAX_SERIES, timeline
-from optimus_service.watching import View, read_view
 
 
 @pytest.fixture

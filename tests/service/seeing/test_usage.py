@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from optimus_scheduler.types import Mode
-from optimus_service.loop.history import MAX_NOISE_SCALES, JobHistory
+from optimus_scheduler.model import Mode
+from optimus_service.insight.usage import JobUsage, job_usage
+from optimus_service.observe.noise import newest_noise_scale, noise_scale
+from optimus_service.observe.telemetry import MAX_NOISE_SCALES, JobHistory
 from optimus_service.store.records import SampleRecord
-from optimus_service.usage import JobUsage, job_usage, newest_noise_scale, noise_scale
 
 
 def a_sample(**changes: Any) -> SampleRecord:

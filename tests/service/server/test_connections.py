@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.server.test_server import WAIT_SECONDS, serving
 
-from optimus_service.descriptors import MAX_CONNECTIONS, most_connections
-from optimus_service.feed import MAX_SUBSCRIBERS
+from optimus_service.process.descriptors import MAX_CONNECTIONS, most_connections
+from optimus_service.push.live_view import MAX_SUBSCRIBERS
 
 TOKEN = "a token of sixteen or more"
 DESCRIPTORS = 256
-SHORT = "import optimus_service.connections as c; c._SECONDS.update(head=0.5, body=0.5)"
+SHORT = "import optimus_service.process.connections as c; c._SECONDS.update(head=0.5, body=0.5)"
 
 
 @given(st.integers(-1, 2**40))
@@ -152,7 +152,7 @@ def _head(connection: socket.socket) -> bytes:
 
 
 def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
-    first = "import optimus_service.connections as c; c.WRITE_SECONDS = 0.5"
+    first = "import optimus_service.process.connections as c; c.WRITE_SECONDS = 0.5"
     with serving(tmp_path, first=first) as (_, told), socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(address_of(told["url"]))
@@ -174,7 +174,7 @@ def _is_reset(connection: socket.socket) -> bool:
 
 def test_bodies_that_are_not_complete_hold_little_together(tmp_path: Path) -> None:
     """The one that has taken longest makes room for others."""
-    first = "import optimus_service.connections as c; c.MAX_UNFINISHED_BYTES = 350_000"
+    first = "import optimus_service.process.connections as c; c.MAX_UNFINISHED_BYTES = 350_000"
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: 100001\r\n\r\n"
     with serving(tmp_path, first=first) as (process, told):
         with idle_connections(address_of(told["url"]), 4, head) as connections:

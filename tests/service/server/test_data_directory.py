@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from optimus_service.data_directory import CannotStart, DataDirectory
+from optimus_service.process.data_directory import CannotStart, DataDirectory
 
 HOLD = """
 import sys
 from pathlib import Path
-from optimus_service.data_directory import DataDirectory
+from optimus_service.process.data_directory import DataDirectory
 with DataDirectory.locked(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()

@@ -15,7 +15,7 @@ import pytest
 import structlog
 from tests.service.server.test_server import WAIT_SECONDS, serving
 
-from optimus_service.logs import logging_to_stderr
+from optimus_service.process.logs import logging_to_stderr
 from optimus_service.settings import Settings
 
 CRASHING = """
@@ -131,7 +131,7 @@ def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
 
 def test_lines_are_written_before_the_process_ends(tmp_path: Path) -> None:
     code = (
-        "import structlog; from optimus_service.logs import logging_to_stderr as to_stderr\n"
+        "import structlog; from optimus_service.process.logs import logging_to_stderr as to_stderr\n"
         "from optimus_service.settings import Settings\n"
         "with to_stderr(Settings()):\n    [structlog.get_logger('x').info('line', number=n) for n in range(5000)]\n"
     )

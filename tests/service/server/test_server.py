@@ -18,12 +18,12 @@ import httpx
 import pytest
 from tests.service.clusters.cluster_harness import wait_until
 
-from optimus_scheduler.types import TaskPhase
+from optimus_scheduler.model import TaskPhase
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.records import TaskRecord
-from optimus_service.data_directory import CannotStart
+from optimus_service.clusters.stop_all import stop_all_tasks
+from optimus_service.process.data_directory import CannotStart
 from optimus_service.server import prepare_database
-from optimus_service.stopping import stop_all_tasks
 from optimus_service.store.engine import create_engine_from_url, current_revision, head_revision
 from optimus_service.store.errors import NewerDatabase
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from optimus_scheduler.types import Node, Resources, Role, TaskKey
-from optimus_service import stopping
+from optimus_scheduler.model import Node, Resources, Role, TaskKey
+from optimus_service.clusters import stop_all as stopping
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 

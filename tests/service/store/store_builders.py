@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from optimus_scheduler.types import NOTHING, Allocation, PlacedTask, Role, TaskKey
+from optimus_scheduler.model import NOTHING, Allocation, PlacedTask, Role, TaskKey
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord, Sample
 
 MakeJob = Callable[..., JobRecord]

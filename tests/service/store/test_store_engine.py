@@ -17,7 +17,7 @@ from sqlalchemy import event
 from tests.service.postgres_cluster import PostgresCluster, PostgresMissing
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
 
-from optimus_service.metrics import Metrics, NoFigures
+from optimus_service.metrics.registry import Metrics, NoFigures
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidDatabaseUrl
 from optimus_service.store.repository import Repository

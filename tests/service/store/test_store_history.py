@@ -9,7 +9,7 @@ import pytest
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import Allocation
+from optimus_scheduler.model import Allocation
 from optimus_service.store.records import Pruned
 from optimus_service.store.repository import Repository
 

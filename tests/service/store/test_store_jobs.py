@@ -20,7 +20,7 @@ from optimus_scheduler.lifecycle import (
     ResultReported,
     TooManyFailures,
 )
-from optimus_scheduler.types import NOTHING, Allocation, Directive, JobState, Role
+from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobNotFound
 from optimus_service.store.repository import MAX_PAGE, Repository
 

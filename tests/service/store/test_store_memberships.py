@@ -6,7 +6,7 @@ import pytest
 from tests.service.store.store_builders import MakeJob, a_membership, a_sample
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import NOTHING, Allocation
+from optimus_scheduler.model import NOTHING, Allocation
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.repository import Repository
 

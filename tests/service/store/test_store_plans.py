@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event
 from tests.service.store.store_builders import a_membership, a_sample
 
-from optimus_scheduler.types import JobState, Role, TaskKey
+from optimus_scheduler.model import JobState, Role, TaskKey
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.pages import encode_cursor
 from optimus_service.store.repository import Repository

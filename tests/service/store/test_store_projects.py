@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.service.store.store_builders import MakeJob, a_membership
 
-from optimus_scheduler.types import Quota, Role, TaskKey
+from optimus_scheduler.model import Quota, Role, TaskKey
 from optimus_service.store.errors import ProjectNotFound
 from optimus_service.store.records import ProjectRecord
 from optimus_service.store.repository import Repository

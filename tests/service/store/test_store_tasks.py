@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.service.store.store_builders import MakeJob
 
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.types import Role, TaskKey
+from optimus_scheduler.model import Role, TaskKey
 from optimus_service.store.records import TaskRecord
 from optimus_service.store.repository import Repository
 

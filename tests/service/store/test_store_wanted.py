@@ -7,7 +7,7 @@ from tests.service import leases
 from tests.service.store.store_builders import MakeJob, placed
 
 from optimus_scheduler.lifecycle import CancelRequested, ConvergenceReached, MembershipFormed
-from optimus_scheduler.types import NOTHING, Allocation, Directive, Role
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Role
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import WantedRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository

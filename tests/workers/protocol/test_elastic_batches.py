@@ -17,8 +17,8 @@ from tests.workers.protocol.conftest import Job, worker
 from tests.workers.protocol.group_world import GroupWorld, group_world
 from tests.workers.protocol.replay import Replay, final_sections, history
 
-from optimus_models.elastic_batch import ElasticBatch, cut
-from optimus_models.noise_scale import gain as gain_of_the_scheduler
+from optimus_models.speed.elastic_batch import ElasticBatch, cut
+from optimus_models.speed.noise_scale import gain as gain_of_the_scheduler
 from optimus_workers.coordinator.elastic import ElasticBounds, gain, recounted
 from optimus_workers.coordinator.events import Wanted, WantedArrived
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.workers.protocol.conftest import Job, server, worker
 
-from optimus_service.api.schemas import TelemetryBody
+from optimus_service.contract import TelemetryBody
 from optimus_workers.coordinator.usage import UsageReporter
 from optimus_workers.errors import ServiceAway
 from optimus_workers.wire.messages import Pong

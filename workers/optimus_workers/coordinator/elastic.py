@@ -44,7 +44,7 @@ class ElasticBounds:
     def slots(self, n_workers: int, size: int) -> int:
         """Micro-batches that a batch of `size` is cut into: equally many for each worker, none above `per_pass`.
 
-        As the scheduler assumes (`optimus_models.elastic_batch.cut`): a worker alone computes two, of all but the
+        As the scheduler assumes (`optimus_models.speed.elastic_batch.cut`): a worker alone computes two, of all but the
         smallest batch, to tell noise from signal.
         """
         examples = -(-size // n_workers)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optimus_scheduler.types import TaskKey, Trouble
+from optimus_scheduler.model import TaskKey, Trouble
 from optimus_service.clusters.base import TaskRefused
 
 _FIRST_SECONDS = 5.0

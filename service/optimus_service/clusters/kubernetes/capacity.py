@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from optimus_scheduler.types import Node, Resources
+from optimus_scheduler.model import Node, Resources
 from optimus_service.clusters.kubernetes.observed import ObservedNode, OtherPod
 from optimus_service.clusters.kubernetes.quantities import Amounts, total
-from optimus_service.clusters.kubernetes.settings import GpuType, KubernetesSettings
+from optimus_service.settings.kubernetes import GpuType, KubernetesSettings
 
 Toleration = Mapping[str, Any]
 

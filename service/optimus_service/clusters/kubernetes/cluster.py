@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from optimus_scheduler.types import Node, Role, Task, TaskKey, TaskPhase, Trouble
+from optimus_scheduler.model import Node, Role, Task, TaskKey, TaskPhase, Trouble
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection, TaskRefused
 from optimus_service.clusters.kubernetes import capacity, manifests, observed
 from optimus_service.clusters.kubernetes.backoff import Backoff
@@ -35,10 +35,10 @@ from optimus_service.clusters.kubernetes.names import (
     pod_name,
 )
 from optimus_service.clusters.kubernetes.observed import ObservedNode, ObservedPod, OtherPod
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.clusters.kubernetes.verdicts import Verdicts
 from optimus_service.clusters.kubernetes.watcher import Watcher
 from optimus_service.clusters.local import checking
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 _FORCED_GRACE_SECONDS = 1
 """0 would remove the pod from the API while its container may still run, and nobody would see how it ended."""

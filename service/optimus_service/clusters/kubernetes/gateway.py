@@ -18,7 +18,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 Json = dict[str, Any]
 PAGE = 500

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optimus_scheduler.types import Role
+from optimus_scheduler.model import Role
 from optimus_service.clusters.kubernetes.manifests import Owner, labelled, secret_environment
 from optimus_service.clusters.kubernetes.names import (
     INSTALLATION,
@@ -25,7 +25,7 @@ from optimus_service.clusters.kubernetes.names import (
     installation,
     short,
 )
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from optimus_service.clusters.kubernetes.manifests import Owner
 from optimus_service.clusters.kubernetes.mirror import Mirror
 from optimus_service.clusters.kubernetes.names import anchor_name, coordinator_service_name, job_id_of
 from optimus_service.clusters.kubernetes.observed import posix
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optimus_scheduler.types import Role
+from optimus_scheduler.model import Role
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.kubernetes.names import (
     CONTAINER,
@@ -17,7 +17,7 @@ from optimus_service.clusters.kubernetes.names import (
     task_labels,
 )
 from optimus_service.clusters.kubernetes.quantities import cpu_text
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 Json = dict[str, Any]
 _PLAIN = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from optimus_scheduler.types import Task, TaskKey, TaskPhase, Trouble
+from optimus_scheduler.model import Task, TaskKey, TaskPhase, Trouble
 from optimus_service.clusters.kubernetes.observed import ObservedPod
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from optimus_scheduler.types import Role, TaskKey
+from optimus_scheduler.model import Role, TaskKey
 
 _LONGEST = 63
 """Of a label's value and of a service's name."""

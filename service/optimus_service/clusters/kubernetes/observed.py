@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from optimus_scheduler.types import TaskKey, TaskPhase, Trouble
+from optimus_scheduler.model import TaskKey, TaskPhase, Trouble
 from optimus_service.clusters.kubernetes.names import CONTAINER, FORGOTTEN, task_key_of
 from optimus_service.clusters.kubernetes.quantities import Amounts, amounts, pod_requests
 

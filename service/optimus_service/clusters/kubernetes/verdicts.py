@@ -6,9 +6,9 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from optimus_scheduler.types import Task, TaskPhase, Trouble
+from optimus_scheduler.model import Task, TaskPhase, Trouble
 from optimus_service.clusters.kubernetes.observed import COULD_NOT_START, ObservedNode, ObservedPod
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 _ENDED_FROM_OUTSIDE = (None, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 """None: some kubelets lose the exit code of a pod that they are told to remove."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from optimus_scheduler.types import Role, TaskKey
+from optimus_scheduler.model import Role, TaskKey
 from optimus_service.clusters.base import TaskObjection
 from optimus_service.clusters.local.environment import inherited, task_environment
 from optimus_service.clusters.local.task_users import Account

@@ -15,14 +15,14 @@ from typing import Any
 
 import structlog
 
-from optimus_scheduler.types import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
-from optimus_service import kernel
+from optimus_scheduler.model import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
 from optimus_service.clusters.local import checking, gpus, machine, slots
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
 from optimus_service.clusters.local.task_users import TaskUsers
+from optimus_service.process import identity as kernel
 
 _log = structlog.get_logger(__name__)
 

@@ -19,8 +19,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimus_scheduler.types import Resources, Role, TaskKey
-from optimus_service.kernel import Process, parse_stat
+from optimus_scheduler.model import Resources, Role, TaskKey
+from optimus_service.process.identity import Process, parse_stat
 
 
 @dataclass(frozen=True, slots=True)

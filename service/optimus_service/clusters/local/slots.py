@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from optimus_scheduler.types import NO_GPUS, Node, Resources
+from optimus_scheduler.model import NO_GPUS, Node, Resources
 from optimus_service.clusters.local.gpus import counted, devices_of_nodes
 
 _SMALLEST_LIMIT = 0.01

@@ -21,10 +21,10 @@ from tests.service.clusters.kubernetes.real_nodes import (
     visible_to_pods,
 )
 
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.crd.definition import definition
+from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
-from optimus_service.training_jobs.definition import definition
 
 
 @pytest.fixture

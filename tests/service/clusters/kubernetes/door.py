@@ -12,22 +12,22 @@ import yaml
 from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 
-from optimus_scheduler.types import JobState, Node, Resources
-from optimus_service.api.schemas import JobSpecBody
+from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.api.services import Services
 from optimus_service.api.submission import submit
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.clusters.kubernetes.names import installation
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
+from optimus_service.contract import JobSpecBody
+from optimus_service.crd.controller import TrainingJobController
+from optimus_service.crd.translate import TrainingJob
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
+from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
-from optimus_service.training_jobs.controller import TrainingJobController
-from optimus_service.training_jobs.translate import TrainingJob
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 EXAMPLE = yaml.safe_load((REPOSITORY / "examples/kubernetes/digits-mlp.yaml").read_text())

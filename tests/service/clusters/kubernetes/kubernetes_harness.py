@@ -14,12 +14,12 @@ from typing import Any
 from kubernetes import client, config
 from tests.service.clusters.kubernetes.fake_kubelet import FakeKubelet
 
-from optimus_scheduler.types import Resources, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Resources, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import Cluster, TaskLaunch
 from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.clusters.kubernetes.names import pod_name
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 WAIT_SECONDS = 150.0
 """Longest wait for a condition: this only bounds a hang."""

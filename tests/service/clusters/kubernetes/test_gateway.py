@@ -15,7 +15,7 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes import gateway as gateway_module
 from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.gateway import Gateway
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 
 @dataclass

@@ -9,12 +9,12 @@ import pytest
 from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, key_of, wait_for
 
-from optimus_scheduler.types import Resources, Role, TaskPhase
+from optimus_scheduler.model import Resources, Role, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskRefused
 from optimus_service.clusters.kubernetes import manifests
 from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.names import FORGOTTEN, anchor_name, coordinator_service_name, pod_name
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 KEY = key_of(0)
 SOON = {"orphan_seconds": 0.001, "keep_pods_seconds": 0.0}

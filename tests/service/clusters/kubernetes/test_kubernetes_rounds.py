@@ -12,12 +12,12 @@ from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 from tests.service.loop.loop_world import World
 
-from optimus_scheduler.types import Role, TaskKey, TaskPhase
+from optimus_scheduler.model import Role, TaskKey, TaskPhase
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.hub import WakeUpHub
-from optimus_service.job_tokens import JobTokens
+from optimus_service.process.job_tokens import JobTokens
+from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.repository import LEADER_LEASE, Repository

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes import client
 
-from optimus_scheduler.types import Resources, Role, TaskKey
+from optimus_scheduler.model import Resources, Role, TaskKey
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.kubernetes import job_manifests, manifests, names
 from optimus_service.clusters.kubernetes.observed import our_pod
-from optimus_service.clusters.kubernetes.settings import GpuType, KubernetesSettings
+from optimus_service.settings.kubernetes import GpuType, KubernetesSettings
 
 OWNER = manifests.Owner("job-digits", "0d7ab3a0-0000-0000-0000-000000000000")
 KEY = TaskKey("digits-x7k2p", Role.WORKER, 1, 2)

@@ -12,11 +12,11 @@ from tests.service.clusters.kubernetes.door import EXAMPLE, Door, is_served
 from tests.service.clusters.kubernetes.kubernetes_harness import wait_for
 
 from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
-from optimus_scheduler.types import Directive, JobState
+from optimus_scheduler.model import Directive, JobState
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
-from optimus_service.training_jobs.definition import definition
-from optimus_service.training_jobs.mirroring import SHOWN
-from optimus_service.training_jobs.translate import object_names
+from optimus_service.crd.definition import definition
+from optimus_service.crd.mirroring import SHOWN
+from optimus_service.crd.translate import object_names
 
 Json = dict[str, Any]
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.optimus.dev"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.types import Resources, Role, TaskKey, TaskPhase
+from optimus_scheduler.model import Resources, Role, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.kubernetes import capacity, manifests
 from optimus_service.clusters.kubernetes.observed import ObservedNode, OtherPod, node, other_pod, our_pod
 from optimus_service.clusters.kubernetes.quantities import amount, cpu_text, pod_requests
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
 from optimus_service.clusters.kubernetes.verdicts import Verdicts
+from optimus_service.settings.kubernetes import KubernetesSettings
 
 KEY = TaskKey("job-1", Role.WORKER, 0)
 SETTINGS = KubernetesSettings(unschedulable_seconds=60, start_seconds=300, node_lost_seconds=30)

@@ -14,11 +14,11 @@ from kubernetes import client
 from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
-from optimus_scheduler.types import JobState
+from optimus_scheduler.model import JobState
 from optimus_service.api.resuming import OBJECT_GONE
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
-from optimus_service.training_jobs.definition import definition
-from optimus_service.training_jobs.translate import duration
+from optimus_service.crd.definition import definition
+from optimus_service.crd.translate import duration
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -13,11 +13,11 @@ from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.door import Door, services_of
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 
-from optimus_scheduler.types import JobState
-from optimus_service.clusters.kubernetes.settings import KubernetesSettings
+from optimus_scheduler.model import JobState
+from optimus_service.crd.definition import definition
+from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
-from optimus_service.training_jobs.definition import definition
 
 
 @pytest.fixture

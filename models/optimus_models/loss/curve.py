@@ -1,0 +1,259 @@
+"""The loss curve of one training job: what its loss will be at a later step, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from optimus_models.history import FloatArray, LossHistory
+from optimus_models.loss.batch import LossBatch
+from optimus_models.loss.finished_runs import Experts, Prior
+from optimus_models.loss.inverse_law import InverseLaw, fit_inverse_laws
+from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
+from optimus_models.loss.rate_schedule import RateSchedule
+
+Option = Literal["ours", "paper"]
+
+_BLOCK = 32
+"""Histories fitted in one go: the arrays of a block stay in the processor's cache."""
+_SURE_POINTS = 8.0
+"""Points after which the mere number of points no longer holds confidence down by more than half."""
+_SPREADS_UP, _NOISES_UP = 1.6, 0.2
+"""Upper bound of the 80 % interval: so many spreads of the averaged curves and so much of the residual above."""
+_SPREADS_DOWN = 0.8
+"""Lower bound: so many spreads below, and ..."""
+_DROP_SHARE, _DROP_HORIZON = 0.58, 0.6
+"""... this share of the present loss per unit of log(step / last step), up to that many units: one run in ten falls
+further because somebody lowers its learning rate, which no history can tell. Both measured; see docs/models.md."""
+_EXPERTS_DOWN, _EXPERTS_NOISES_DOWN, _EXPERTS_UP = 1.3, 0.5, 1.0
+"""With finished runs to go by: so many standard deviations (and residuals) more below, and so many above."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossCurve:
+    """A fitted loss history: Eq. 1 of the paper and, unless `option` is "paper", a mixture of power laws to predict.
+
+    `beta0`, `beta1`, `beta2` describe 1/(β0·k + β1) + β2 fitted to loss / `scale`; they are always reported. `scale`
+    is the largest |loss| so far. A loss that goes below zero is moved up by `-offset` first (0 for ordinary losses).
+    A fitted curve always exists; with nothing to go by `n_points` is 0, `confidence` 0 and predictions are NaN.
+    """
+
+    option: Option
+    beta0: float
+    beta1: float
+    beta2: float
+    scale: float
+    """In units of the loss, above 0."""
+    offset: float
+    """In units of the loss, 0 or below."""
+    confidence: float
+    """0 (nothing known) to 1."""
+    n_points: int
+    """Finite losses that the fit rests on, before down-sampling."""
+    first_step: float
+    last_step: float
+    """The newest step reported; predictions beyond it are extrapolation."""
+    residual: float
+    """Root mean squared residual as a fraction of `scale`."""
+    jitter: float
+    """Standard deviation of one point round its neighbours, as a fraction of `scale`."""
+    spacing: float
+    """Mean distance of the points it was fitted to, in steps; 0 with fewer than two."""
+    mixture: PowerMixture | None = field(repr=False)
+    """None when nothing is known."""
+    experts: Experts | None = field(default=None, repr=False)
+    """Finished runs of the same family, if there are any."""
+    schedule: RateSchedule | None = field(default=None, repr=False)
+    """Learning rates to come, if they are known."""
+
+    @classmethod
+    def fit(
+        cls,
+        steps: ArrayLike,
+        losses: ArrayLike,
+        learning_rates: ArrayLike | None = None,
+        *,
+        option: Option = "ours",
+        history: Prior | None = None,
+    ) -> LossCurve:
+        """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
+
+        `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
+        Eq. 1 by non-negative least squares. `learning_rates`, one per point and then one for each point to come (a
+        schedule is known in advance), let `ours` expect a little more where they will be lowered (`rate_schedule`).
+        `history`: finished runs of the same family, which `ours` follows as far as this one has gone their way.
+        """
+        curve = cls.fit_many([LossHistory.of(steps, losses)], option=option, priors=[history])[0]
+        schedule = None if learning_rates is None else RateSchedule.of(steps, learning_rates)
+        return curve if schedule is None else replace(curve, schedule=schedule)
+
+    @classmethod
+    def fit_many(
+        cls,
+        histories: Sequence[LossHistory],
+        *,
+        option: Option = "ours",
+        priors: Sequence[Prior | None] | None = None,
+    ) -> list[LossCurve]:
+        """What `fit` gives for each of `histories`, at a fraction of the time.
+
+        `priors`, one for each: the `history` that `fit` takes. Jobs of one family should share one.
+        """
+        known_runs = priors if priors is not None and option != "paper" else [None] * len(histories)
+        curves: list[LossCurve | None] = [None if len(history) else _unknown(option, history) for history in histories]
+        known = sorted((i for i, curve in enumerate(curves) if curve is None), key=lambda i: len(histories[i]))
+        for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
+            fitted = _fit_block([histories[i] for i in block], [known_runs[i] for i in block], option)
+            for i, curve in zip(block, fitted, strict=True):
+                curves[i] = curve
+        return [curve for curve in curves if curve is not None]
+
+    @property
+    def law(self) -> InverseLaw:
+        """β0, β1, β2 of Eq. 1 in one value, for its closed forms."""
+        return InverseLaw(self.beta0, self.beta1, self.beta2)
+
+    def predict(self, steps: ArrayLike) -> FloatArray:
+        """Expected loss at each of `steps`, in units of the loss; NaN when nothing is known."""
+        k = _as_steps(steps)
+        if self.mixture is None:
+            return np.full(len(k), np.nan)
+        normalised = self.law.loss(k) if self.option == "paper" else self._forecast(k).mean
+        return normalised * self.scale + self.offset
+
+    def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
+        """Bounds (low, high), each shaped like `steps`, that hold the smoothed loss with probability `coverage`."""
+        mean = self.predict(steps)
+        if self.mixture is None:
+            return mean, mean.copy()
+        k = _as_steps(steps)
+        forecast = self._forecast(k)
+        present = float(self.mixture.loss(np.array([self.last_step]))[0])
+        horizon = np.clip(np.log(np.maximum(k / max(self.last_step, 1.0), 1.0)), 0.0, _DROP_HORIZON)
+        down = _SPREADS_DOWN * forecast.spread + _DROP_SHARE * horizon * present * forecast.own_share
+        up = _SPREADS_UP * forecast.spread + _NOISES_UP * self.residual
+        down = down + _EXPERTS_DOWN * forecast.apart
+        up = up + _EXPERTS_UP * forecast.apart + forecast.lowered
+        if self.experts is not None:
+            down = down + _EXPERTS_NOISES_DOWN * self.residual
+        unit = self.scale * NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
+        return mean - unit * down, mean + unit * up
+
+    def _forecast(self, k: FloatArray) -> _Forecast:
+        """The normalised loss at `k` (n,)."""
+        assert self.mixture is not None
+        own, spread = self.mixture.loss_and_spread(k)
+        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k))
+        own = own - lowered
+        if self.experts is None:
+            return _Forecast(own, spread, 1.0, np.zeros(len(k)), lowered)
+        present = float(self.mixture.loss(np.array([self.experts.last_step]))[0])
+        theirs = present * self.experts.ratios(k)  # (r, n)
+        share, ahead = self.experts.own_share, k > self.experts.last_step
+        mean = np.where(ahead, self.experts.shares @ theirs + share * own, own)
+        variance = self.experts.shares @ (theirs - mean) ** 2 + share * (own - mean) ** 2
+        return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
+
+
+class _Forecast(NamedTuple):
+    """Normalised losses at n steps and what makes them uncertain."""
+
+    mean: FloatArray
+    spread: FloatArray
+    """Standard deviation of the averaged curves, as far as the job's own curve counts."""
+    own_share: float
+    """How much the job's own curve counts beside finished runs."""
+    apart: FloatArray
+    """Standard deviation of finished runs and own curve round `mean`; 0 without finished runs."""
+    lowered: FloatArray
+    """What lower learning rates take off `mean`; the upper bound does not count on it."""
+
+
+def _as_steps(steps: ArrayLike) -> FloatArray:
+    return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
+
+
+def _fit_block(histories: Sequence[LossHistory], priors: Sequence[Prior | None], option: Option) -> list[LossCurve]:
+    """Fit histories of about the same number of points, none of them empty."""
+    batch = LossBatch.of(histories)
+    laws = fit_inverse_laws(batch)
+    mixtures = fit_power_mixtures(batch)
+    residuals = laws.residual if option == "paper" else np.array([mixture.noise for mixture in mixtures])
+    confidence = _confidence(histories, batch, residuals)
+    columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, batch.jitter)
+    numbers = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        LossCurve(
+            option=option,
+            beta0=beta0,
+            beta1=beta1,
+            beta2=beta2,
+            scale=scale,
+            offset=offset,
+            confidence=sure,
+            n_points=history.n_points,
+            first_step=float(history.steps[0]),
+            last_step=history.last_step,
+            residual=residual,
+            jitter=jitter,
+            spacing=float(history.steps[-1] - history.steps[0]) / max(len(history) - 1, 1),
+            mixture=mixture,
+            experts=experts,
+        )
+        for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual, jitter) in zip(
+            histories, mixtures, _experts(batch, priors), numbers, strict=True
+        )
+    ]
+
+
+def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts | None]:
+    """What the finished runs of each job say; jobs that share a prior are weighed together."""
+    experts: list[Experts | None] = [None] * len(priors)
+    rows: dict[int, list[int]] = {}
+    for row, prior in enumerate(priors):
+        rows.setdefault(id(prior), []).append(row)
+    for same in rows.values():
+        prior = priors[same[0]]
+        if prior is not None:
+            for row, found in zip(same, prior.experts(batch, same), strict=True):
+                experts[row] = found
+    return experts
+
+
+def _unknown(option: Option, history: LossHistory) -> LossCurve:
+    return LossCurve(
+        option=option,
+        beta0=0.0,
+        beta1=1.0,
+        beta2=0.0,
+        scale=1.0,
+        offset=0.0,
+        confidence=0.0,
+        n_points=0,
+        first_step=history.last_step,
+        last_step=history.last_step,
+        residual=0.0,
+        jitter=0.0,
+        spacing=0.0,
+        mixture=None,
+    )
+
+
+def _confidence(histories: Sequence[LossHistory], batch: LossBatch, residual: FloatArray) -> FloatArray:
+    """(j,) high for many points that lie close to a falling curve; 0 for a run that has just diverged."""
+    counts = np.array([history.n_points for history in histories])
+    by_count = 1.0 - np.exp2(-(counts - 1) / _SURE_POINTS)
+    spread = batch.losses.max(axis=1) - batch.losses.min(axis=1)
+    by_fit = np.where(spread > 0, 1.0 - np.minimum(1.0, 2.0 * residual / np.maximum(spread, 1e-300)), 0.5)
+    third, place = np.ceil(batch.counts / 3), np.arange(batch.losses.shape[1])
+    begin = np.where(place < third[:, None], batch.losses, 0.0).sum(axis=1)
+    is_last = batch.inside & (place >= (batch.counts - third)[:, None])
+    falls = np.where(is_last, batch.losses, 0.0).sum(axis=1) < begin
+    by_trend = np.where(falls, 1.0, 0.2)  # nobody can say when a curve ends that does not fall
+    ends_finite = np.array([history.ends_finite for history in histories])
+    return np.where(ends_finite, np.clip(by_count * by_fit * by_trend, 0.0, 1.0), 0.0)

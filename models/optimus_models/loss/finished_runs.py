@@ -1,0 +1,181 @@
+"""What finished runs of similar jobs say about a running one: how their losses went on from where it is now.
+
+A run of the same kind, aligned by step, tells what no history can: when the learning rate will be lowered, and how far
+the loss then falls. Each finished run is one more expert beside the fitted curve. It predicts the present loss times
+its own ratio (its loss then / its loss at the present step), and counts the more, the more alike the two have gone on
+so far. The fitted curve itself has a fixed weight, so that it decides where no run is alike.
+
+Runs of other kinds do not help (docs/models.md), so a prior should hold those of the same family only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from optimus_models.history import FloatArray, LossHistory
+from optimus_models.loss.batch import BoolArray, LossBatch
+from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
+
+MAX_RUNS = 64
+"""Runs in one prior; the newest are kept. More only cost time."""
+
+_SAME_PROJECT, _SAME_FAMILY = 15.0, 0.35
+"""Weights of a run that went exactly the same way, where the job's own fitted curve has 1. Other people's runs of the
+same family alone hardly help, those of the same project very much; measured, see docs/models.md."""
+_UNLIKE, _UNLIKE_POWER = 0.15, 2
+"""Mean difference in log loss at which a run counts a quarter, and how fast it then counts less."""
+_COMPARED = np.linspace(0.15, 1.0, 12)
+"""Where two runs are compared, as parts of the present step."""
+_HALF_WINDOW = 0.045
+"""Losses are means over this part of the step before and after."""
+_LARGEST_RISE = 0.3
+"""No finished run may predict that the logarithm of the loss rises by more."""
+_TABLE_STEPS, _TABLE_SPACING, _TABLE_BEYOND = 512, 0.02, 16.0
+"""Runs are tabulated at so many steps, 2 % apart (less than the window they are smoothed over), up to so many times the
+length of the longest: down to a 1700th of it."""
+_LEAST_LOSS = 1e-9
+"""Normalised losses are not below this when logarithms are taken."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinishedRun:
+    """The losses of a job that has ended; arrays (n,), n >= 1."""
+
+    steps: FloatArray
+    losses: FloatArray
+    """Normalised and above 0."""
+    mixture: PowerMixture
+    """How it would have gone on."""
+    same_project: bool
+
+    @classmethod
+    def of(cls, steps: ArrayLike, losses: ArrayLike, *, same_project: bool = False) -> FinishedRun | None:
+        """None without any finite loss. `same_project`: it differs from the running job in details only."""
+        history = LossHistory.of(steps, losses)
+        if not len(history):
+            return None
+        batch = LossBatch.of([history])
+        return cls(batch.steps[0], batch.losses[0], fit_power_mixtures(batch)[0], same_project)
+
+    def log_loss(self, steps: FloatArray) -> FloatArray:
+        """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""
+        seen = smoothed(self.steps, self.losses, np.minimum(steps, self.steps[-1]))
+        beyond = steps > self.steps[-1]
+        if not beyond.any():
+            return _log(seen)
+        end = self.mixture.loss(self.steps[-1:])
+        return _log(seen) + np.where(beyond, _log(self.mixture.loss(steps)) - _log(end), 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """Finished runs of the same family as a running job, as one table of log losses: many jobs may share one."""
+
+    runs: tuple[FinishedRun, ...]
+    _table: FloatArray = field(repr=False)
+    """(r, g) log losses of the runs at steps that grow by the same factor ..."""
+    _first: float = field(repr=False)
+    """... from this logarithm on."""
+
+    @classmethod
+    def of(cls, runs: Iterable[FinishedRun | None]) -> Prior:
+        """The newest (last) of `runs`, without those that are None."""
+        kept = tuple(run for run in runs if run is not None)[-MAX_RUNS:]
+        longest = max((float(run.steps[-1]) for run in kept), default=1.0)
+        last = np.log(max(longest, 1.0) * _TABLE_BEYOND)
+        first = last - (_TABLE_STEPS - 1) * _TABLE_SPACING
+        grid = np.exp(first + _TABLE_SPACING * np.arange(_TABLE_STEPS))
+        table = np.array([run.log_loss(grid) for run in kept]).reshape(len(kept), _TABLE_STEPS)
+        return cls(kept, table, float(first))
+
+    def log_losses(self, steps: FloatArray) -> FloatArray:
+        """(r, ...) log loss of each run at `steps` (...); before and after the table, as at its ends."""
+        place = (np.log(np.maximum(steps, 1e-300)) - self._first) / _TABLE_SPACING
+        place = np.clip(place, 0.0, _TABLE_STEPS - 1.001)
+        before = place.astype(np.intp)
+        share = place - before
+        return np.asarray(self._table[:, before] * (1.0 - share) + self._table[:, before + 1] * share)
+
+    def experts(self, batch: LossBatch, rows: Sequence[int]) -> list[Experts | None]:
+        """Weigh the runs by how they resemble each of the `rows` of `batch`; None for a job without any step."""
+        if not self.runs:
+            return [None] * len(rows)
+        inside = batch.inside[rows]
+        steps, losses, counts = batch.steps[rows], batch.losses[rows], batch.counts[rows].astype(np.intp)
+        last = steps[:, -1]
+        at = last[:, None] * _COMPARED  # (j, 12)
+        own = _log(_smoothed_rows(steps, losses, inside, counts, at))
+        theirs = self.log_losses(at)  # (r, j, 12)
+        apart = theirs - theirs[:, :, -1:] - own + own[:, -1:]
+        kind = np.array([_SAME_PROJECT if run.same_project else _SAME_FAMILY for run in self.runs])
+        weights = kind[:, None] / (1.0 + np.mean(apart**2, axis=2) / _UNLIKE**2) ** _UNLIKE_POWER  # (r, j)
+        own_shares = 1.0 / (weights.sum(axis=0) + 1.0)
+        return [
+            Experts(self, weights[:, j] * own_shares[j], float(own_shares[j]), theirs[:, j, -1], float(last[j]))
+            if last[j] > 0
+            else None
+            for j in range(len(rows))
+        ]
+
+
+class Experts(NamedTuple):
+    """r finished runs with their weights for one running job."""
+
+    prior: Prior
+    shares: FloatArray
+    """(r,) together with `own_share` they sum to 1."""
+    own_share: float
+    """Weight of the job's own curve."""
+    log_present: FloatArray
+    """(r,) the log loss of each run at `last_step`."""
+    last_step: float
+
+    @property
+    def n_runs(self) -> int:
+        return len(self.prior.runs)
+
+    def ratios(self, steps: FloatArray) -> FloatArray:
+        """(r, n) loss at `steps` (n,) relative to the present one; 1 for the past."""
+        ahead = np.maximum(steps, self.last_step)
+        log_ratio = self.prior.log_losses(ahead) - self.log_present[:, None]
+        return np.asarray(np.exp(np.minimum(log_ratio, _LARGEST_RISE)))
+
+
+def smoothed(steps: FloatArray, losses: FloatArray, at: FloatArray) -> FloatArray:
+    """(m,) means of `losses` (n,) over the points round each of `at` (m,); the nearest point where there are none."""
+    total = np.concatenate([[0.0], np.cumsum(losses)])
+    gap = 0.5 * float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
+    first = np.searchsorted(steps, at * (1.0 - _HALF_WINDOW) - gap, side="left")
+    last = np.searchsorted(steps, at * (1.0 + _HALF_WINDOW) + gap, side="right")
+    first = np.minimum(first, len(steps) - 1)
+    last = np.maximum(last, first + 1)
+    return np.asarray((total[last] - total[first]) / (last - first))
+
+
+def _smoothed_rows(
+    steps: FloatArray, losses: FloatArray, inside: BoolArray, counts: NDArray[np.intp], at: FloatArray
+) -> FloatArray:
+    """(j, m) what `smoothed` gives for each row of `steps`, `losses` (j, n) at `at` (j, m)."""
+    rows = np.arange(len(steps))[:, None]
+    gaps = np.sort(np.where(inside[:, 1:], np.diff(steps, axis=1), np.inf), axis=1)
+    middle = np.maximum(counts - 2, 0)
+    gap = np.zeros(len(steps))
+    if gaps.shape[1]:
+        gap = 0.25 * (gaps[rows[:, 0], middle // 2] + gaps[rows[:, 0], (middle + 1) // 2])
+    gap = np.where(counts > 1, gap, 0.0)[:, None]
+    places = np.where(inside, steps, np.inf)[:, None, :]  # (j, 1, n)
+    first = (places < (at * (1.0 - _HALF_WINDOW) - gap)[:, :, None]).sum(axis=2)
+    last = (places <= (at * (1.0 + _HALF_WINDOW) + gap)[:, :, None]).sum(axis=2)
+    first = np.minimum(first, counts[:, None] - 1)
+    last = np.maximum(last, first + 1)
+    total = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(np.where(inside, losses, 0.0), axis=1)], axis=1)
+    return np.asarray((total[rows, last] - total[rows, first]) / (last - first))
+
+
+def _log(losses: FloatArray) -> FloatArray:
+    return np.asarray(np.log(np.maximum(losses, _LEAST_LOSS)))

@@ -1,0 +1,190 @@
+"""The default shape of a loss curve: power laws above an asymptote, averaged over everything that fits about as well.
+
+A single curve is c + a·(1 + k/(s·K))^-γ with c, a >= 0, where K is the last step seen. For given s and γ it is linear
+in (c, a), so a whole grid of s is fitted at once, and the curves are averaged with the weight of their evidence. Few
+points are counted as evidence (`evidence`): a young curve that fits perfectly still says little about its far end.
+
+Two such averages are kept. `NEAR` (γ about 1, as in the paper's Eq. 1) describes the next few hundred steps and so
+where a rule on the slope will hold. Far beyond the data losses keep falling more slowly but for longer than that, not
+least because learning rates are lowered: `FAR` (γ = 1/2) takes over with the logarithm of the horizon.
+
+docs/models.md tells how the constants were found and what else was tried.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from optimus_models.history import FloatArray
+from optimus_models.loss.batch import LossBatch
+
+
+class Horizon(NamedTuple):
+    """How one average over power laws is made."""
+
+    exponent: float
+    """γ."""
+    recency: float
+    """Points weigh as step to this power: the future resembles the recent past."""
+    evidence: float
+    """At most so many points count as independent evidence for one s over another."""
+    log_scale: float
+    """Centre of the prior of log s ..."""
+    log_scale_spread: float
+    """... and its standard deviation."""
+
+
+NEAR = Horizon(exponent=0.9, recency=1.25, evidence=12.0, log_scale=-1.0, log_scale_spread=1.9)
+FAR = Horizon(exponent=0.53, recency=1.75, evidence=4.0, log_scale=-2.4, log_scale_spread=6.0)
+
+_SCALES = np.geomspace(0.01, 30.0, 14)
+"""Trial s: from `has long levelled off` to `still nearly straight`."""
+_FAR_BEGINS, _FAR_RULES = 1.8, 4.4
+"""Multiples of the last step between which `FAR` fades in."""
+_FAR_SHARE = 0.9
+"""Weight of `FAR` at the end of that range."""
+_ANCHOR_SHARE, _LEAST_ANCHOR = 0.09, 2
+"""The curve is moved through the mean of this last part of the points (at least so many)."""
+
+
+class PowerLaws(NamedTuple):
+    """An average of m power laws in normalised loss; arrays (m,)."""
+
+    weights: FloatArray
+    """Probabilities, summing to 1."""
+    levels: FloatArray
+    """c, moved through the recent mean."""
+    amplitudes: FloatArray
+    """a."""
+    scales: FloatArray
+    """s."""
+    exponent: float
+
+    def paths(self, position: FloatArray) -> FloatArray:
+        """(m, n): each curve at `position` (n,), steps in units of the last step seen. Not below 0."""
+        falling = (1.0 + position / self.scales[:, None]) ** -self.exponent
+        return np.maximum(self.levels[:, None] + self.amplitudes[:, None] * falling, 0.0)
+
+
+class PowerMixture(NamedTuple):
+    """The near and the far average of one loss history."""
+
+    near: PowerLaws
+    far: PowerLaws
+    last_step: float
+    noise: float
+    """Root mean squared residual of the near average, normalised."""
+
+    def loss(self, steps: FloatArray) -> FloatArray:
+        """Normalised loss at `steps` (n,)."""
+        mean, _ = self.loss_and_spread(steps)
+        return mean
+
+    def loss_and_spread(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Normalised loss at `steps` (n,), and the standard deviation of the averaged curves there, which includes
+        how far the near and the far average are apart."""
+        position = np.maximum(steps, 0.0) / self.last_step
+        share = _far_share(position)
+        near, near_variance = _moments(self.near, position)
+        far, far_variance = _moments(self.far, position)
+        mean = (1.0 - share) * near + share * far
+        variance = (1.0 - share) * (near_variance + (near - mean) ** 2) + share * (far_variance + (far - mean) ** 2)
+        return mean, np.sqrt(variance)
+
+
+def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
+    """One mixture for each history of `batch`."""
+    reach = batch.reach
+    position = batch.steps / reach[:, None]
+    stretched = np.log(1.0 + position[:, None, :] / _SCALES[:, None])  # (j, m, n)
+    near, residuals = _fit(position, stretched, batch, NEAR)
+    far, _ = _fit(position, stretched, batch, FAR)
+    noise = np.sqrt(batch.mean(residuals**2))
+    return [PowerMixture(*each) for each in zip(near, far, reach.tolist(), noise.tolist(), strict=True)]
+
+
+def _fit(
+    position: FloatArray, stretched: FloatArray, batch: LossBatch, horizon: Horizon
+) -> tuple[list[PowerLaws], FloatArray]:
+    """The averaged curves of one horizon, for each history, and the residuals (j, n) of their mean."""
+    weights = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
+    recent = _recent(batch)
+    sums = _Sums.of(falling, batch.losses, weights)
+    levels, amplitudes = sums.nonnegative_fit()
+    probability = _posterior(sums.squared_error(levels, amplitudes), batch.counts, horizon)
+    recent_loss = (batch.losses * recent).sum(axis=1, keepdims=True)
+    anchored = recent_loss - amplitudes * (falling @ recent[:, :, None])[:, :, 0]
+    laws = [PowerLaws(*each, _SCALES, horizon.exponent) for each in zip(probability, anchored, amplitudes, strict=True)]
+    mean_level = (probability * levels).sum(axis=1, keepdims=True)
+    fitted = mean_level + ((probability * amplitudes)[:, None, :] @ falling)[:, 0, :]
+    return laws, batch.losses - fitted
+
+
+def _recent(batch: LossBatch) -> FloatArray:
+    """(j, n) weights that make the mean of the recent points of each history."""
+    n_recent = np.minimum(np.maximum(_LEAST_ANCHOR, np.round(_ANCHOR_SHARE * batch.counts)), batch.counts)
+    from_end = batch.counts[:, None] - np.arange(batch.losses.shape[1])
+    recent: FloatArray = (batch.inside & (from_end <= n_recent[:, None])) / n_recent[:, None]
+    return recent
+
+
+class _Sums(NamedTuple):
+    """Weighted sums over the points (the weights sum to 1) behind the fits of c + a·f; f = falling, l = loss."""
+
+    f: FloatArray
+    """(j, m)"""
+    ff: FloatArray
+    fl: FloatArray
+    l: FloatArray  # noqa: E741 named like the letter in the sums
+    """(j, 1)"""
+    ll: FloatArray
+
+    @classmethod
+    def of(cls, falling: FloatArray, losses: FloatArray, weights: FloatArray) -> _Sums:
+        weighted = weights * losses
+        sums = falling @ np.stack([weights, weighted], axis=2)  # (j, m, 2)
+        squares = np.square(falling) @ weights[:, :, None]
+        l, ll = weighted.sum(axis=1, keepdims=True), (weighted * losses).sum(axis=1, keepdims=True)  # noqa: E741
+        return cls(sums[:, :, 0], squares[:, :, 0], sums[:, :, 1], l, ll)
+
+    def nonnegative_fit(self) -> tuple[FloatArray, FloatArray]:
+        """Levels c >= 0 and amplitudes a >= 0, each (j, m), of the weighted least-squares fits."""
+        covariance, variance = self.fl - self.f * self.l, self.ff - self.f**2
+        amplitudes = np.maximum(covariance / (np.maximum(variance, 0.0) + 1e-12), 0.0)
+        levels = self.l - amplitudes * self.f
+        below = levels < 0
+        return np.where(below, 0.0, levels), np.where(below, self.fl / self.ff, amplitudes)
+
+    def squared_error(self, c: FloatArray, a: FloatArray) -> FloatArray:
+        """(j, m) weighted mean of (l - c - a·f)²."""
+        error = self.ll - 2.0 * (c * self.l + a * self.fl) + c**2 + 2.0 * a * c * self.f + a**2 * self.ff
+        return np.maximum(error, 0.0)
+
+
+def _posterior(squared_error: FloatArray, n_points: FloatArray, horizon: Horizon) -> FloatArray:
+    """(j, m) probability of each scale: Gaussian residuals of unknown size, log-normal prior."""
+    floor = 1e-10  # a perfect fit must not make all others impossible
+    ratio = (squared_error + floor) / (squared_error.min(axis=1, keepdims=True) + floor)
+    distance = (np.log(_SCALES) - horizon.log_scale) / horizon.log_scale_spread
+    evidence = np.minimum(n_points, horizon.evidence)[:, None]
+    exponent = -0.5 * (evidence * np.log(ratio) + distance**2)
+    probability = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    return np.asarray(probability / probability.sum(axis=1, keepdims=True))
+
+
+def _far_share(position: FloatArray) -> FloatArray:
+    progress = np.log(np.maximum(position, 1.0) / _FAR_BEGINS) / np.log(_FAR_RULES / _FAR_BEGINS)
+    share: FloatArray = _FAR_SHARE * np.clip(progress, 0.0, 1.0)
+    return share
+
+
+def _moments(laws: PowerLaws, position: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance (n,) over the curves."""
+    paths = laws.paths(position)
+    mean: FloatArray = laws.weights @ paths
+    variance: FloatArray = laws.weights @ (paths - mean) ** 2
+    return mean, variance

@@ -1,0 +1,129 @@
+"""Speed of an all-reduce job with a fixed batch by its workers, from what a step consists of: computing, then exchange.
+
+    f(w) = 1 / (g(M/w) + x(w)),   x(1) = 0
+
+with M examples in a global batch. How long computing and the exchange take is measured at every size, and each is told
+of other sizes by a law of its own (see `batch_speed`): that is worth more than the speed of the whole, which falls
+short of w times that of one worker for two reasons that grow differently. Jobs of the same kind with another global
+batch say as much: they, too, computed so many examples at once, and exchanged as many gradients.
+
+References: Qiao et al., "Pollux", OSDI 2021, section 3.2, for the split of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from optimus_models.history import FloatArray
+from optimus_models.speed.batch import BatchSamples, BatchSpeed, UsableSamples, relative_error
+
+_USUAL_WORKERS = 4.0
+"""Priors of a pass and of an exchange are stated for the batch of one worker among so many."""
+_ROOM = 16
+"""Speeds are worked out for multiples of so many workers."""
+_MOST_SIGMA = 3.0
+"""Of a logarithm: beyond a factor of twenty nothing more is said."""
+
+
+class RingSamples(NamedTuple):
+    """Measured steps of one job; arrays of one length."""
+
+    workers: ArrayLike
+    seconds: ArrayLike
+    """Of a step."""
+    exchange_seconds: ArrayLike
+    """That part of it in which gradients travelled and nothing was computed."""
+    batch: float
+    """The global batch, in examples."""
+    weights: ArrayLike = 1.0
+    """From 0 to 1: they fade measurements."""
+
+    def usable(self) -> UsableSamples:
+        """By what each worker computed at once: all of its part."""
+        w = np.maximum(np.asarray(self.workers, dtype=np.float64).reshape(-1), 1.0)
+        samples = BatchSamples(w, self.batch / w, np.ones(len(w)), self.seconds, self.exchange_seconds, self.weights)
+        return UsableSamples.of(samples)
+
+
+class _Sizes(NamedTuple):
+    """What a step takes with 1, 2, ... workers; arrays (n,)."""
+
+    computing: FloatArray
+    exchange: FloatArray
+    speeds: FloatArray
+
+    @classmethod
+    def of(cls, steps: BatchSpeed, batch: float, most: int) -> _Sizes:
+        """Up to `most` workers or a few more."""
+        counts = np.arange(1, -(-most // _ROOM) * _ROOM + 1)
+        computing, exchange = steps.pass_seconds(batch / counts), steps.exchange_seconds(counts)
+        return cls(computing, exchange, 1.0 / (computing + exchange))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RingSpeed:
+    """The speed of one job."""
+
+    n_points: int
+    """Distinct sizes that the job itself has measured."""
+    confidence: float
+    """0 (no measurement) to 1."""
+    error: float
+    """Relative error of the job's own measurements round the model."""
+    batch: float
+    """The global batch, in examples."""
+    _steps: BatchSpeed = field(repr=False)
+    _known: list[_Sizes] = field(repr=False)
+    """The longest that was asked for."""
+
+    @classmethod
+    def fit(cls, own: RingSamples, others: Sequence[RingSamples] = ()) -> RingSpeed:
+        """From the job's `own` measurements and those of `others` of the same kind, with any batch. Never raises on
+        data: what is not finite and above 0 is ignored.
+        """
+        return cls.fit_usable(own.usable(), own.batch, [other.usable() for other in others])
+
+    @classmethod
+    def fit_usable(cls, own: UsableSamples, batch: float, others: Sequence[UsableSamples] = ()) -> RingSpeed:
+        """The same from what has been looked at, for a job with that global batch."""
+        steps = BatchSpeed.fit_usable(own, batch / _USUAL_WORKERS, others)
+        sizes = _Sizes.of(steps, batch, int(own.workers.max(initial=1)))
+        error = relative_error(own.seconds, 1.0 / sizes.speeds[own.workers.astype(np.int64) - 1])
+        return cls(steps.n_points, steps.confidence, error, batch, steps, [sizes])
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """Seconds that one worker computes for a step, and those of the exchange of 2 and of 8."""
+        computing, exchange, _ = self._known[0]
+        figures = {"compute": computing[0], "exchange_2": exchange[1], "exchange_8": exchange[7]}
+        return MappingProxyType({name: float(seconds) for name, seconds in figures.items()})
+
+    def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
+        """(n,) steps per second with so many workers, above 0; `servers` says nothing."""
+        del servers
+        w = _counts(workers)
+        most = int(w.max(initial=1))
+        if most > len(self._known[0].speeds):
+            self._known[0] = _Sizes.of(self._steps, self.batch, most)
+        return self._known[0].speeds[w - 1]
+
+    def predict_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds (low, high) that hold a measured speed with probability `coverage`."""
+        w = _counts(workers)
+        sigma = np.hypot(self._steps.deviation(w, self.batch / w), self.error)
+        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _MOST_SIGMA))
+        mean = self.predict(w, servers)
+        return mean / factor, mean * factor
+
+
+def _counts(workers: ArrayLike) -> NDArray[np.int64]:
+    return np.maximum(np.asarray(workers, dtype=np.int64).reshape(-1), 1)

@@ -1,0 +1,167 @@
+"""The resource-speed model of one job: steps per second as a function of workers and parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from optimus_models.history import FloatArray
+from optimus_models.speed.drift import present_speeds
+from optimus_models.speed.form import NOISE, SpeedForm, fit_plain, fit_with_prior
+from optimus_models.speed.points import SpeedPoints
+from optimus_models.speed.residual import MEASUREMENT_NOISE, SpeedResidual
+from optimus_models.speed.terms import Mode, speed, step_seconds
+
+Form = Literal["auto", "paper"]
+
+_RESIDUAL_SHARE = 0.2
+"""Share of the residual process's variance (and of the measurement noise) that intervals use. The process is wider than
+what sizes really deviate by, because then `next_measurement` spreads its choices better; measured."""
+_WIDEST = 3.0
+"""Intervals are not wider than e to this many sigmas: beyond it they only say `unknown`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeedModel:
+    """A fitted form of the step time (see `speed_terms`), corrected by what it leaves unexplained nearby.
+
+    Even one measurement, or many at the same (w, p), gives a usable model: a weak prior says how the step time splits
+    into its terms, and measurements override it as they come. With none, speeds are relative (1 step/s at 1 + 1) and
+    `confidence` is 0.
+    """
+
+    coefficients: Mapping[str, float]
+    """theta0, theta1, ... in the order of the equations; seconds (theta0 of Eq. 4: seconds per example)."""
+    n_points: int
+    """Distinct (w, p) with at least one usable measurement."""
+    confidence: float
+    """0 (no measurement) to 1."""
+    error: float
+    """Relative error of one measurement round the formula alone."""
+    form: SpeedForm = field(repr=False)
+    residual: SpeedResidual | None = field(repr=False)
+    """None with `form="paper"`, which has no correction."""
+
+    @classmethod
+    def fit(
+        cls,
+        workers: ArrayLike,
+        servers: ArrayLike,
+        speeds: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+        at: ArrayLike | None = None,
+        mode: Mode = "sync",
+        global_batch_size: float | None = None,
+        form: Form = "auto",
+    ) -> SpeedModel:
+        """Fit to parallel arrays of measurements, `speeds` in steps per second. Never raises on data.
+
+        Measurements that are not finite and above 0 are ignored. `weights` (default all 1) may fade old ones.
+        `at` (seconds of any clock) says when each was made: if the whole job has become slower or faster since, older
+        measurements are corrected for it (`speed_drift`), which `form="paper"` does not do.
+        `form="paper"` is the paper's equation and nothing but relative-error NNLS; `auto` takes the form that explains
+        the measurements better, adds a weak prior, and corrects it near what was measured.
+        """
+        if at is not None and form != "paper":
+            speeds, weights = _brought_up_to_date(workers, servers, speeds, weights, at)
+        points = SpeedPoints.of(workers, servers, speeds, weights)
+        batch = float(global_batch_size) if global_batch_size and 0 < global_batch_size < np.inf else 1.0
+        plain = form == "paper" and len(points) > 0
+        fitted = fit_plain(points, mode, batch) if plain else _fit_best(points, mode, batch)
+        return cls(
+            coefficients=MappingProxyType({f"theta{i}": float(theta) for i, theta in enumerate(fitted.coefficients)}),
+            n_points=len(points),
+            confidence=_confidence(len(points), fitted.noise),
+            error=fitted.noise,
+            form=fitted,
+            residual=None if plain else _fit_residual(points, fitted),
+        )
+
+    @property
+    def mode(self) -> Mode:
+        return self.form.mode
+
+    def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
+        """Steps per second of the whole job at each (w, p), w and p >= 1; above 0."""
+        w, p = _pairs(workers, servers)
+        seconds = self.form.seconds(w, p)
+        if self.residual is not None:
+            seconds = seconds * np.exp(self.residual.mean(w, p))
+        return speed(w, seconds, self.mode)
+
+    def predict_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds (low, high) that hold a measured speed at each (w, p) with probability `coverage`."""
+        w, p = _pairs(workers, servers)
+        sigma = np.sqrt(np.maximum(self._variance(w, p), 0.0))
+        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _WIDEST))
+        mean = self.predict(workers, servers)
+        return mean / factor, mean * factor
+
+    def next_measurement(self, candidates: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """Which of the (workers, servers) `candidates` would teach most about them all; None when there are none.
+
+        Measuring candidate j takes C_ij²/(C_jj + σ²) off the variance at candidate i (C their covariance, σ the noise):
+        the one with the largest sum is chosen (I-optimal; D-optimal designs run to the corners, where every formula is
+        worst: measured in docs/models.md). Ties go to the first.
+        """
+        if not candidates:
+            return None
+        w, p = _pairs([w for w, _ in candidates], [p for _, p in candidates])
+        covariance = self._covariance(w, p)
+        taught = (covariance**2).sum(axis=0) / (np.maximum(np.diag(covariance), 0.0) + MEASUREMENT_NOISE**2)
+        return candidates[int(np.argmax(taught))]
+
+    def _variance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
+        """(n,) variance of a measured speed round the prediction, relative to its square."""
+        of_form = np.diag(self.form.relative_covariance(workers, servers))
+        if self.residual is None:
+            return np.asarray(of_form + self.error**2)
+        of_residual = np.diag(self.residual.covariance(workers, servers)) + MEASUREMENT_NOISE**2
+        return np.asarray(of_form + _RESIDUAL_SHARE * of_residual)
+
+    def _covariance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
+        """(n, n) covariance of the relative errors of predicted step times, without measurement noise."""
+        covariance = self.form.relative_covariance(workers, servers)
+        return covariance if self.residual is None else covariance + self.residual.covariance(workers, servers)
+
+
+def _brought_up_to_date(
+    workers: ArrayLike, servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, at: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Speeds and weights, both of the length of the shortest argument."""
+    given = 1.0 if weights is None else weights
+    columns = [np.asarray(values, dtype=np.float64).reshape(-1) for values in (workers, servers, speeds, at)]
+    w, p, f, t = (column[: min(map(len, columns))] for column in columns)
+    present = present_speeds(w, p, f, t)
+    v = np.broadcast_to(np.asarray(given, dtype=np.float64), np.shape(given) or len(f))[: len(f)]
+    return present.speeds[: len(v)], present.weights[: len(v)] * v
+
+
+def _pairs(workers: ArrayLike, servers: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    w, p = np.broadcast_arrays(np.asarray(workers, dtype=np.float64), np.asarray(servers, dtype=np.float64))
+    return np.maximum(w.reshape(-1), 1.0), np.maximum(p.reshape(-1), 1.0)
+
+
+def _fit_best(points: SpeedPoints, mode: Mode, batch: float) -> SpeedForm:
+    """The form with the more plausible fit. `flat` wins ties: it promises less of more servers."""
+    flat, shared = fit_with_prior(points, mode, "flat", batch), fit_with_prior(points, mode, "shared", batch)
+    return flat if flat.cost <= shared.cost + 1e-6 else shared
+
+
+def _fit_residual(points: SpeedPoints, form: SpeedForm) -> SpeedResidual:
+    measured = step_seconds(points.workers, points.speeds, form.mode)
+    return SpeedResidual.fit(points, np.log(measured / form.seconds(points.workers, points.servers)))
+
+
+def _confidence(n_points: int, noise: float) -> float:
+    """A third with one point, half with two, three quarters with six; less where no form describes the job."""
+    return n_points / (n_points + 2.0) * float(np.exp(-4.0 * max(noise - NOISE, 0.0)))

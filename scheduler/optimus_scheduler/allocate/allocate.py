@@ -1,0 +1,83 @@
+"""Step 2 of a round: who takes part in the competition for resources, and what the policy gives each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optimus_scheduler.allocate.allocate_with_quotas import share_out
+from optimus_scheduler.allocate.placement_requests import request_for
+from optimus_scheduler.allocate.policy import Contest, Grant, Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Directive, Reason, Resources, Role, Snapshot
+from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.place.place import Placer
+from optimus_scheduler.place.requests import Held
+from optimus_scheduler.settings import Settings
+
+
+def allocate(
+    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, memory: Memory
+) -> dict[str, Grant]:
+    """A grant for every job.
+
+    Jobs that end take no part: cancelled ones get nothing, converged ones keep what they have. Nor do jobs that wait
+    for a retry, or could not run on this cluster even alone: they must not hold up the queue.
+    """
+    grants: dict[str, Grant] = {}
+    contenders: list[Outlook] = []
+    finishing: list[Outlook] = []
+    capacity, leaving = usable_capacity(snapshot, held), Resources()
+    feasible = _Feasibility(snapshot, policy, memory.placer)
+    for outlook in outlooks:
+        if outlook.job.directive is Directive.CANCEL:
+            grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
+        elif outlook.job.retry is not None and not outlook.job.retry.is_due(snapshot.now):
+            grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RETRY)
+        elif outlook.forecast.converged and outlook.is_held:
+            grants[outlook.id] = Grant(outlook.present, Reason.CONVERGED)
+            finishing.append(outlook)
+            leaving = leaving + outlook.demand(outlook.present)
+        elif not outlook.is_held and not feasible(outlook):
+            grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
+        else:
+            contenders.append(outlook)
+    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving)
+    now, quotas = snapshot.now, snapshot.quotas
+    return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
+
+
+def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
+    """What the schedulable nodes offer, and what jobs hold on cordoned ones: that is theirs while they stay."""
+    total = snapshot.capacity
+    cordoned = {node.name for node in snapshot.nodes if not node.schedulable}
+    if not cordoned:
+        return total
+    for job in snapshot.jobs:
+        for (role, _), node in held[job.id].items():
+            if node in cordoned:
+                total = total + (job.spec.worker if role is Role.WORKER else job.spec.server).resources
+    return total
+
+
+class _Feasibility:
+    """Whether jobs could run on this cluster if they were alone; asked once for jobs with the same specification."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, placer: Placer) -> None:
+        self._snapshot, self._policy, self._placer = snapshot, policy, placer
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, outlook: Outlook) -> bool:
+        spec = id(outlook.job.spec)  # of a value that lives as long as the snapshot
+        if spec not in self._known:
+            request = request_for(outlook, outlook.minimum, {}, self._policy)
+            self._known[spec] = self._placer.hosts(request, self._snapshot.nodes, self._policy.spread)
+        return self._known[spec]
+
+
+def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
+    """Never below nothing, though a cluster that has just lost nodes may hold less than jobs still have."""
+    if leaving == Resources():
+        return capacity
+    left = capacity - leaving
+    gpus = {kind: max(count, 0) for kind, count in left.gpus.items()}
+    return Resources(max(left.cpu, 0.0), max(left.memory_bytes, 0), gpus)

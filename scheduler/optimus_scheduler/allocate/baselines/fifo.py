@@ -1,0 +1,61 @@
+"""A plain baseline: first come, first served, with a size that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optimus_scheduler.allocate.baselines.fixed_ratio import one_more
+from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
+from optimus_scheduler.place.network_cost import spread_least_transfer
+from optimus_scheduler.settings import Settings
+
+
+class FifoPolicy:
+    """Each job starts with as much as is free when its turn comes, up to its maximum, and keeps it to the end.
+
+    A job whose owner asked for one size waits for that.
+    Nobody passes a job that waits. Servers and workers grow in step, as far as their limits allow.
+    """
+
+    name = "fifo"
+    keeps_places = True
+    places_in_order = False
+    scales_batches = False
+    spread = staticmethod(spread_least_transfer)
+
+    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every contender; together they fit in the capacity."""
+        grants: dict[str, Grant] = {}
+        room, blocked = contest.capacity, False
+        for outlook in sorted(contest.contenders, key=_arrival):
+            size = None if blocked and not outlook.is_held else _largest(outlook, room)
+            blocked |= size is None and outlook.demand(outlook.minimum).fits_in(contest.capacity)
+            if size is None:
+                grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+                continue
+            reason = Reason.UNCHANGED if size == outlook.present else Reason.GRANTED_MORE
+            grants[outlook.id] = Grant(size, reason)
+            room = room - outlook.demand(size)
+        return grants
+
+
+def _arrival(outlook: Outlook) -> tuple[bool, float, str]:
+    """Running jobs first: what they have is theirs."""
+    return (not outlook.is_held, outlook.job.submitted_at, outlook.id)
+
+
+def _largest(outlook: Outlook, room: Resources) -> Allocation | None:
+    """What the job keeps or starts with; None when its minimum does not fit."""
+    if outlook.is_held and outlook.demand(outlook.present).fits_in(room):
+        return outlook.present
+    asked_for_a_size = outlook.job.spec.requested_workers is not None
+    size = outlook.requested if asked_for_a_size else outlook.minimum
+    if not outlook.demand(size).fits_in(room):
+        return None
+    if asked_for_a_size:
+        return size
+    while (larger := one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(room):
+        size = larger
+    return size

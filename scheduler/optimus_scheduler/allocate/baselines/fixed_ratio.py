@@ -1,0 +1,47 @@
+"""Sizes that the baselines give: workers and servers in step, one to one, as in the paper's comparison."""
+
+from __future__ import annotations
+
+from optimus_scheduler.allocate.policy import Grant
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
+
+
+def one_more(outlook: Outlook, size: Allocation) -> Allocation | None:
+    """The next size: a worker or a server, whichever there are fewer of; None at the maximum."""
+    most = outlook.maximum
+    more_workers = size.workers < most.workers
+    more_servers = size.servers < most.servers
+    if more_workers and (size.workers <= size.servers or not more_servers):
+        return outlook.size(size.workers + 1, size.servers)
+    return outlook.size(size.workers, size.servers + 1) if more_servers else None
+
+
+def largest_fitting(outlook: Outlook, room: Resources, most: Allocation) -> Allocation | None:
+    """The largest size up to `most` that fits, grown in step from the minimum; None when not even that fits."""
+    if outlook.demand(most).fits_in(room):
+        return most
+    size = outlook.minimum
+    if not outlook.demand(size).fits_in(room):
+        return None
+    while (larger := one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(room):
+        if larger.workers > most.workers or larger.servers > most.servers:
+            break
+        size = larger
+    return size
+
+
+def grant(outlook: Outlook, size: Allocation | None) -> Grant:
+    """The grant of a policy that reckons no gains; None: the job waits."""
+    if size is None or size.is_empty:
+        return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+    before = outlook.present.workers + outlook.present.servers
+    after = size.workers + size.servers
+    if after > before:
+        return Grant(size, Reason.GRANTED_MORE)
+    return Grant(size, Reason.BETTER_USED_ELSEWHERE if after < before else Reason.UNCHANGED)
+
+
+def by_arrival(outlook: Outlook) -> tuple[float, str]:
+    """Sorts jobs by arrival."""
+    return outlook.job.submitted_at, outlook.id

@@ -1,0 +1,54 @@
+"""A baseline that predicts nothing: those who have received least go first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optimus_scheduler.allocate.baselines.fixed_ratio import grant
+from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Resources
+from optimus_scheduler.place.network_cost import spread_emptiest
+from optimus_scheduler.settings import Settings
+
+QUEUE_UNIT_SECONDS = 16 * 3600.0
+"""Unit-seconds of service after which a job falls into the second queue: 16 GPU-hours, as published."""
+_ROUNDING = 1e-6
+"""Service is a sum of shares: 57600 may come out as 57599.999."""
+
+
+class TiresiasPolicy:
+    """Discretised two-dimensional least attained service (2D-LAS) with two queues.
+
+    A job runs with all that it asked for or not at all, and may be preempted. Service is time by what was held, in
+    units of the cluster's scarcest resource (GPUs where there are any). In each queue the order is that of entry.
+
+    References: Gu et al., "Tiresias", NSDI 2019, section 4.
+    """
+
+    name = "tiresias"
+    keeps_places = True
+    places_in_order = True
+    scales_batches = False
+    spread = staticmethod(spread_emptiest)
+
+    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every contender; together they fit in the capacity."""
+        room = contest.capacity
+        grants: dict[str, Grant] = {}
+        for outlook in sorted(contest.contenders, key=lambda outlook: _place_in_line(outlook, contest.capacity)):
+            demand = outlook.demand(outlook.requested)
+            fits = demand.fits_in(room)
+            grants[outlook.id] = grant(outlook, outlook.requested if fits else None)
+            room = room - demand if fits else room
+        return grants
+
+
+def _place_in_line(outlook: Outlook, capacity: Resources) -> tuple[bool, float, str]:
+    attained = outlook.job.attained_share_seconds * _units(capacity)
+    return attained >= QUEUE_UNIT_SECONDS - _ROUNDING, outlook.job.submitted_at, outlook.id
+
+
+def _units(capacity: Resources) -> float:
+    """GPUs of the cluster, or cores where there are none."""
+    return float(sum(capacity.gpus.values())) or capacity.cpu

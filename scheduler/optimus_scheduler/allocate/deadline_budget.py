@@ -1,0 +1,195 @@
+"""What a deadline and a budget mean for one job's size: a least one, a largest one, and a sentence for its owner.
+
+* **Deadline**: the least size, by dominant share, that ends in time. The steps left are taken `deadline_margin` as
+  many, or at their upper bound if that is less; at face value if no size meets that. A job that no size brings there in
+  time competes like any other, and its owner is told. One of which nothing can be predicted yet claims its minimum: it
+  has to run to be known, and one whose speed is being learned claims at most one step of growth.
+* **Budget** (`max_cost`): at most the fastest size at whose cost per step what is left pays for all steps left. Where
+  no size does, the one with the cheapest steps: most steps for the money. The rule ends the job when it is spent.
+
+The ceiling of a budget comes first: a deadline is met within it or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, TaskDemand
+from optimus_scheduler.model.format import duration, size_words
+from optimus_scheduler.settings import Settings
+
+_EVERY_SIZE_TO = 16
+"""Up to so many tasks of a role each number is looked at, beyond it only every eighth power of two and the maximum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The limits of one job in one round."""
+
+    outlook: Outlook
+    """With minimum and maximum as narrow as the budget asks for."""
+    claim: Allocation | None = None
+    """What it needs to meet its deadline."""
+    reason: Reason | None = None
+    """Instead of the policy's, for a job that keeps what it has."""
+    note: str | None = None
+
+
+def may_have_terms(spec: JobSpec) -> bool:
+    """Whether its owner gave it a deadline or a budget."""
+    return spec.deadline_at is not None or spec.convergence.max_cost is not None
+
+
+def terms_of(outlook: Outlook, capacity: Resources, now: float, settings: Settings) -> Terms | None:
+    """None for a job with neither deadline nor budget."""
+    rule, deadline = outlook.job.spec.convergence, outlook.job.spec.deadline_at
+    has_budget = rule.max_cost is not None and has_prices(settings)
+    if deadline is None and not has_budget:
+        return None
+    terms = _under_budget(outlook, capacity, settings) if has_budget else Terms(outlook)
+    return terms if deadline is None else _before(deadline, terms, capacity, now, settings)
+
+
+def bounded(outlook: Outlook, least: Allocation, most: Allocation) -> Outlook:
+    """The same job with these limits, within those of its owner."""
+    spec = outlook.job.spec
+    worker = _narrowed(spec.worker, least.workers, most.workers)
+    server = _narrowed(spec.server, least.servers, most.servers)
+    if (worker, server) == (spec.worker, spec.server):
+        return outlook
+    return replace(outlook, job=replace(outlook.job, spec=replace(spec, worker=worker, server=server)))
+
+
+def _narrowed(demand: TaskDemand, least: int, most: int) -> TaskDemand:
+    maximum = max(min(most, demand.maximum), demand.minimum)
+    return replace(demand, minimum=min(max(least, demand.minimum), maximum), maximum=maximum)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def sizes(outlook: Outlook, capacity: Resources) -> Iterator[Allocation]:
+    """Sizes that the job may have and that would fit an empty cluster."""
+    worker, server = outlook.job.spec.worker, outlook.job.spec.server
+    for workers in _counts(worker):
+        for servers in _counts(server):
+            size = outlook.size(workers, servers)
+            if outlook.demand(size).fits_in(capacity):
+                yield size
+
+
+def _counts(demand: TaskDemand) -> list[int]:
+    """Numbers of tasks that are tried, increasing."""
+    counts = set(range(demand.minimum, min(demand.maximum, max(_EVERY_SIZE_TO, demand.minimum)) + 1))
+    power = 4.0 * 8
+    while (count := round(2 ** (power / 8))) < demand.maximum:
+        counts |= {count} if count > demand.minimum else set()
+        power += 1
+    return sorted({*counts, demand.maximum})
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def _before(deadline: float, terms: Terms, capacity: Resources, now: float, settings: Settings) -> Terms:
+    outlook, left = terms.outlook, deadline - now
+    remaining = outlook.forecast.remaining_steps
+    if left <= 0:
+        return _told(terms, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {duration(-left)} ago.")
+    if remaining is None or outlook.speeds.source is None:
+        note = f"Whether it will meet its deadline in {duration(left)} cannot be told yet."
+        return replace(_told(terms, None, note), claim=outlook.minimum)
+    possible = list(sizes(outlook, capacity))
+    cautious = min(remaining.high, settings.deadline_margin * remaining.mean)
+    for steps in (cautious, remaining.mean):
+        meeting = [size for size in possible if _seconds(outlook, size, steps) <= left]
+        if meeting:
+            least = min(meeting, key=lambda size: (_share(outlook, size, capacity), size.workers, size.servers))
+            claim = _reachable(outlook, least, possible, settings)
+            note = f"To meet its deadline in {duration(left)} it needs {size_words(least)}."
+            return replace(_told(terms, None, note), claim=claim)
+    if outlook.learning and _might_do(outlook, remaining.mean, left):
+        note = f"Whether it can meet its deadline in {duration(left)} is being found out."
+        return replace(_told(terms, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
+    return _told(terms, Reason.DEADLINE_CANNOT_BE_MET, _too_late(outlook, possible, remaining.mean, left))
+
+
+def _told(terms: Terms, reason: Reason | None, note: str) -> Terms:
+    """The sentence about the deadline after the one about the budget."""
+    before = f"{terms.note} " if terms.note else ""
+    return replace(terms, reason=reason or terms.reason, note=before + note)
+
+
+def _too_late(outlook: Outlook, possible: list[Allocation], steps: float, left: float) -> str:
+    if not possible:
+        return f"Its deadline in {duration(left)} cannot be met: the cluster has no room for it."
+    fastest = min(possible, key=lambda size: _seconds(outlook, size, steps))
+    seconds = duration(_seconds(outlook, fastest, steps))
+    return f"Its deadline in {duration(left)} cannot be met: it needs about {seconds} even with {size_words(fastest)}."
+
+
+def _seconds(outlook: Outlook, size: Allocation, steps: float) -> float:
+    """Until the end, with the stop of the change to this size."""
+    stop = 0.0 if size == outlook.present else outlook.stop_seconds
+    return steps / outlook.speeds.at(size) + stop
+
+
+def _might_do(outlook: Outlook, steps: float, left: float) -> bool:
+    """Whether the job could be in time if it gained as much from every worker as from its first."""
+    here = outlook.present if outlook.is_held else outlook.minimum
+    return outlook.speeds.at(here) * outlook.maximum.workers / max(here.workers, 1) * left >= steps
+
+
+def _reachable(outlook: Outlook, least: Allocation, possible: list[Allocation], settings: Settings) -> Allocation:
+    """The least size itself, or while the speed is being learned the largest within one step of growth."""
+    here = outlook.present if outlook.is_held else outlook.minimum
+    most = settings.growth_factor * (here.workers + here.servers)
+    if not outlook.learning or least.workers + least.servers <= most:
+        return least
+    if outlook.is_held and not outlook.measured:
+        return here
+    near = [size for size in possible if size.workers + size.servers <= most]
+    return max(near, key=lambda size: (size.workers, size.servers), default=outlook.minimum)
+
+
+def _share(outlook: Outlook, size: Allocation, capacity: Resources) -> float:
+    return outlook.demand(size).dominant_share(capacity)
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def _under_budget(outlook: Outlook, capacity: Resources, settings: Settings) -> Terms:
+    max_cost = outlook.job.spec.convergence.max_cost
+    remaining = outlook.forecast.remaining_steps
+    assert max_cost is not None, "asked for jobs with a budget only"
+    left = max_cost - outlook.job.spent
+    possible = list(sizes(outlook, capacity))
+    if left <= 0 or remaining is None or outlook.speeds.source is None or not possible:
+        return Terms(outlook)
+    cheapest = min(possible, key=lambda size: (_step_cost(outlook, size, settings), -outlook.speeds.at(size)))
+    affordable = [size for size in possible if _is_affordable(outlook, size, remaining.mean, left, settings)]
+    # The predicted end is where the money ends: it would not have converged by then, at the present cost of a step.
+    ends_by_cost = outlook.forecast.rule == "max_cost"
+    if ends_by_cost or not affordable:
+        note = f"Of its budget {left:.4g} is left: it gets the size with the cheapest steps."
+        return Terms(bounded(outlook, outlook.minimum, cheapest), reason=Reason.WITHIN_BUDGET, note=note)
+    fastest = max(affordable, key=lambda size: (outlook.speeds.at(size), -_step_cost(outlook, size, settings)))
+    best = max(possible, key=outlook.speeds.at)
+    if outlook.speeds.at(best) <= outlook.speeds.at(fastest) * (1.0 + settings.least_speedup):
+        return Terms(outlook)
+    note = f"Of its budget {left:.4g} is left: enough for {size_words(fastest)}, not for more."
+    return Terms(bounded(outlook, outlook.minimum, fastest), reason=Reason.WITHIN_BUDGET, note=note)
+
+
+def _is_affordable(outlook: Outlook, size: Allocation, steps: float, left: float, settings: Settings) -> bool:
+    """Whether the money left pays for all steps left; for another size than the present one with a margin."""
+    margin = 1.0 if size == outlook.present else settings.budget_margin
+    return steps * _step_cost(outlook, size, settings) <= margin * left
+
+
+def _step_cost(outlook: Outlook, size: Allocation, settings: Settings) -> float:
+    return cost_per_second(outlook.job.spec, size, settings) / outlook.speeds.at(size)

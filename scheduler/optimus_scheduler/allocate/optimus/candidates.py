@@ -1,0 +1,214 @@
+"""All sizes that all jobs could have in a round, as arrays: what they cost and what they are worth.
+
+The worth of a size is `weight · speed / best speed per share`: the share of the cluster that it makes full use of,
+times the job's weight (see `weights`). The first row of each job is having nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimus_scheduler.allocate.optimus.frontier import Ladder, Ladders
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.weights import weights
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Allocation
+from optimus_scheduler.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """k rows, sorted by job, then by cost; n jobs."""
+
+    job: IntArray
+    """(k,)"""
+    workers: IntArray
+    servers: IntArray
+    cost: FloatArray
+    """(k,) shares of the cluster."""
+    speed: FloatArray
+    """(k,) steps per second."""
+    plain: FloatArray
+    """(k,) worth by itself."""
+    worth: FloatArray
+    """(k,) worth less what changing to it costs."""
+    first: IntArray
+    """(n + 1,) rows of job j are first[j] ... first[j + 1] - 1."""
+    least_speed: FloatArray
+    """(n,) steps per second of each job at its minimum."""
+    charge: FloatArray
+    """(n,) see `charges`."""
+    seconds_left: FloatArray
+    """(n,) of each job with the size that it has; without one, with a speed of 1."""
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def gain(self, low: IntArray, high: IntArray) -> FloatArray:
+        """Worth per share of going from the rows `low` to the rows `high`."""
+        shares = np.maximum(self.cost[high] - self.cost[low], 1e-15)
+        return np.asarray((self.worth[high] - self.worth[low]) / shares)
+
+    def is_worthwhile(self, low: IntArray, high: IntArray, least_task_gain: float) -> BoolArray:
+        """Whether going from the rows `low` to the rows `high` makes each job faster by so much per task at least."""
+        tasks = self.workers[low] + self.servers[low]
+        wanted = self.plain[low] * (1.0 + least_task_gain * (self.workers[high] + self.servers[high] - tasks))
+        return np.asarray((tasks == 0) | (self.plain[high] >= wanted))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """What each job has, and how far it may be changed in this round; arrays (n,) or (n, 2) of workers and servers."""
+
+    present: IntArray
+    held: BoolArray
+    least: IntArray
+    most: IntArray
+    most_tasks: IntArray
+    keeps: BoolArray
+    """It may only keep what it has or shrink to its minimum: its present size is not measured yet."""
+
+
+def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
+    """How far each job may grow now.
+
+    A job without tasks of which no speed is sure starts with its minimum, a size that is not measured yet is kept, and
+    while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the unknown.
+    """
+    jobs = Contenders.of(outlooks)
+    present, least, most = jobs.pairs(""), jobs.pairs("least_"), jobs.pairs("most_")
+    held, learning = jobs.held, jobs.column("learning") > 0
+    tasks = np.where(held, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
+    most_tasks = np.where(learning | (jobs.is_unknown & ~held), tasks, most.sum(axis=1))
+    return Sizes(present, held, least, most, most_tasks, held & (jobs.column("measured") == 0))
+
+
+def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings) -> Candidates:
+    """The rows of all jobs."""
+    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes)
+    best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
+    plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
+    is_present = _is_present(job, workers, servers, sizes)
+    present_speed = np.zeros(len(outlooks))
+    present_speed[job[is_present]] = speeds[is_present]
+    seconds_left = _seconds_left(outlooks, present_speed)
+    charge = charges(outlooks, seconds_left, settings)
+    paid = np.where(sizes.held, charge, 0.0)
+    worth = np.where(is_present, plain, plain * (1.0 - paid[job]))
+    # Who is paused pays when it goes on.
+    lost = np.zeros(len(outlooks))
+    lost[job[is_present]] = (paid[job] * plain)[is_present]
+    first = np.searchsorted(job, np.arange(len(outlooks) + 1))
+    worth[first[:-1]] -= lost
+    least_speed = speeds[first[:-1] + 1]
+    return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, charge, seconds_left)
+
+
+def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> FloatArray:
+    """`present_speed` (n,): 0 where it is to be looked up."""
+    jobs = Contenders.of(outlooks)
+    speed = np.where(jobs.held, present_speed, 1.0)
+    for j in np.flatnonzero(speed <= 0.0).tolist():
+        speed[j] = jobs[j].speeds.at(jobs[j].present)
+    return np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / speed)
+
+
+def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
+    """(n,) the part of its work that a change costs each job while the change lasts, up to 1; the error of a good speed
+    model at least, as otherwise jobs are resized for noise.
+
+    That is the stop, with a margin, by how long the new size will last: as long again as the present one has (who was
+    changed a moment ago will be again), but no longer than the job, nor than until other jobs will have come and gone.
+    """
+    jobs, most = Contenders.of(outlooks), settings.horizon_seconds
+    lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
+    seconds = np.where(jobs.held, np.minimum(np.minimum(seconds_left, most), lasts), most)
+    margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
+    stops = jobs.column("stop_seconds") * margin
+    part = np.maximum(stops / np.maximum(seconds, 1e-3), settings.least_speedup)
+    return np.asarray(np.minimum(part, 1.0))
+
+
+_Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
+"""Job, workers, servers, cost and speed of every row."""
+
+
+def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
+    """The rungs that each job may have now, and its present size."""
+    # No rung has as few tasks as the one below it: those with too many tasks need not be looked at.
+    most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
+    columns = _lowest_rungs(ladders.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
+    job, workers, servers = columns[:3]
+    is_present = _is_present(job, workers, servers, sizes)
+    beside = sizes.held.copy()
+    beside[job[is_present]] = False
+    if sizes.keeps.any() or (sizes.most_tasks < sizes.most.sum(axis=1)).any():
+        allowed = np.flatnonzero(is_present | _allowed(job, workers, servers, sizes))
+        job, workers, servers = job[allowed], workers[allowed], servers[allowed]
+        columns = job, workers, servers, columns[3][allowed], columns[4][allowed]
+    if not beside.any():
+        return columns
+    return _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, ladders)
+
+
+def _lowest_rungs(ladders: Sequence[Ladder], most: IntArray) -> _Columns:
+    """The lowest rungs of these ladders, `most` (n,) of each, in their order."""
+    length = np.minimum(np.array([len(ladder.costs) for ladder in ladders], dtype=np.int64), most)
+    cuts = list(zip(ladders, length.tolist(), strict=True))
+    return (
+        np.repeat(np.arange(len(ladders)), length),
+        np.concatenate([ladder.workers[:height] for ladder, height in cuts]),
+        np.concatenate([ladder.servers[:height] for ladder, height in cuts]),
+        np.concatenate([ladder.costs[:height] for ladder, height in cuts]),
+        np.concatenate([ladder.speeds[:height] for ladder, height in cuts]),
+    )
+
+
+def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
+    # Of who has nothing, no row is the present one.
+    present_workers = np.where(sizes.held, sizes.present[:, 0], -1)
+    return np.asarray((workers == present_workers[job]) & (servers == sizes.present[:, 1][job]))
+
+
+def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
+    """Rows within the limits of this round, the minimum and nothing always."""
+    tasks = workers + servers
+    most_tasks = np.where(sizes.keeps, 0, sizes.most_tasks)
+    is_least = (workers == sizes.least[:, 0][job]) & (servers == sizes.least[:, 1][job])
+    return np.asarray(is_least | (tasks <= most_tasks[job]))
+
+
+def _with_present(columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Outlook], ladders: Ladders) -> _Columns:
+    """Further rows with the present sizes of some jobs, where they lie within what the job may have."""
+    first = np.searchsorted(columns[0], np.arange(len(ladders.each) + 1)).tolist()
+    at: list[int] = []
+    added: list[tuple[int, int, int, float, float]] = []
+    for j in jobs:
+        outlook = outlooks[j]
+        workers, servers = _pair(outlook.present)
+        if _between(outlook.minimum, outlook.present, outlook.maximum):
+            cost = workers * float(ladders.worker_shares[j]) + servers * float(ladders.server_shares[j])
+            cheaper = np.searchsorted(columns[3][first[j] : first[j + 1]], cost * (1 - 1e-12))
+            at.append(first[j] + int(cheaper))
+            added.append((j, workers, servers, cost, outlook.speeds.at(outlook.present)))
+    if not at:
+        return columns
+    job, workers_, servers_, costs, speeds = zip(*added, strict=True)
+    return (
+        np.insert(columns[0], at, job),
+        np.insert(columns[1], at, workers_),
+        np.insert(columns[2], at, servers_),
+        np.insert(columns[3], at, costs),
+        np.insert(columns[4], at, speeds),
+    )
+
+
+def _pair(size: Allocation) -> tuple[int, int]:
+    return size.workers, size.servers
+
+
+def _between(least: Allocation, size: Allocation, most: Allocation) -> bool:
+    return least.workers <= size.workers <= most.workers and least.servers <= size.servers <= most.servers

@@ -1,0 +1,198 @@
+"""The sizes that a job may grow through, from nothing over its minimum to its maximum, with the speed of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from optimus_models.speed.scaling import ScalingCurve, predict_many
+from optimus_scheduler.allocate.optimus.job_columns import Contenders, FloatArray, IntArray
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.speed_table import FURTHER, SpeedTable
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import Resources
+
+_CROWDED = 0.75
+"""Part of them that is still climbing when the others are left behind."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ladder:
+    """One job's sizes in the order in which it grows, nothing first; arrays of one length."""
+
+    workers: IntArray
+    servers: IntArray
+    speeds: FloatArray
+    """Steps per second."""
+    costs: FloatArray
+    """Shares of the cluster: that of a worker and that of a server, each times their number."""
+    best_speed_per_share: float
+
+
+class Ladders:
+    """The ladders of several jobs, and what a worker and a server of each takes of the cluster."""
+
+    def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
+        outlooks = Contenders.of(outlooks)
+        self.worker_shares, self.server_shares = _shares(outlooks, capacity)
+        keys = self._keys(outlooks)
+        # Most jobs have the speeds of the round before, which remember their ladders.
+        each: list[Ladder | None] = [one.speeds.ladders.get(key) for one, key in zip(outlooks, keys, strict=True)]
+        missing: dict[tuple[int, object], list[int]] = {}
+        for j, known in enumerate(each):
+            if known is None:  # by the identity of speeds that live as long as the outlooks
+                missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
+        rows = [same[0] for same in missing.values()]
+        wanted = _Wanted([outlooks[j] for j in rows], outlooks.pairs("least_")[rows], outlooks.pairs("most_")[rows])
+        built = _build(wanted, self.worker_shares[rows], self.server_shares[rows])
+        for same, ladder in zip(missing.values(), built, strict=True):
+            outlooks[same[0]].speeds.remember(keys[same[0]], ladder)
+            for j in same:
+                each[j] = ladder
+        self.each = [ladder for ladder in each if ladder is not None]
+
+    def _keys(self, jobs: Contenders) -> list[tuple[float, ...]]:
+        """All that the ladder of each job depends on beside its speeds."""
+        columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:
+    """Dominant share of one worker and of one server of each job."""
+    worker, server = jobs.worker_kind, jobs.server_kind
+    shares = jobs.kinds.dominant_shares(capacity)
+    return shares[worker], shares[server]
+
+
+class _Wanted(NamedTuple):
+    """Jobs whose ladders are not known."""
+
+    jobs: Sequence[Outlook]
+    least: IntArray
+    """(n, 2) workers and servers."""
+    most: IntArray
+
+    def of(self, rows: IntArray) -> _Wanted:
+        return _Wanted([self.jobs[j] for j in rows.tolist()], self.least[rows], self.most[rows])
+
+
+def _build(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    """A job of which only one role can grow has no choice of steps; the others climb together."""
+    straight = (wanted.least == wanted.most).any(axis=1)
+    built: dict[int, Ladder] = {}
+    for rows, build in ((np.flatnonzero(straight), _straight), (np.flatnonzero(~straight), _climb)):
+        if len(rows):
+            ladders = build(wanted.of(rows), worker_shares[rows], server_shares[rows])
+            built.update(zip(rows.tolist(), ladders, strict=True))
+    return [built[j] for j in range(len(wanted.jobs))]
+
+
+def _straight(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    """All sizes from minimum to maximum."""
+    steps = (wanted.most - wanted.least).max(axis=1) + 2  # with nothing, and the minimum
+    job = np.repeat(np.arange(len(steps)), steps)
+    rung = np.arange(len(job)) - (np.cumsum(steps) - steps)[job]
+    sizes = np.minimum(wanted.least[job] + (rung - 1)[:, None], wanted.most[job])
+    sizes[rung == 0] = 0
+    workers, servers = sizes.T.copy()
+    costs = workers * worker_shares[job] + servers * server_shares[job]
+    return _cut(job, workers, servers, _many_speeds(wanted.jobs, job, workers, servers), costs)
+
+
+def _many_speeds(outlooks: Sequence[Outlook], job: IntArray, workers: IntArray, servers: IntArray) -> FloatArray:
+    """Speeds of flat arrays of sizes, sorted by job; curves over workers alone, which are most, in one go."""
+    speeds = np.zeros(len(job))
+    models = [one.speeds.model for one in outlooks]
+    is_curve = [
+        isinstance(m, ScalingCurve) and type(one.speeds) is Speeds for m, one in zip(models, outlooks, strict=True)
+    ]
+    curves = [model for model, curve in zip(models, is_curve, strict=True) if curve and isinstance(model, ScalingCurve)]
+    number = np.cumsum(is_curve) - 1
+    here = np.array(is_curve, dtype=bool)[job] & (workers > 0)
+    speeds[here] = predict_many(curves, number[job[here]], workers[here].astype(np.float64))
+    first = np.searchsorted(job, np.arange(len(outlooks) + 1))
+    for j in np.flatnonzero(~np.array(is_curve, dtype=bool)).tolist():
+        own = slice(int(first[j]) + 1, int(first[j + 1]))
+        speeds[own] = outlooks[j].speeds.many(workers[own], servers[own])
+    return speeds
+
+
+def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray, costs: FloatArray) -> list[Ladder]:
+    """The ladders of jobs whose rungs lie below each other, nothing first."""
+    first = np.flatnonzero(np.concatenate([[True], job[1:] != job[:-1]]))
+    per_share = np.full(len(speeds), -np.inf)
+    np.divide(speeds, costs, out=per_share, where=workers + servers > 0)
+    best = np.maximum.reduceat(per_share, first).tolist()
+    bounds = [*first.tolist(), len(job)]
+    return [
+        Ladder(workers[a:b], servers[a:b], speeds[a:b], costs[a:b], each)
+        for a, b, each in zip(bounds, bounds[1:], best, strict=False)
+    ]
+
+
+def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+    """Each job climbs by the step that gains most speed per share, up to its maximum; all jobs at once."""
+    jobs, least, most = wanted
+    rungs = _climbed(SpeedTable([one.speeds for one in jobs], most), least, most, worker_shares, server_shares)
+    return _cut(*_by_job(rungs, len(jobs), worker_shares, server_shares))
+
+
+def _by_job(
+    rungs: Sequence[_Rungs], n_jobs: int, worker_shares: FloatArray, server_shares: FloatArray
+) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]:
+    """Job, workers, servers, speed and cost, the rungs of a job one after the other, with nothing below the first.
+
+    Nobody leaves out a turn before the top: the rung of the t-th turn is the job's t-th.
+    """
+    height = np.ones(n_jobs, dtype=np.int64)
+    for rung in rungs:
+        height[rung.job] += 1
+    begin = np.cumsum(height) - height
+    job = np.repeat(np.arange(n_jobs), height)
+    workers, servers, speeds = np.zeros_like(job), np.zeros_like(job), np.zeros(len(job))
+    for turn, rung in enumerate(rungs, start=1):
+        at = begin[rung.job] + turn
+        workers[at], servers[at], speeds[at] = rung.workers, rung.servers, rung.speeds
+    costs = workers * worker_shares[job]
+    costs += servers * server_shares[job]
+    return job, workers, servers, speeds, costs
+
+
+class _Rungs(NamedTuple):
+    """Sizes that jobs pass through; arrays of one length."""
+
+    job: IntArray
+    workers: IntArray
+    servers: IntArray
+    speeds: FloatArray
+
+
+def _climbed(
+    table: SpeedTable, least: IntArray, most: IntArray, worker_shares: FloatArray, server_shares: FloatArray
+) -> list[_Rungs]:
+    """From `least` (n, 2) workers and servers to `most`, all jobs together, one rung after the other."""
+    job = np.arange(len(least))
+    (workers, servers), most = least.T, most.T
+    costs = np.stack([more_w * worker_shares + more_p * server_shares for more_w, more_p in FURTHER])
+    speeds = table.at(workers, servers)
+    rungs = [_Rungs(job, workers, servers, speeds)]
+    while True:
+        more_workers, more_servers = workers < most[0], servers < most[1]
+        goes_on = more_workers | more_servers
+        here = np.flatnonzero(goes_on)
+        if not len(here):
+            return rungs
+        if len(here) <= _CROWDED * len(job):  # who is at the top is left behind, but not each by himself
+            job, workers, servers, speeds = job[here], workers[here], servers[here], speeds[here]
+            more_workers, more_servers, goes_on = more_workers[here], more_servers[here], goes_on[here]
+            most, costs, table = most[:, here], costs[:, here], table.of(here)
+        reached = table.one_further(workers, servers)
+        gain = (reached - speeds) / costs
+        gain[0][~more_workers] = gain[1][~more_servers] = gain[2][~(more_workers & more_servers)] = -np.inf
+        step = gain.argmax(axis=0)  # of equal gains the first step; at the top, none is one
+        workers, servers = np.minimum(workers + (step != 1), most[0]), np.minimum(servers + (step != 0), most[1])
+        speeds = np.where(goes_on, reached[step, np.arange(len(job))], speeds)
+        rungs.append(_Rungs(*(column[goes_on] for column in (job, workers, servers, speeds))))

@@ -1,0 +1,171 @@
+"""Handing out a cluster: the sizes of all jobs that are worth most together and fit.
+
+Each job's worth is made concave by leaving out sizes that are never the best use of their cost; then steps from one
+size to the next are taken in order of their gain, worth per share, as long as they fit. For one resource and steps of
+one task that is the optimum; for several resources it is the usual greedy rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimus_scheduler.allocate.optimus.candidates import Candidates
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.remainder import SLACK, Filling
+
+_FEW = 256
+"""Rows that are sooner looked at one by one than all at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Steps up; s rows, largest gain first."""
+
+    job: IntArray
+    to: IntArray
+    """Row of the candidates."""
+    gain: FloatArray
+    """Worth per share."""
+    demand: FloatArray
+    """(s, r) what the step adds of each resource."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandedOut:
+    """The outcome."""
+
+    row: IntArray
+    """(n,) the candidate that each job gets."""
+    room: FloatArray
+    """(r,) what is left of each resource."""
+    price: float
+    """Gain of the last step that was taken; 0 if all were."""
+
+
+def hand_out(
+    candidates: Candidates, demand: FloatArray, start: IntArray, room: FloatArray, least_task_gain: float
+) -> HandedOut:
+    """Grow jobs from the rows `start` (n,), which are paid for, into `room` (r,). `demand` (k, r) of each row."""
+    rows = envelope(candidates, start)
+    steps = _steps(candidates, rows, demand, least_task_gain)
+    row, room, price = _take(steps, start.copy(), room)
+    row, room = _fill(candidates, demand, row, room, least_task_gain)
+    return HandedOut(row, room, price)
+
+
+def envelope(candidates: Candidates, start: IntArray) -> IntArray:
+    """Rows from each job's start up that lie on the concave envelope of its worth, as long as it rises."""
+    rows = np.flatnonzero(np.arange(len(candidates)) >= start[candidates.job])
+    # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
+    rows = rows[_rises(candidates, rows)]
+    done: list[IntArray] = []
+    while len(rows) > _FEW:
+        job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
+        slope = (worth[1:] - worth[:-1]) / np.maximum(cost[1:] - cost[:-1], 1e-15)
+        same = job[1:] == job[:-1]
+        below = np.zeros(len(rows), dtype=bool)
+        below[1:-1] = same[:-1] & same[1:] & (slope[:-1] <= slope[1:] * (1 + 1e-12))
+        if not below.any():
+            break
+        # Only jobs that have lost a size are looked at again.
+        again = np.zeros(len(start), dtype=bool)
+        again[job[below]] = True
+        done.append(rows[~again[job]])
+        rows = rows[again[job] & ~below]
+    else:
+        rows = _one_by_one(candidates, rows)
+    return np.sort(np.concatenate([*done, rows])) if done else rows
+
+
+def _one_by_one(candidates: Candidates, rows: IntArray) -> IntArray:
+    """The same for few rows: each that comes throws out those before it that lie below the line to it."""
+    kept: list[int] = []
+    slopes: list[float] = []
+    """From the row before, of the same job; infinite for its first."""
+    jobs, costs, worths = candidates.job[rows].tolist(), candidates.cost[rows].tolist(), candidates.worth[rows].tolist()
+    for at, job in enumerate(jobs):
+        slope = math.inf
+        while kept and jobs[kept[-1]] == job:
+            before = kept[-1]
+            slope = (worths[at] - worths[before]) / max(costs[at] - costs[before], 1e-15)
+            if slopes[-1] > slope * (1 + 1e-12):
+                break
+            kept.pop()
+            slopes.pop()
+        kept.append(at)
+        slopes.append(slope)
+    return rows[kept]
+
+
+def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
+    """Rows that are worth more than every cheaper one of their job; the first always."""
+    job, worth = candidates.job[rows], candidates.worth[rows]
+    if not len(rows):
+        return np.zeros(0, dtype=bool)
+    is_first = np.concatenate([[True], job[1:] != job[:-1]])
+    # A running maximum by job: lift each job above all before it.
+    lifted = job * (2.0 * max(float(worth.max()), -float(worth.min())) + 1.0)
+    lifted += worth
+    highest = np.maximum.accumulate(lifted)
+    result: BoolArray = is_first
+    result[1:] |= lifted[1:] > highest[:-1]
+    return result
+
+
+def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_task_gain: float) -> Steps:
+    job = candidates.job[rows]
+    ups = np.flatnonzero(job[1:] == job[:-1])
+    low, high = rows[ups], rows[ups + 1]
+    on = _before_first(~candidates.is_worthwhile(low, high, least_task_gain), candidates.job[low])
+    low, high = low[on], high[on]
+    gain = candidates.gain(low, high)
+    order = np.argsort(-gain, kind="stable")  # of equal gains the first row
+    low, high = low[order], high[order]
+    return Steps(candidates.job[high], high, gain[order], demand[high] - demand[low])
+
+
+def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
+    """Rows, in the order given, that come before the first marked one of their job."""
+    first = np.full(int(job.max(initial=0)) + 1, len(job))
+    np.minimum.at(first, job[marked], np.flatnonzero(marked))
+    before: BoolArray = np.arange(len(job)) < first[job]
+    return before
+
+
+def _take(steps: Steps, row: IntArray, room: FloatArray) -> tuple[IntArray, FloatArray, float]:
+    """Take steps in order of gain. One that does not fit ends its job's growth; smaller ones of others may fit."""
+    left = np.arange(len(steps.job))
+    price, some_left_out = 0.0, False
+    while len(left):
+        total = np.cumsum(steps.demand[left], axis=0)
+        too_much = (total > room + SLACK).any(axis=1)
+        count = int(np.argmax(too_much)) if too_much.any() else len(left)
+        taken, left = left[:count], left[count:]
+        if count:
+            np.maximum.at(row, steps.job[taken], steps.to[taken])
+            room = room - total[count - 1]
+            price = float(steps.gain[taken[-1]])
+        misfits = np.asarray((steps.demand[left] > room + SLACK).any(axis=1))
+        some_left_out |= bool(misfits.any())
+        left = left[_before_first(misfits, steps.job[left])]
+    return row, room, price if some_left_out else 0.0
+
+
+def _fill(
+    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, least_task_gain: float
+) -> tuple[IntArray, FloatArray]:
+    """Use what is left for sizes beside the envelopes, always the largest gain that fits.
+
+    A size that does not fit at some point, or is not worth it beside what its job has then, is out for good.
+    """
+    is_above = np.arange(len(candidates)) > row[candidates.job]
+    is_above &= candidates.worth > candidates.worth[row][candidates.job]
+    above = np.flatnonzero(is_above)
+    if len(above):
+        filling = Filling(candidates, demand, row, room, least_task_gain)
+        filling.fill(above)
+        return filling.row, filling.room
+    return row, room

@@ -1,0 +1,137 @@
+"""What is given before anything is compared: minima, above all of jobs that just started or have waited too long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimus_scheduler.allocate.optimus.candidates import Candidates
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """The outcome; n jobs, r resources."""
+
+    row: IntArray
+    """(n,) the candidate that each job has for sure: nothing for most."""
+    may_start: BoolArray
+    """(n,) False for waiting jobs that would pass one whose turn it is."""
+    room: FloatArray
+    """(r,) what the others may share."""
+
+
+def claims(
+    outlooks: Sequence[Outlook],
+    candidates: Candidates,
+    demand: FloatArray,
+    room: FloatArray,
+    settings: Settings,
+    unchanged: Collection[int] = (),
+) -> Claims:
+    """Who has something for sure. `unchanged`: jobs that are to keep what they have.
+
+    A job that got tasks a moment ago keeps its minimum. Then come the waiting jobs that have waited too long, the
+    longest overdue first, and none passes them: so nobody starves, however many short jobs arrive. All other minima
+    come next, but only if all of them fit: where they do not, it depends on what is worth most who runs, and a second
+    worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
+    of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
+    """
+    jobs = Contenders.of(outlooks)
+    row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
+    kept, late, others = _in_order(jobs, candidates, demand, room, settings, unchanged)
+    may_start = np.ones(len(jobs), dtype=bool)
+    wanted, same = least.copy(), list(unchanged)
+    wanted[same] = present_rows(jobs, candidates)[same]
+    taken, room = in_turn(demand[wanted[kept]], room)
+    row[kept[taken]] = wanted[kept[taken]]
+    for j in late:
+        if (demand[least[j]] <= room + 1e-9).all():
+            row[j], room = least[j], room - demand[least[j]]
+            continue
+        may_start = jobs.held | (row > candidates.first[:-1])
+        room = np.maximum(room - demand[least[j]], 0.0)
+        break
+    open_to = others[may_start[others]]
+    if (demand[least[open_to]].sum(axis=0) <= room + 1e-9).all():
+        sure = open_to[jobs.held[open_to] | ~is_known(jobs)[open_to]]
+        row[sure] = least[sure]
+        room = room - demand[least[sure]].sum(axis=0)
+    return Claims(row, may_start, room)
+
+
+def in_turn(demand: FloatArray, room: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """Who of those with `demand` (m, r) gets it, each in its turn if it still fits in `room` (r,); the room left."""
+    taken = np.zeros(len(demand), dtype=bool)
+    left = np.arange(len(demand))
+    while len(left):
+        total = np.cumsum(demand[left], axis=0)
+        too_much = (total > room + 1e-9).any(axis=1)
+        count = int(np.argmax(too_much)) if too_much.any() else len(left)
+        if count:
+            taken[left[:count]], room = True, room - total[count - 1]
+        left = left[count:]
+        left = left[(demand[left] <= room + 1e-9).all(axis=1)]
+    return taken, room
+
+
+def _in_order(
+    jobs: Contenders,
+    candidates: Candidates,
+    demand: FloatArray,
+    room: FloatArray,
+    settings: Settings,
+    unchanged: Collection[int],
+) -> tuple[IntArray, list[int], IntArray]:
+    """Jobs that keep something and waiting jobs that are overdue, both in the order of their turn, and the others."""
+    kept = _kept(jobs, settings, unchanged)
+    late = overdue_seconds(jobs, candidates.least_speed, settings)
+    least = candidates.first[:-1] + 1
+    possible = np.asarray((demand[least] <= room + 1e-9).all(axis=1))  # who could not run even alone holds nobody up
+    waits = ~(jobs.held | (jobs.column("claimed") > 0))
+    overdue = np.flatnonzero(waits & (late > 0) & possible)
+    overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
+    is_other = np.ones(len(jobs), dtype=bool)
+    is_other[kept] = is_other[overdue] = False
+    return kept, overdue.tolist(), np.flatnonzero(is_other)
+
+
+def is_known(jobs: Contenders) -> BoolArray:
+    """(n,) whether it can be told how long a job takes, and with which sizes."""
+    return np.asarray((jobs.column("learning") == 0) & ~np.isnan(jobs.remaining))
+
+
+def overdue_seconds(jobs: Contenders, least_speed: FloatArray, settings: Settings) -> FloatArray:
+    """(n,) how much longer a waiting job has waited than it is asked to; negative before.
+
+    The longer a job takes and the lower its priority, the longer it may wait: a fixed patience plus a part of the time
+    that it needs at its minimum, where it does `least_speed` (n,) steps per second, divided by its priority; but never
+    longer than `most_patience_seconds`.
+    """
+    waited, patience = jobs.column("waited_seconds"), settings.patience_seconds
+    needed = np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / least_speed)
+    longer = patience + settings.patience_part * needed / jobs.column("priority")
+    longer = np.minimum(longer, max(settings.most_patience_seconds, patience))
+    return waited - np.where(waited <= patience, patience, longer)
+
+
+def _kept(jobs: Contenders, settings: Settings, unchanged: Collection[int]) -> IntArray:
+    """Jobs with a claim, then running jobs that keep something, the longest running first."""
+    claimed, held_seconds = jobs.column("claimed"), jobs.column("held_seconds")
+    keeps = (claimed > 0) | (jobs.held & (held_seconds < settings.least_run_seconds))
+    keeps[list(unchanged)] = True
+    kept = np.flatnonzero(keeps)
+    return kept[np.lexsort((jobs.id_rank[kept], -held_seconds[kept], -claimed[kept]))]
+
+
+def present_rows(jobs: Contenders, candidates: Candidates) -> IntArray:
+    """(n,) the row of what each job has; of its minimum if that is no candidate."""
+    rows = candidates.first[:-1] + 1
+    present = jobs.pairs("")[candidates.job]
+    same = jobs.held[candidates.job] & (candidates.workers == present[:, 0]) & (candidates.servers == present[:, 1])
+    rows[candidates.job[same]] = np.flatnonzero(same)
+    return rows

@@ -1,0 +1,117 @@
+"""The default policy: the sizes that are worth most together, where short jobs are worth more and changes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
+from optimus_scheduler.allocate.optimus.frontier import Ladders
+from optimus_scheduler.allocate.optimus.greedy import HandedOut, hand_out
+from optimus_scheduler.allocate.optimus.guarantees import claims, present_rows
+from optimus_scheduler.allocate.optimus.job_columns import Contenders, FloatArray
+from optimus_scheduler.allocate.optimus.reasons import grants
+from optimus_scheduler.allocate.optimus.resource_shapes import amounts
+from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.place.network_cost import spread_least_transfer
+from optimus_scheduler.settings import Settings
+
+
+class OptimusPolicy:
+    """Maximises the sum of weight · speed, with weights by remaining work, charged with the cost of changing.
+
+    See `weights` for the theory, `candidates` for what is compared, `claims` for who cannot lose, `hand_out` for how.
+    """
+
+    name = "optimus"
+    keeps_places = True
+    places_in_order = False
+    scales_batches = True
+    spread = staticmethod(spread_least_transfer)
+
+    def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every contender; together they fit in the capacity."""
+        if not contest.contenders:
+            return {}
+        outlooks = Contenders.by_arrival(contest.contenders)
+        ladders = Ladders(outlooks, contest.capacity)
+        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
+        amounts = _Amounts.of(outlooks, contest)
+        demand = amounts.demand(table)
+        matter = _Matter(outlooks, table, demand, amounts, settings)
+        result = matter.share_out()
+        unhurried = matter.would_give_what_comes_by_itself(result)
+        if unhurried:
+            result = matter.share_out(unhurried)
+        return grants(outlooks, table, result, demand, settings)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Amounts:
+    """Amounts of each resource: cores, bytes, GPUs of each type; r of them."""
+
+    capacity: FloatArray
+    """(r,)"""
+    leaving: FloatArray
+    """(r,) what jobs that are being finished will free in a moment."""
+    worker: FloatArray
+    """(n, r) what a worker of each job needs."""
+    server: FloatArray
+
+    @classmethod
+    def of(cls, outlooks: Contenders, contest: Contest) -> _Amounts:
+        worker, server = outlooks.worker_kind, outlooks.server_kind
+        types = sorted({*contest.capacity.gpus, *outlooks.kinds.gpu_types})
+        each = outlooks.kinds.amounts(types)
+        capacity, leaving = (np.array(amounts(given, types)) for given in (contest.capacity, contest.leaving))
+        return cls(capacity, leaving, each[worker], each[server])
+
+    def demand(self, table: Candidates) -> FloatArray:
+        """(k, r) of each candidate."""
+        n_rows = np.diff(table.first)
+        worker, server = (np.repeat(each, n_rows, axis=0) for each in (self.worker, self.server))
+        worker *= table.workers[:, None]
+        server *= table.servers[:, None]
+        worker += server
+        return worker
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Matter:
+    """What is decided in one round."""
+
+    outlooks: Contenders
+    table: Candidates
+    demand: FloatArray
+    """(k, r) of each candidate."""
+    amounts: _Amounts
+    settings: Settings
+
+    def share_out(self, unchanged: Collection[int] = ()) -> HandedOut:
+        """The best sizes; the jobs `unchanged` keep theirs."""
+        settings, table = self.settings, self.table
+        claimed = claims(self.outlooks, table, self.demand, self.amounts.capacity, settings, unchanged)
+        shut = ~claimed.may_start[table.job] & (table.workers + table.servers > 0)
+        if shut.any():
+            table = replace(table, worth=np.where(shut, -1.0, table.worth))
+        return hand_out(table, self.demand, claimed.row, claimed.room, settings.least_task_gain)
+
+    def would_give_what_comes_by_itself(self, result: HandedOut) -> frozenset[int]:
+        """Jobs that would shrink to make room that will be there in a moment anyway; empty if more is needed.
+
+        Nobody who could start is asked to wait for that.
+        """
+        table, held = self.table, self.outlooks.held
+        near_end = held & (table.seconds_left < self.settings.near_end_seconds)
+        starts = ~held & (result.row > table.first[:-1])
+        if starts.any() or not (self.amounts.leaving.any() or near_end.any()):
+            return frozenset()
+        present = self.demand[present_rows(self.outlooks, table)]
+        leaving = self.amounts.leaving + present[near_end].sum(axis=0)
+        gets = self.demand[result.row]
+        gives = held & (present > gets).any(axis=1)
+        wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # were the givers to keep what they have
+        comes = (wanted - self.amounts.capacity <= leaving + 1e-9).all()
+        return frozenset(np.flatnonzero(gives).tolist()) if comes else frozenset()

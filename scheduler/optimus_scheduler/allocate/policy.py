@@ -1,0 +1,65 @@
+"""What every policy takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Allocation, Reason, Resources
+from optimus_scheduler.place.network_cost import Spread
+from optimus_scheduler.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Who competes for what in one round."""
+
+    contenders: tuple[Outlook, ...]
+    """Jobs that may get tasks, in any order; jobs that end or could never run are not among them."""
+    capacity: Resources
+    """What the contenders may use together."""
+    leaving: Resources = field(default_factory=Resources)
+    """What jobs that are being finished will free in a moment; not part of `capacity`."""
+
+
+class Grant(NamedTuple):
+    """What a policy wants one job to have."""
+
+    allocation: Allocation
+    reason: Reason
+    ideal: Allocation | None = None
+    """With `NOT_WORTH_RESCALING`: what it would have without the cost of changing."""
+    gain: float | None = None
+    """Marginal gain of the last task granted beyond the minimum, in the policy's unit."""
+    next_gain: float | None = None
+    """Marginal gain of the best task that it did not get."""
+    note: str | None = None
+    """A sentence for the job's owner about its deadline, budget or quota, beside the reason's own."""
+
+
+class Policy(Protocol):
+    """Decides sizes. Deterministic, and independent of the order of the contenders."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spread(self) -> Spread:
+        """How the tasks of one job are spread over nodes."""
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether a job that changes its size keeps the tasks that it has where they are."""
+
+    @property
+    def places_in_order(self) -> bool:
+        """Whether jobs choose their nodes in the order of the grants; otherwise those with least to place first."""
+
+    @property
+    def scales_batches(self) -> bool:
+        """Whether jobs with an elastic batch get the batch that suits their size, or train with their fixed one."""
+
+    def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every contender; together they fit in the capacity."""

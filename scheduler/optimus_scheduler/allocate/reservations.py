@@ -1,0 +1,134 @@
+"""Letting some jobs have what they have a claim to, under any policy.
+
+A claim is a size that a job gets before others get anything. The policy is given jobs whose minimum is their claim,
+and only so many others that all minima fit beside the claims: whatever it does, each of them can be served. The others
+are taken in this order:
+
+1. jobs that run, by priority, the longer running first (so the last started is the first to be paused);
+2. waiting jobs that the policy by itself would have started now;
+3. other waiting jobs, by priority and arrival. None passes one that has waited for `patience_seconds`.
+
+A policy that does not give minima first (`fifo`, `tiresias`, `srtf`) may still leave a claim unmet. Then all claims are
+granted as they are, and the policy shares out the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from optimus_scheduler.allocate.deadline_budget import bounded
+from optimus_scheduler.allocate.policy import Contest, Grant, Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
+from optimus_scheduler.settings import Settings
+
+Claims = Mapping[str, Allocation]
+"""By job id."""
+Grants = dict[str, Grant]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a round shares out: the same for all of its contests."""
+
+    policy: Policy
+    settings: Settings
+    leaving: Resources = field(default_factory=Resources)
+
+    def plainly(self, contenders: Sequence[Outlook], capacity: Resources) -> Grants:
+        """What the policy does by itself."""
+        if not contenders:
+            return {}
+        contest = Contest(tuple(contenders), capacity, self.leaving)
+        return dict(self.policy.allocate(contest, self.settings))
+
+    def with_claims(
+        self,
+        contenders: Sequence[Outlook],
+        capacity: Resources,
+        claims: Claims,
+        held_back: Reason = Reason.WAITING_FOR_RESOURCES,
+    ) -> Grants:
+        """Grants in which every claim is met; the claims fit in `capacity`.
+
+        `held_back` is the reason of jobs that get nothing because of the claims.
+        """
+        grants = self.plainly(contenders, capacity)
+        if all(_is_met(grants[job_id], claim) for job_id, claim in claims.items()):
+            return grants
+        claiming = [
+            replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in contenders if one.id in claims
+        ]
+        room = left(capacity, demand_of(claiming, claims))
+        kept, out = _admitted([one for one in contenders if one.id not in claims], room, grants, self.settings)
+        nothing = {one.id: Grant(NOTHING, held_back) for one in out}
+        shared = self.plainly([*claiming, *kept], capacity)
+        if all(_is_met(shared[job_id], claim) for job_id, claim in claims.items()):
+            return {**shared, **nothing}
+        granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}
+        return {**granted, **self.plainly(kept, room), **nothing}
+
+
+def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> Resources:
+    """What the jobs hold together with these sizes."""
+    return sum((one.demand(sizes[one.id]) for one in outlooks if one.id in sizes), Resources())
+
+
+def left(capacity: Resources, taken: Resources) -> Resources:
+    """What is left, never below nothing."""
+    rest = capacity - taken
+    gpus = {kind: max(count, 0) for kind, count in rest.gpus.items()}
+    return Resources(max(rest.cpu, 0.0), max(rest.memory_bytes, 0), gpus)
+
+
+def smaller(one: Resources, other: Resources) -> Resources:
+    """The smaller amount of each resource."""
+    gpus = {kind: min(count, other.gpus.get(kind, 0)) for kind, count in one.gpus.items()}
+    return Resources(min(one.cpu, other.cpu), min(one.memory_bytes, other.memory_bytes), gpus)
+
+
+def fitting_claims(outlooks: Sequence[Outlook], claims: Claims, room: Resources) -> dict[str, Allocation]:
+    """Those claims that fit in the room, taken in the order of `outlooks`."""
+    kept: dict[str, Allocation] = {}
+    for outlook in outlooks:
+        claim = claims.get(outlook.id)
+        if claim is not None and outlook.demand(claim).fits_in(room):
+            kept[outlook.id] = claim
+            room = room - outlook.demand(claim)
+    return kept
+
+
+def _is_met(grant: Grant, claim: Allocation) -> bool:
+    size = grant.allocation
+    return size.workers >= claim.workers and size.servers >= claim.servers
+
+
+def _as_claimed(outlook: Outlook, claim: Allocation) -> Grant:
+    return Grant(claim, Reason.UNCHANGED if claim == outlook.present else Reason.GRANTED_MORE)
+
+
+def _admitted(
+    others: Sequence[Outlook], room: Resources, grants: Mapping[str, Grant], settings: Settings
+) -> tuple[list[Outlook], list[Outlook]]:
+    """Jobs whose minima fit in the room together, and those that are left out."""
+    kept, out, blocked = [], [], False
+    for outlook in sorted(others, key=_order(grants)):
+        need = outlook.demand(outlook.minimum)
+        if need.fits_in(room) and not (blocked and not outlook.is_held):
+            kept.append(outlook)
+            room = room - need
+        else:
+            out.append(outlook)
+            blocked |= not outlook.is_held and outlook.waited_seconds > settings.patience_seconds
+    return kept, out
+
+
+def _order(grants: Mapping[str, Grant]) -> Callable[[Outlook], tuple[bool, bool, float, float, str]]:
+    def key(outlook: Outlook) -> tuple[bool, bool, float, float, str]:
+        job = outlook.job
+        since = job.started_at if outlook.is_held and job.started_at is not None else job.submitted_at
+        waits = grants[outlook.id].allocation.is_empty
+        return (not outlook.is_held, waits and not outlook.is_held, -job.spec.priority, since, outlook.id)
+
+    return key

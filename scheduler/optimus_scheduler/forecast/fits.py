@@ -1,0 +1,158 @@
+"""The models of all jobs, fitted to their telemetry and remembered for one round: most telemetry is old.
+
+A fit is a pure function of what was reported, so remembering it changes no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from optimus_models.history import LossHistory
+from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.metric import MetricCurve
+from optimus_models.speed.goodput import Goodput, StepTimes
+from optimus_scheduler.forecast.goodput_fits import ElasticData
+from optimus_scheduler.forecast.priors import LossPriors, has_prior
+from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds, without_noise
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import EndedJob, Job, JobSpec, MetricTarget, SpeedSample
+from optimus_scheduler.settings import Settings
+
+_Points = tuple[tuple[float, ...], tuple[float, ...]]
+"""Steps and the value at each."""
+_Metric = tuple[_Points, MetricTarget]
+
+
+class _Told(NamedTuple):
+    """All that the models of a job are a function of."""
+
+    spec: JobSpec
+    loss_steps: tuple[float, ...]
+    losses: tuple[float, ...]
+    speed_samples: tuple[SpeedSample, ...]
+    calculated_speeds: tuple[SpeedSample, ...]
+    similar: tuple[EndedJob, ...]
+    metric_steps: tuple[float, ...]
+    metric_values: tuple[float, ...]
+    steps_per_epoch: float | None
+    """As far as losses of ended jobs are compared with its own, epoch by epoch."""
+    half_life_seconds: float
+    full_weight_steps: int
+    elastic: ElasticData | None
+
+    @classmethod
+    def by(cls, job: Job, settings: Settings) -> _Told:
+        return cls(
+            job.spec,
+            job.loss_steps,
+            job.losses,
+            job.speed_samples,
+            job.calculated_speeds,
+            job.similar,
+            job.metric_steps,
+            job.metric_values,
+            job.steps_per_epoch if has_prior(job) else None,
+            settings.sample_half_life_seconds,
+            settings.full_weight_steps,
+            ElasticData.of(job, settings),
+        )
+
+    @property
+    def step_times(self) -> tuple[object, ...]:
+        """All that the step times of a job with an elastic batch are a function of: its noise changes more often."""
+        return self.spec, self.speed_samples, self.similar
+
+
+class Fitted(NamedTuple):
+    """The models of one job."""
+
+    curve: LossCurve
+    speeds: Speeds
+    metric: MetricCurve | None
+    """Of the metric that its convergence rule names; None without one."""
+
+
+class Fits:
+    """Fits models, and keeps those of the last call only: its size is that of the jobs last asked about.
+
+    A job that has told nothing since is recognised by what it had told, which mostly is the very same values. Belongs
+    to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._priors = LossPriors()
+        self._known: dict[str, tuple[_Told, Fitted]] = {}
+
+    def of(self, jobs: Sequence[Job], settings: Settings) -> list[Fitted]:
+        """The models of each job."""
+        told = [_Told.by(job, settings) for job in jobs]
+        known = {job.id: self._known.get(job.id) for job in jobs}
+        found = {
+            job.id: before
+            for job, each in zip(jobs, told, strict=True)
+            if (before := known[job.id]) is not None and before[0] == each
+        }
+        new = [(job, each) for job, each in zip(jobs, told, strict=True) if job.id not in found]
+        fitted = self._fitted([job for job, _ in new], settings, self._known_step_times(new, settings))
+        found |= {job.id: (each, models) for (job, each), models in zip(new, fitted, strict=True)}
+        self._known = found
+        return [found[job.id][1] for job in jobs]
+
+    def _known_step_times(self, new: Sequence[tuple[Job, _Told]], settings: Settings) -> dict[SpeedData, StepTimes]:
+        found: dict[SpeedData, StepTimes] = {}
+        for job, told in new:
+            before = self._known.get(job.id)
+            model = before[1].speeds.model if before is not None else None
+            if before is not None and isinstance(model, Goodput) and before[0].step_times == told.step_times:
+                found[without_noise(SpeedData.of(job, settings))] = model.times
+        return found
+
+    def _fitted(
+        self, jobs: Sequence[Job], settings: Settings, step_times: Mapping[SpeedData, StepTimes]
+    ) -> list[Fitted]:
+        """Jobs that have told the same share their models."""
+        curves = self._loss_curves(jobs)
+        measured = [SpeedData.of(job, settings) for job in jobs]
+        speeds = {each: fit_speeds(each, step_times) for each in dict.fromkeys(measured)}
+        asked = [_metric(job) for job in jobs]
+        metrics = {each: fit_metric(*each) for each in dict.fromkeys(asked) if each is not None}
+        return [
+            Fitted(curve, speeds[data], None if metric is None else metrics[metric])
+            for curve, data, metric in zip(curves, measured, asked, strict=True)
+        ]
+
+    def _loss_curves(self, jobs: Sequence[Job]) -> list[LossCurve]:
+        """In one batch: fitted one by one they would take ten times as long."""
+        priors = [self._priors.of(job) for job in jobs]
+        # The prior of each key lives as long as this call, so its number in memory means no other.
+        keys = [
+            ((job.loss_steps, job.losses), 0 if prior is None else id(prior))
+            for job, prior in zip(jobs, priors, strict=True)
+        ]
+        different = dict(zip(keys, priors, strict=True))
+        histories = [LossHistory.of(*points) for points, _ in different]
+        fitted = LossCurve.fit_many(histories, priors=list(different.values()))
+        curves = dict(zip(different, fitted, strict=True))
+        return [curves[key] for key in keys]
+
+
+def fit_metric(points: _Points, target: MetricTarget) -> MetricCurve:
+    """The curve of a metric that is to reach `target`."""
+    steps, values = points
+    return MetricCurve.fit(steps, values, best=_best(values, target))
+
+
+def _best(values: Sequence[float], target: MetricTarget) -> float | None:
+    """What a rising metric rises to; None for one that falls."""
+    if target.at_least is None:
+        return None
+    if target.best is not None:
+        return target.best
+    largest = max((*values, target.at_least))
+    return next((scale for scale in (1.0, 100.0) if largest <= scale), 2.0 * largest)
+
+
+def _metric(job: Job) -> _Metric | None:
+    target = job.spec.convergence.target_metric
+    return None if target is None else ((job.metric_steps, job.metric_values), target)

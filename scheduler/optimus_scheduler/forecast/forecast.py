@@ -1,0 +1,310 @@
+"""Step 1 of a round: what each job will do, from what it told so far.
+
+Every question has an answer. What cannot be predicted yet is assumed by a stated rule:
+
+| what is missing | rule |
+|---|---|
+| steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
+| steps left, no losses yet | what ended jobs of the same task and rule took (see `precedents`) |
+| steps left, a limit given | the limit at face value, with that lower bound |
+| speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
+| cost of a change | what changes of other jobs cost; before any, the prior of `RescaleCost` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from optimus_models.end.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
+from optimus_models.loss.curve import LossCurve
+from optimus_models.rescale import RescaleCost
+from optimus_models.speed.servers import SpeedModel
+from optimus_scheduler.forecast.fits import Fits, Fitted
+from optimus_scheduler.forecast.metric_targets import metric_is_reached
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
+from optimus_scheduler.settings import Settings
+
+_LINDY = 9.0
+"""P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
+_LINDY_CONFIDENCE = 0.05
+"""Confidence of such a guess: next to nothing."""
+_STOPS_PER_JOB = 4
+"""Newest stops of each job that others are judged by."""
+_ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
+"""Limits that the job's coordinator keeps to the step by itself."""
+
+
+class RememberingForecaster:
+    """Forecasts, remembering the fits of the call before: a job that told nothing new is not fitted again.
+
+    Gives what `forecast_all` gives, sooner. Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._fits, self._stops = Fits(), _Stops()
+
+    def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
+        """The outlook of every job, sorted by job id."""
+        ordered = sorted(jobs, key=lambda job: job.id)
+        fits = self._fits.of(ordered, settings)
+        stops = self._stops.of(ordered)
+        return tuple(
+            _outlook(job, _forecast(job, fitted, now, settings), fitted.speeds, stop, now, settings)
+            for job, fitted, stop in zip(ordered, fits, stops, strict=True)
+        )
+
+
+def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
+    """The outlook of every job, sorted by job id."""
+    return RememberingForecaster()(jobs, now, settings)
+
+
+def forecast(job: Job, now: float, settings: Settings) -> Outlook:
+    """Fit the models of one job and predict its end."""
+    return forecast_all([job], now, settings)[0]
+
+
+class _Stops:
+    """What changes of size cost: each job's own stops, seen against the newest ones of all jobs on this cluster."""
+
+    def __init__(self) -> None:
+        self._others: tuple[float, ...] = ()
+        self._cost = RescaleCost.fit()
+        self._known: dict[tuple[float, ...], float] = {}
+
+    def of(self, jobs: Sequence[Job]) -> list[float]:
+        """Predicted seconds of the next stop of each job."""
+        others = tuple([seconds for job in jobs for seconds in job.rescale_seconds[-_STOPS_PER_JOB:]])
+        if others != self._others:
+            self._others, self._cost, self._known = others, RescaleCost.fit(others), {}
+        return [self._one(job.rescale_seconds) for job in jobs]
+
+    def _one(self, seconds: tuple[float, ...]) -> float:
+        if seconds not in self._known:
+            self._known[seconds] = RescaleCost.fit(seconds, others=self._cost).predict()
+        return self._known[seconds]
+
+
+def _outlook(
+    job: Job, forecast: Forecast, speeds: Speeds, stop_seconds: float, now: float, settings: Settings
+) -> Outlook:
+    return Outlook(
+        job=job,
+        forecast=forecast,
+        speeds=speeds,
+        stop_seconds=stop_seconds,
+        waited_seconds=_waited_seconds(job, now),
+        measured=_is_measured(job, now, settings),
+        learning=speeds.model.confidence < settings.sure_speed,
+        typical_seconds=settings.typical_seconds,
+        held_seconds=_held_seconds(job, now),
+    )
+
+
+def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forecast:
+    curve, speeds = fitted.curve, fitted.speeds
+    use = _Use.of(job, speeds, now, settings)
+    rule = _converged_by(job, fitted, use, settings)
+    prediction = _predict_total(job, fitted, use)
+    remaining = _remaining_steps(job, curve, prediction)
+    if rule is not None or job.directive is Directive.FINISH:
+        remaining = Interval(0.0, 0.0, 0.0)
+    seconds = _seconds(remaining, use.steps_per_second)
+    experts = curve.experts
+    return Forecast(
+        job_id=job.id,
+        total_steps=_shifted(remaining, job.step),
+        remaining_steps=remaining,
+        confidence=_confidence(job, fitted, prediction),
+        rule=rule or (prediction.rule if prediction else None),
+        loss_curve=_describe_curve(curve),
+        speed_model=_describe_speed(speeds.model),
+        steps_per_second=use.steps_per_second,
+        remaining_seconds=seconds,
+        converged=rule is not None or job.directive is Directive.FINISH,
+        finished_runs=experts.n_runs if experts else 0,
+        finished_runs_share=1.0 - experts.own_share if experts else 0.0,
+        speed_from=speeds.source,
+        cost=_cost(seconds, use.cost_per_second),
+    )
+
+
+class _Use(NamedTuple):
+    """What a job has used so far, and at which rate it goes on."""
+
+    elapsed_seconds: float
+    spent: float
+    steps_per_second: float | None
+    cost_per_second: float | None
+    """None without prices, or without tasks."""
+
+    @classmethod
+    def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings) -> _Use:
+        elapsed = now - job.started_at if job.started_at is not None else 0.0
+        if job.allocation.is_empty:
+            return cls(elapsed, job.spent, None, None)
+        speed = speeds.at(job.allocation) if speeds.source is not None else None
+        price = cost_per_second(job.spec, job.allocation, settings) if has_prices(settings) else None
+        return cls(elapsed, job.spent, speed, price)
+
+
+# --- the end of the job ----------------------------------------------------------------------------------------------
+
+
+def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
+    own = convergence_step(
+        fitted.curve,
+        rule_of(job),
+        steps_per_epoch=epoch_steps(job),
+        now_step=job.step,
+        elapsed_seconds=use.elapsed_seconds,
+        steps_per_second=use.steps_per_second,
+        spent=use.spent,
+        cost_per_second=use.cost_per_second,
+        metric=fitted.metric,
+    )
+    return with_precedents(job, epoch_steps(job), own)
+
+
+def epoch_steps(job: Job) -> float | None:
+    """Steps of an epoch: as the job says, or before that as the newest ended job of the same task said."""
+    if job.steps_per_epoch is not None or not job.similar:
+        return job.steps_per_epoch
+    newest = next((ended for ended in reversed(job.similar) if ended.steps_per_epoch), None)
+    if newest is None or newest.steps_per_epoch is None:
+        return None
+    batch = job.spec.counted_batch
+    if not (batch and newest.global_batch_size):
+        return newest.steps_per_epoch
+    return newest.steps_per_epoch * newest.global_batch_size / batch
+
+
+def rule_of(job: Job) -> Rule:
+    """The job's rule as the models read it."""
+    return _as_rule(job.spec.convergence)
+
+
+@lru_cache(maxsize=4096)
+def _as_rule(rule: ConvergenceRule) -> Rule:
+    return Rule(
+        loss_decrease=rule.loss_decrease,
+        relative=rule.relative,
+        patience_epochs=rule.patience_epochs,
+        target_loss=rule.target_loss,
+        max_steps=rule.max_steps,
+        max_epochs=rule.max_epochs,
+        max_seconds=rule.max_seconds,
+        target_metric=None if rule.target_metric is None else rule.target_metric.value,
+        max_cost=rule.max_cost,
+    )
+
+
+def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) -> Interval | None:
+    if prediction is None:
+        return Interval(job.step, job.step / _LINDY, job.step * _LINDY) if job.step > 0 else None
+    low = prediction.low
+    if _may_end_by_curve(job) and curve.n_points < LEAST_POINTS:
+        low = min(low, job.step + job.step / _LINDY)  # only the limit is known, and the loss may end it long before
+    return _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
+
+
+def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
+    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
+
+    The loss is judged on the fitted curve, which noise hardly moves, and not before there is something to fit: neither
+    in the first epoch nor on a handful of points nor on a run that has just diverged.
+    """
+    rule, curve = job.spec.convergence, fitted.curve
+    if rule.max_seconds is not None and use.elapsed_seconds >= rule.max_seconds:
+        return "max_seconds"
+    if rule.max_cost is not None and use.spent >= rule.max_cost and has_prices(settings):
+        return "max_cost"
+    if metric_is_reached(job, fitted.metric):
+        return "target_metric"
+    if curve.n_points < settings.convergence_points or curve.confidence == 0.0:
+        return None
+    if job.steps_per_epoch is not None and job.step < job.steps_per_epoch:
+        return None
+    holds = has_converged(curve, rule, steps_per_epoch=job.steps_per_epoch, now_step=job.step)
+    return None if holds in _ENFORCED_BY_COORDINATOR else holds
+
+
+def _may_end_by_curve(job: Job) -> bool:
+    rule = job.spec.convergence
+    return rule.loss_decrease is not None or rule.target_loss is not None or rule.target_metric is not None
+
+
+def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> float:
+    if prediction is None:
+        return _LINDY_CONFIDENCE if job.step > 0 else 0.0
+    if not _may_end_by_curve(job):
+        return 1.0  # a number of steps or epochs that the owner fixed
+    by_metric = prediction.rule == "target_metric" and fitted.metric is not None
+    own = fitted.metric.confidence if by_metric and fitted.metric is not None else fitted.curve.confidence
+    return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own
+
+
+def _shifted(interval: Interval | None, steps: float) -> Interval | None:
+    if interval is None:
+        return None
+    low, mean, high = (max(value + steps, 0.0) for value in (interval.low, interval.mean, interval.high))
+    return Interval(mean, low, high)
+
+
+def _seconds(remaining: Interval | None, speed: float | None) -> Interval | None:
+    if remaining is None or speed is None:
+        return None
+    return Interval(remaining.mean / speed, remaining.low / speed, remaining.high / speed)
+
+
+def _cost(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:
+    if seconds is None or cost_per_second is None:
+        return None
+    return Interval(*(value * cost_per_second for value in (seconds.mean, seconds.low, seconds.high)))
+
+
+def _describe_curve(curve: LossCurve) -> dict[str, float]:
+    if curve.n_points == 0:
+        return {}
+    names = ("beta0", "beta1", "beta2", "scale", "offset", "residual", "confidence")
+    return {name: float(getattr(curve, name)) for name in names}
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)  # asked for in every round, while models change rarely
+def _describe_speed(model: SpeedModel) -> dict[str, float]:
+    if model.n_points == 0:
+        return {}
+    return {**model.coefficients, "error": model.error, "confidence": model.confidence, "n_points": model.n_points}
+
+
+def _is_measured(job: Job, now: float, settings: Settings) -> bool:
+    """Whether enough steps were measured at the present size since it was granted."""
+    size = (job.allocation.workers, job.allocation.servers)
+    since = job.allocated_at if job.allocated_at is not None else float("-inf")
+    if now - since < settings.measuring_seconds:
+        return False
+    here = (s.n_steps for s in job.speed_samples if (s.workers, s.servers) == size and s.at >= since)
+    return sum(here) >= settings.measuring_steps
+
+
+def _waited_seconds(job: Job, now: float) -> float:
+    if not job.allocation.is_empty:
+        return 0.0
+    paused = job.state is not JobState.QUEUED and job.allocated_at is not None
+    since = job.allocated_at if paused and job.allocated_at is not None else job.submitted_at
+    return max(now - since, 0.0)
+
+
+def _held_seconds(job: Job, now: float) -> float:
+    if job.allocation.is_empty or job.allocated_at is None:
+        return 0.0
+    return max(now - job.allocated_at, 0.0)

@@ -1,0 +1,230 @@
+"""Which GPU type each job runs on, chosen before anything is forecast: the rest of a round sees jobs of one type.
+
+Where types are chosen by speed, this is where a forecast begins: who runs is on the type that it has, and who waits on
+the one with the highest score, which is the speed that it would have there with its equal part of the type's GPUs,
+
+    score = relative speed on the type · (GPUs of its part / GPUs of a worker) ^ scaling          (by speed)
+
+(a part smaller than the minimum is a part of the time). `type_market` then chooses with the forecasts. By price, this
+is the choice:
+
+    score = relative speed on the type / price of a GPU                                           (by price)
+
+Waiting jobs take the best type in order of arrival. A job that runs keeps its type unless another one has room, is
+better by `least_type_gain`, and saves more than the change costs: moving to another type replaces all workers. Either
+way, jobs that get nothing while another type is idle go there (`dead_ends`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from optimus_models.rescale import RescaleCost
+from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds, relative_speeds
+from optimus_scheduler.model import Directive, Job, JobSpec, Node, Resources
+from optimus_scheduler.model.asked_once import asked_once
+from optimus_scheduler.settings import Settings
+
+ANY_GPU = "gpu"
+"""A worker that asks for GPUs of this type takes any that the cluster has, unless the job says which."""
+
+
+def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """GPU types that the job may run on and that a worker fits on here, the preferred first; empty for a CPU job.
+
+    Just the type that it names when there is none: it cannot run, and is told so.
+    """
+    named = spec.gpu_type
+    if named is None:
+        return ()
+    offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
+    wanted = spec.gpu_types or (offered if named == ANY_GPU else (named,))
+    return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
+
+
+@asked_once
+def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """One node of each kind: thousands of them are alike, and only what they offer counts here."""
+    kinds: dict[object, Node] = {}
+    for node in nodes:
+        capacity = node.capacity
+        key = (node.schedulable, capacity.cpu, capacity.memory_bytes, tuple(capacity.gpus.items()))
+        kinds.setdefault(key, node)
+    return tuple(kinds.values())
+
+
+def _is_hosted(spec: JobSpec, gpu_type: str, nodes: Sequence[Node]) -> bool:
+    worker = spec.on(gpu_type).worker.resources
+    return any(worker.fits_in(node.capacity) for node in nodes if node.schedulable)
+
+
+def on_chosen_types(jobs: Sequence[Job], nodes: Sequence[Node], now: float, settings: Settings) -> tuple[Job, ...]:
+    """The jobs with their workers on one GPU type each, and measured speeds as they would be on that type.
+
+    Jobs that name one type, and CPU jobs, come back as they are. Independent of the order of `jobs`.
+    """
+    choices = types_of_each(jobs, nodes)
+    if not has_a_choice(choices):
+        return on_the_only_types(jobs, choices)
+    return on_first_types(jobs, nodes, choices, relative_speeds(jobs, settings), now, settings)
+
+
+def has_a_choice(choices: Mapping[str, Sequence[str]]) -> bool:
+    """Whether anybody may run on several types."""
+    return any(len(types) > 1 for types in choices.values())
+
+
+def on_the_only_types(jobs: Sequence[Job], choices: Mapping[str, Sequence[str]]) -> tuple[Job, ...]:
+    """Every job on the one type that it may run on."""
+    return tuple(_settled(job, next(iter(choices.get(job.id, ())), None)) for job in jobs)
+
+
+def on_first_types(
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    choices: Mapping[str, Sequence[str]],
+    speeds: RelativeSpeeds,
+    now: float,
+    settings: Settings,
+) -> tuple[Job, ...]:
+    """The jobs on types that are chosen without a forecast."""
+    chosen = choose_types(jobs, choices, gpus_by_type(nodes), speeds, now, settings)
+    return tuple(on_type(job, chosen.get(job.id), speeds) for job in jobs)
+
+
+def on_type(job: Job, gpu_type: str | None, speeds: RelativeSpeeds) -> Job:
+    """The job on this type; what it and its like measured on others is scaled by how fast types are for them."""
+    typed = _settled(job, gpu_type)
+    if gpu_type is None:
+        return typed
+    samples = speeds.samples_on(job, gpu_type)
+    similar = speeds.similar_on(job, gpu_type)
+    if samples is job.speed_samples and similar is job.similar:
+        return typed
+    return replace(typed, speed_samples=samples, similar=similar)
+
+
+def _settled(job: Job, gpu_type: str | None) -> Job:
+    return job if job.spec.on(gpu_type) is job.spec else replace(job, spec=job.spec.on(gpu_type))
+
+
+def has_left_its_type(job: Job) -> bool:
+    """Whether the workers that it has are of another type than its specification names now: they are replaced."""
+    kind = job.allocation.gpu_type
+    return kind is not None and kind != job.spec.gpu_type
+
+
+def types_of_each(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """The types that each GPU job may run on; looked up once for jobs that ask for the same."""
+    nodes = one_of_each(nodes)
+    known: dict[object, tuple[str, ...]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
+    for job in jobs:
+        spec, worker = job.spec, job.spec.worker.resources
+        if not worker.gpus:
+            continue
+        key = (spec.gpu_types, worker.cpu, worker.memory_bytes, tuple(worker.gpus.items()))
+        if key not in known:
+            known[key] = accepted_types(spec, nodes)
+        choices[job.id] = known[key]
+    return choices
+
+
+def gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
+    """What schedulable nodes offer."""
+    total = sum((node.capacity for node in nodes if node.schedulable), Resources())
+    return dict(total.gpus)
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+def choose_types(
+    jobs: Sequence[Job],
+    choices: Mapping[str, Sequence[str]],
+    gpus: Mapping[str, int],
+    speeds: RelativeSpeeds,
+    now: float,
+    settings: Settings,
+) -> dict[str, str]:
+    """The GPU type of each job that has a choice of at least one, by job id."""
+    market = _Market(gpus, speeds, settings)
+    with_gpus = sorted((job for job in jobs if choices.get(job.id)), key=lambda job: (job.submitted_at, job.id))
+    chosen: dict[str, str] = {}
+    running = [job for job in with_gpus if job.allocation.gpu_type in choices[job.id]]
+    for job in running:
+        chosen[job.id] = job.allocation.gpu_type or ""
+        market.join(job, chosen[job.id])
+    for job in with_gpus:
+        if job.id not in chosen:
+            chosen[job.id] = market.best(job, choices[job.id])
+            market.join(job, chosen[job.id])
+    for job in running if settings.gpu_type_by == "price" else ():
+        if len(choices[job.id]) > 1 and may_move(job, now, settings):
+            chosen[job.id] = market.moved(job, chosen[job.id], choices[job.id], now)
+    return chosen
+
+
+def may_move(job: Job, now: float, settings: Settings) -> bool:
+    """Whether the job has trained on its type for a while and is to go on."""
+    began = (job.allocated_at, job.started_at)
+    since = max((at for at in began if at is not None), default=now)
+    return job.directive is Directive.RUN and now - since >= settings.measuring_seconds
+
+
+class _Market:
+    """Who is on which type so far."""
+
+    def __init__(self, gpus: Mapping[str, int], speeds: RelativeSpeeds, settings: Settings) -> None:
+        self._gpus, self._speeds, self._settings = gpus, speeds, settings
+        self._weights = dict.fromkeys(gpus, 0.0)
+        self._minima = dict.fromkeys(gpus, 0)
+
+    def join(self, job: Job, gpu_type: str, sign: int = 1) -> None:
+        if gpu_type in self._gpus:
+            self._weights[gpu_type] += sign * job.spec.priority
+            self._minima[gpu_type] += sign * job.spec.worker.minimum * gpus_of_a_worker(job)
+
+    def best(self, job: Job, types: Sequence[str]) -> str:
+        """The type with the highest score for a job that is on none; the earlier of equals."""
+        return max(types, key=lambda gpu_type: self._score(job, gpu_type))
+
+    def moved(self, job: Job, present: str, types: Sequence[str], now: float) -> str:
+        """The type that the job goes on with; the change is counted."""
+        self.join(job, present, sign=-1)
+        best = self.best(job, [kind for kind in types if kind == present or self._has_room(job, kind)])
+        stays = not self._pays(job, self._score(job, best) - self._score(job, present), now)
+        self.join(job, present if stays else best)
+        return present if stays else best
+
+    def _pays(self, job: Job, log_ratio: float, now: float) -> bool:
+        """Whether the move saves more than it costs; the job is expected to train as long again as it has."""
+        trained = now - job.started_at if job.started_at is not None else 0.0
+        seconds = min(max(trained, 0.0), self._settings.horizon_seconds)
+        stop = RescaleCost.fit(job.rescale_seconds).predict() * self._settings.rescale_margin
+        return log_ratio >= math.log1p(self._settings.least_type_gain) and log_ratio * seconds > stop
+
+    def _score(self, job: Job, gpu_type: str) -> float:
+        """The logarithm of the score."""
+        speed = math.log(self._speeds.of(job)(gpu_type))
+        prices = self._settings.price_per_gpu_hour
+        if self._settings.gpu_type_by == "price" and prices.get(gpu_type, 0.0) > 0:
+            return speed - math.log(prices[gpu_type])
+        parts = self._part(job, gpu_type) / gpus_of_a_worker(job)
+        return speed + self._settings.gpu_scaling * math.log(max(parts, 1e-6))
+
+    def _has_room(self, job: Job, gpu_type: str) -> bool:
+        need = job.spec.worker.minimum * gpus_of_a_worker(job)
+        return self._minima.get(gpu_type, 0) + need <= self._gpus.get(gpu_type, 0)
+
+    def _part(self, job: Job, gpu_type: str) -> float:
+        """GPUs that the job would have, were each type shared in proportion to priority."""
+        weight, each = job.spec.priority, gpus_of_a_worker(job)
+        part = self._gpus.get(gpu_type, 0) * weight / (self._weights.get(gpu_type, 0.0) + weight)
+        return min(part, job.spec.worker.maximum * each)  # below the minimum it is a part of the time
+
+
+def gpus_of_a_worker(job: Job) -> int:
+    return max(sum(job.spec.worker.resources.gpus.values()), 1)

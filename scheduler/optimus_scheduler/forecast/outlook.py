@@ -1,0 +1,102 @@
+"""What the policies see of one job: its forecast together with the fitted models behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import Allocation, Forecast, Job, Resources, TaskDemand
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """One job in one round. Every figure is there: where nothing is known, a stated assumption stands in."""
+
+    job: Job
+    forecast: Forecast
+    speeds: Speeds
+    stop_seconds: float
+    """Predicted stop of the next change of size."""
+    waited_seconds: float
+    """How long the job has been without tasks; 0 while it has some."""
+    measured: bool
+    """Whether the present size has been measured since it was granted."""
+    learning: bool
+    """Whether the speed model is too uncertain to trust far away from what was measured."""
+    typical_seconds: float
+    """Stands in for the time left when nothing is known."""
+    held_seconds: float = 0.0
+    """How long the job has had its present size; 0 while it has none."""
+
+    claimed: bool = False
+    """Whether a quota or deadline gives it a right to its minimum, before anything is compared."""
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def present(self) -> Allocation:
+        return self.job.allocation
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the job has tasks."""
+        return not self.job.allocation.is_empty
+
+    @cached_property
+    def gpu_type(self) -> str | None:
+        """The one GPU type that workers ask for, None for a CPU job."""
+        return self.job.spec.gpu_type
+
+    @cached_property
+    def minimum(self) -> Allocation:
+        return self.size(self.job.spec.worker.minimum, self.job.spec.server.minimum)
+
+    @cached_property
+    def maximum(self) -> Allocation:
+        return self.size(self.job.spec.worker.maximum, self.job.spec.server.maximum)
+
+    @cached_property
+    def requested(self) -> Allocation:
+        """What a policy gives that does not choose sizes: what the owner asked for, within minimum and maximum."""
+        spec = self.job.spec
+        return self.size(_within(spec.requested_workers, spec.worker), _within(spec.requested_servers, spec.server))
+
+    def size(self, workers: int, servers: int) -> Allocation:
+        return allocation_of(workers, servers, self.gpu_type)
+
+    def demand(self, allocation: Allocation) -> Resources:
+        """What that many tasks need together."""
+        spec = self.job.spec
+        return spec.worker.resources * allocation.workers + spec.server.resources * allocation.servers
+
+    def step_demand(self, workers: int, servers: int) -> Resources:
+        """What so many more tasks, 0 or 1 of each kind, need."""
+        return self._step_demands[workers, servers]
+
+    @cached_property
+    def _step_demands(self) -> dict[tuple[int, int], Resources]:
+        return {(w, p): self.demand(Allocation(w, p)) for w in (0, 1) for p in (0, 1)}
+
+    def speedup(self, allocation: Allocation, over: Allocation) -> float:
+        """How many times as fast `allocation` is predicted to be."""
+        return self.speeds.at(allocation) / self.speeds.at(over)
+
+    def remaining_seconds(self, allocation: Allocation) -> float:
+        """Predicted time left with `allocation`."""
+        remaining = self.forecast.remaining_steps
+        if remaining is None or self.speeds.source is None:
+            return self.typical_seconds
+        return remaining.mean / self.speeds.at(allocation)
+
+
+@lru_cache(maxsize=2**14)
+def allocation_of(workers: int, servers: int, gpu_type: str | None) -> Allocation:
+    """The same few sizes are spoken of again and again."""
+    return Allocation(workers, servers, gpu_type)
+
+
+def _within(count: int | None, demand: TaskDemand) -> int:
+    return demand.maximum if count is None else min(max(count, demand.minimum), demand.maximum)

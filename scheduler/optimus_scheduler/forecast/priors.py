@@ -1,0 +1,85 @@
+"""Which ended jobs say something about which active one, and what: finished runs for its loss curve.
+
+A shell tells `EndedJobs` of every job that ends well and asks it for those of the same task; `LossPriors` makes them
+into the `Prior` that loss curves are fitted with.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from optimus_models.loss.finished_runs import FinishedRun, Prior
+from optimus_scheduler.model import EndedJob, Job
+
+MAX_PER_TASK = 16
+"""Ended jobs remembered of one task, the newest: more add little, and each takes time in every fit."""
+MAX_TASKS = 512
+"""Tasks remembered, those that ended last: with 16 jobs of at most 128 losses each, some 20 MB."""
+MAX_PRIORS = 128
+"""Priors remembered, those last asked for: of 16 runs each, some 8 MB."""
+LEAST_LOSSES = 5
+"""A run that told fewer losses says nothing about the losses of others."""
+
+_PriorKey = tuple[tuple[str, ...], float, str]
+"""Ids of the ended jobs, steps per epoch and project of the active one."""
+
+
+class EndedJobs:
+    """Ended jobs by task, in bounded memory. Belongs to one shell; not to be shared between threads."""
+
+    def __init__(self, jobs: Iterable[EndedJob] = ()) -> None:
+        """`jobs`: the one that ended first comes first."""
+        self._by_task: OrderedDict[str, tuple[EndedJob, ...]] = OrderedDict()
+        for job in jobs:
+            self.add(job)
+
+    def add(self, job: EndedJob) -> None:
+        """Remember one more, the newest; a job that told too little, or has no task's name, is passed over."""
+        if not job.task or (len(job.losses) < LEAST_LOSSES and not job.speed_samples):
+            return
+        known = self._by_task.pop(job.task, ())
+        others = tuple(other for other in known if other.id != job.id)
+        self._by_task[job.task] = (*others, job)[-MAX_PER_TASK:]
+        if len(self._by_task) > MAX_TASKS:
+            self._by_task.popitem(last=False)
+
+    def of(self, task: str) -> tuple[EndedJob, ...]:
+        """Those of one task, oldest first; the same tuple as long as there is no new one."""
+        return self._by_task.get(task, ())
+
+
+class LossPriors:
+    """Makes priors and keeps those last asked for. A prior is a function of its jobs: remembering changes nothing."""
+
+    def __init__(self) -> None:
+        self._priors: OrderedDict[_PriorKey, Prior] = OrderedDict()
+
+    def of(self, job: Job) -> Prior | None:
+        """What the ended jobs `job.similar` say of its losses; None when that is nothing (see `has_prior`)."""
+        if not job.steps_per_epoch or not has_prior(job):
+            return None
+        key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project
+        prior = self._priors.pop(key, None)
+        if prior is None:
+            prior = Prior.of(_finished_run(ended, job.steps_per_epoch, job.spec.project) for ended in job.similar)
+        self._priors[key] = prior
+        if len(self._priors) > MAX_PRIORS:
+            self._priors.popitem(last=False)
+        return prior
+
+
+def has_prior(job: Job) -> bool:
+    """Whether ended jobs say something of its losses: it knows its epochs and has some, and one of them did, too."""
+    if not job.similar or not job.steps_per_epoch or not job.losses:
+        return False
+    return any(ended.steps_per_epoch and len(ended.losses) >= LEAST_LOSSES for ended in job.similar)
+
+
+def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:
+    """The run in steps of a job that has so many in an epoch; None if it told too few losses, or no epochs."""
+    if len(ended.losses) < LEAST_LOSSES or not ended.steps_per_epoch:
+        return None
+    stretch = steps_per_epoch / ended.steps_per_epoch
+    steps = [step * stretch for step in ended.loss_steps]
+    return FinishedRun.of(steps, ended.losses, same_project=ended.project == project)

@@ -1,0 +1,103 @@
+"""Step 1 of a round where jobs may run on several GPU types: first the types, then what each job will do there.
+
+By speed, the choice is made with forecasts of all jobs (`type_market`); by price, without. Then it is looked at again:
+
+* a job that has converged stays where it is, it will end in a moment;
+* one whose deadline no size meets on its type goes to the fastest type that it accepts;
+* one whose budget pays for its steps at no size goes to the type with the cheapest steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from optimus_scheduler.allocate.deadline_budget import terms_of
+from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds, relative_speeds
+from optimus_scheduler.forecast.gpu_types import (
+    has_a_choice,
+    has_left_its_type,
+    on_first_types,
+    on_the_only_types,
+    on_type,
+    types_of_each,
+)
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.gpu_types.market import traded_types
+from optimus_scheduler.model import Job, Reason, Snapshot
+from optimus_scheduler.settings import Settings
+
+Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
+
+
+def look_ahead(snapshot: Snapshot, forecaster: Forecaster, settings: Settings) -> tuple[Snapshot, tuple[Outlook, ...]]:
+    """The snapshot with every job on one GPU type, and the outlook of each, sorted by job id."""
+    choices = types_of_each(snapshot.jobs, snapshot.nodes)
+    look = _Look(snapshot, forecaster, settings, choices)
+    if not has_a_choice(choices):
+        jobs = on_the_only_types(snapshot.jobs, choices)
+        outlooks = forecaster(jobs, snapshot.now, settings)
+    else:
+        jobs = on_first_types(snapshot.jobs, snapshot.nodes, choices, look.speeds, snapshot.now, settings)
+        outlooks = forecaster(jobs, snapshot.now, settings)
+        if settings.gpu_type_by == "speed":
+            traded = traded_types(outlooks, snapshot, choices, look.speeds, settings)
+            jobs, outlooks = look.again(jobs, outlooks, traded)
+    jobs, outlooks = look.again(jobs, outlooks, look.second_thoughts(outlooks))
+    return replace(snapshot, jobs=jobs), outlooks
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One round's look at which types jobs run on."""
+
+    told: Snapshot
+    forecaster: Forecaster
+    settings: Settings
+    choices: Mapping[str, Sequence[str]]
+
+    @cached_property
+    def speeds(self) -> RelativeSpeeds:
+        return relative_speeds(self.told.jobs, self.settings)
+
+    def again(
+        self, jobs: tuple[Job, ...], outlooks: tuple[Outlook, ...], instead: Mapping[str, str]
+    ) -> tuple[tuple[Job, ...], tuple[Outlook, ...]]:
+        """The same with some jobs on another type, by job id."""
+        other = {job.id: instead[job.id] for job in jobs if instead.get(job.id, job.spec.gpu_type) != job.spec.gpu_type}
+        if not other:
+            return jobs, outlooks
+        told = {job.id: job for job in self.told.jobs}
+        jobs = tuple(on_type(told[job.id], other[job.id], self.speeds) if job.id in other else job for job in jobs)
+        return jobs, self.forecaster(jobs, self.told.now, self.settings)
+
+    def second_thoughts(self, outlooks: Sequence[Outlook]) -> dict[str, str]:
+        """Another type for some of the jobs, by job id."""
+        better = {
+            one.id: one.present.gpu_type or ""
+            for one in outlooks
+            if one.gpu_type is not None and one.forecast.converged and one.is_held and has_left_its_type(one.job)
+        }
+        for one in outlooks:
+            types = self.choices.get(one.id, ())
+            if len(types) > 1 and _is_limited(one) and one.id not in better:
+                better[one.id] = self._that_helps(one, types)
+        return better
+
+    def _that_helps(self, outlook: Outlook, types: Sequence[str]) -> str:
+        """The type for a job that cannot keep its deadline or budget; else the one that it is on."""
+        terms = terms_of(outlook, self.told.capacity, self.told.now, self.settings)
+        reason = terms.reason if terms is not None else None
+        speed, prices = self.speeds.of(outlook.job), self.settings.price_per_gpu_hour
+        deadline = outlook.job.spec.deadline_at
+        if reason is Reason.DEADLINE_CANNOT_BE_MET and deadline is not None and deadline > self.told.now:
+            return max(types, key=speed)
+        if reason is Reason.WITHIN_BUDGET and outlook.forecast.rule == "max_cost":
+            return min(types, key=lambda kind: prices.get(kind, 0.0) / speed(kind))
+        return outlook.gpu_type or types[0]
+
+
+def _is_limited(outlook: Outlook) -> bool:
+    spec = outlook.job.spec
+    return spec.deadline_at is not None or spec.convergence.max_cost is not None

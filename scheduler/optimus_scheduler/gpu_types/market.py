@@ -1,0 +1,223 @@
+"""GPU types by what they are worth to whom: each job where it gains most at the prices that clear all types.
+
+A fast GPU is for who gains much from it, and for short jobs before long ones. So each size of each job on each type
+that it accepts is an offer, worth
+
+    weight · speed there / its best speed per GPU on any type,
+
+less the charge of changing to it, with weights and charges of the policy `optimus` (`weights`, `candidates`); another
+type costs at least `least_type_gain`. The largest sum over all jobs, one offer each and no type above its GPUs, is a
+linear program but for jobs being whole. Its dual has one price per type: at the right ones, each job takes what leaves
+it most. Prices follow demand until the dual is least; then jobs take their offers in turn, those first that would lose
+most by going elsewhere. Only the type counts that comes out: the size is the policy's.
+
+References: Bertsekas, "Linear Network Optimization", MIT Press 1991, chapter 4 (assignment by prices); Narayanan et
+al., "Gavel", OSDI 2020 (what a type is worth differs by job).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
+from optimus_scheduler.allocate.optimus.frontier import Ladders
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.weights import weights
+from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds
+from optimus_scheduler.forecast.gpu_types import gpus_by_type, gpus_of_a_worker, may_move
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Directive, Job, Snapshot
+from optimus_scheduler.settings import Settings
+
+_ROUNDS = 60
+"""How often prices follow demand; each time less, ..."""
+_FIRST_STEP, _SMALLER = 0.6, 0.93
+"""... at first by this logarithm at most. Together they reach prices apart by a factor of thousands."""
+
+
+def traded_types(
+    outlooks: Sequence[Outlook],
+    told: Snapshot,
+    choices: Mapping[str, Sequence[str]],
+    speeds: RelativeSpeeds,
+    settings: Settings,
+) -> dict[str, str]:
+    """The GPU type of each job that competes for GPUs, by job id. Independent of the order of `outlooks`.
+
+    `outlooks` are forecasts on one type each, any that the job accepts; `told` has what was measured on which type.
+    """
+    offered = gpus_by_type(told.nodes)
+    kinds = sorted(offered)
+    gpus = np.array([offered[kind] for kind in kinds], dtype=np.float64)
+    there: list[Outlook] = []
+    for one in outlooks:
+        if one.id not in choices or one.job.directive is Directive.CANCEL:
+            continue
+        if one.forecast.converged and one.is_held:  # keeps what it has for the moment
+            has = one.present.gpu_type
+            gpus -= [one.present.workers * gpus_of_a_worker(one.job) * (kind == has) for kind in kinds]
+        else:
+            there.append(one)
+    if not there or not kinds:
+        return {}
+    there.sort(key=lambda one: (one.job.submitted_at, one.id))
+    jobs = {job.id: job for job in told.jobs}
+    settled = frozenset(one.id for one in there if not may_move(jobs[one.id], told.now, settings))
+    who = _traders(there, jobs, choices, settled, kinds, speeds)
+    gpus = np.maximum(gpus, 0.0)
+    offers = _offers(who, gpus, told, settings)
+    if not len(offers.job):
+        return {}
+    kind = taken(offers, prices(offers, gpus), gpus, who.held).tolist()
+    return {one.id: kinds[number] for one, number in zip(there, kind, strict=True) if number >= 0}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offers:
+    """k sizes of jobs on m types; rows sorted by job."""
+
+    job: IntArray
+    """(k,)"""
+    kind: IntArray
+    """(k,) the type."""
+    gpus: FloatArray
+    """(k,)"""
+    worth: FloatArray
+    """(k,) less what changing to it costs; above 0 or 0."""
+
+
+# --- what is offered -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traders:
+    """n jobs on m types."""
+
+    outlooks: Sequence[Outlook]
+    """Each with the forecast for one type."""
+    speeds: FloatArray
+    """(n, m) how many times as fast each is on each type as on that one; 0 where it may not go."""
+    held: IntArray
+    """(n,) the type of the GPUs that it has; -1 without."""
+
+
+def _traders(
+    outlooks: Sequence[Outlook],
+    told: Mapping[str, Job],
+    choices: Mapping[str, Sequence[str]],
+    settled: frozenset[str],
+    kinds: Sequence[str],
+    speeds: RelativeSpeeds,
+) -> _Traders:
+    """`told`: jobs with all that they measured on whatever type; `settled`: those that may not move now."""
+    relative = np.zeros((len(outlooks), len(kinds)))
+    held = np.full(len(outlooks), -1)
+    number = {kind: place for place, kind in enumerate(kinds)}
+    for j, one in enumerate(outlooks):
+        of, accepted = speeds.of(told[one.id]), choices[one.id]
+        has = one.present.gpu_type
+        if has in accepted and has in number:
+            held[j] = number[has]
+            accepted = (has,) if one.id in settled else accepted
+        for kind in accepted:
+            if kind in number:
+                relative[j, number[kind]] = of(kind) / of(one.gpu_type or kind)
+    return _Traders(outlooks, relative, held)
+
+
+def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings) -> Offers:
+    """All sizes that the jobs may have in this round, on all types that they may go to."""
+    jobs = Contenders(who.outlooks)
+    ladders = Ladders(jobs, told.capacity)
+    table = candidates(jobs, ladders, sizes_of(jobs, settings), settings)
+    rows = np.flatnonzero(table.workers > 0)
+    job = table.job[rows]
+    each = np.array([gpus_of_a_worker(one.job) for one in jobs], dtype=np.float64)
+    asked = table.workers[rows] * each[job]
+    speed = table.speed[rows]
+    best_per_gpu = np.zeros(len(jobs))
+    np.maximum.at(best_per_gpu, job, speed / asked)
+    best_per_gpu *= np.maximum(who.speeds.max(axis=1), 1e-12)
+    per_share = (best_per_gpu * max(gpus.mean(), 1.0)).tolist()  # as if all GPUs were of its best type
+    anywhere = [replace(one, best_speed_per_share=most) for one, most in zip(ladders.each, per_share, strict=True)]
+    weight = weights(jobs, anywhere, settings)
+    # Of whom nothing is known is no reason for others to leave their type: it stands in the middle.
+    weight = np.where(jobs.is_unknown, np.median(weight), weight)
+    worth = (weight / best_per_gpu)[job] * speed
+    kept = 1.0 - _charges(jobs, who, table, rows, settings)
+    row, kind = np.nonzero(who.speeds[job] > 0)
+    return Offers(job[row], kind, asked[row], (worth[:, None] * who.speeds[job] * kept)[row, kind])
+
+
+def _charges(jobs: Contenders, who: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
+    """(k, m) the part of its worth that changing to the sizes `rows` (k,) on each type costs."""
+    job, present = table.job[rows], jobs.pairs("")
+    is_held = (who.held >= 0)[job]
+    same: BoolArray = (table.workers[rows] == present[job, 0]) & (table.servers[rows] == present[job, 1])
+    change = np.where(is_held, table.charge[job], 0.0)
+    move = np.where(is_held, np.maximum(change, 1.0 - 1.0 / (1.0 + settings.least_type_gain)), 0.0)
+    stays = who.held[job][:, None] == np.arange(who.speeds.shape[1])
+    return np.where(stays, np.where(same, 0.0, change)[:, None], move[:, None])
+
+
+# --- who takes what --------------------------------------------------------------------------------------------------
+
+
+def prices(offers: Offers, gpus: FloatArray) -> FloatArray:
+    """(m,) worth of a GPU of each type; `gpus` (m,) of each. Of the prices on the way those with the least dual.
+
+    The dual is what all jobs gain at these prices and all GPUs earn: no sharing out is worth more.
+    """
+    first, number = _by_job(offers.job)
+    logs = np.full(len(gpus), np.log(max(float((offers.worth / offers.gpus).max()), 1e-300)))
+    best, least, step = np.exp(logs), np.inf, _FIRST_STEP
+    for _ in range(_ROUNDS):
+        at = np.exp(logs)
+        left = offers.worth - at[offers.kind] * offers.gpus
+        most = np.maximum(np.maximum.reduceat(left, first), 0.0)
+        dual = float(most.sum() + at @ gpus)
+        if dual < least:
+            best, least = at, dual
+        wanted = np.flatnonzero(left == most[number])
+        equal = np.bincount(number[wanted], minlength=len(first))  # offers that are all the same to a job
+        asked = np.bincount(offers.kind[wanted], offers.gpus[wanted] / equal[number[wanted]], len(gpus))
+        logs = logs + step * np.clip((asked - gpus) / np.maximum(gpus, 1.0), -1.0, 1.0)
+        step *= _SMALLER
+    return np.asarray(best)
+
+
+def taken(offers: Offers, at: FloatArray, gpus: FloatArray, held: IntArray) -> IntArray:
+    """(n,) the type that each of n jobs takes at the prices `at` (m,); -1 of jobs without an offer.
+
+    `held` (n,) is the type that each has, or -1. Who would lose most by going elsewhere is served before the others,
+    and who takes nothing at these prices last, of what is left. A job that runs and would take nothing stays on its
+    type; a waiting one for which nothing is left has the type of its best offer, and competes there.
+    """
+    left = offers.worth - at[offers.kind] * offers.gpus
+    by_kind = np.full((len(held), len(gpus)), -np.inf)
+    np.maximum.at(by_kind, (offers.job, offers.kind), left)
+    most = by_kind.max(axis=1)
+    result = np.where(held >= 0, held, by_kind.argmax(axis=1))
+    result[np.isneginf(most)] = -1
+    second = np.maximum(np.sort(by_kind, axis=1)[:, -2], 0.0) if len(gpus) > 1 else np.zeros(len(held))
+    served = np.flatnonzero(~np.isneginf(most) & ((held < 0) | (most > 0)))
+    served = served[np.lexsort((served, (second - most)[served], (most <= 0)[served]))]
+    order = np.lexsort((-left, offers.job))
+    bounds = np.searchsorted(offers.job[order], np.arange(len(held) + 1)).tolist()
+    kind, asked, room = offers.kind[order].tolist(), offers.gpus[order].tolist(), gpus.tolist()
+    for j in served.tolist():
+        fits = (row for row in range(bounds[j], bounds[j + 1]) if asked[row] <= room[kind[row]])
+        row = next(fits, None)
+        if row is not None:
+            room[kind[row]] -= asked[row]
+            result[j] = kind[row]
+    return np.asarray(result)
+
+
+def _by_job(job: IntArray) -> tuple[IntArray, IntArray]:
+    """The first row of each job that has rows, and (k,) which of these jobs each row is of."""
+    is_first = np.concatenate([[True], job[1:] != job[:-1]])
+    return np.flatnonzero(is_first), np.cumsum(is_first) - 1

@@ -1,0 +1,63 @@
+"""The values that a scheduling round reads and writes.
+
+Everything here is immutable and knows no clock, database or network: a `Snapshot` goes into
+`optimus_scheduler.round.plan`, a `Plan` comes out. The service and the simulator both speak these types.
+
+Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (UTC seconds).
+"""
+
+from __future__ import annotations
+
+from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, TaskPhase
+from optimus_scheduler.model.jobs import ConvergenceRule, EndedJob, Job, JobSpec, MetricTarget, SpeedSample, TaskDemand
+from optimus_scheduler.model.resources import NO_GPUS, Node, Quota, Resources, gpu_type_of, total_of
+from optimus_scheduler.model.rounds import (
+    Action,
+    Decision,
+    Forecast,
+    Interval,
+    Plan,
+    SetWanted,
+    Snapshot,
+    StartTask,
+    StopTask,
+)
+from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, Task, TaskKey, Trouble
+
+__all__ = [
+    "NOTHING",
+    "NO_GPUS",
+    "Action",
+    "Allocation",
+    "Architecture",
+    "ConvergenceRule",
+    "Decision",
+    "Directive",
+    "EndedJob",
+    "Forecast",
+    "Interval",
+    "Job",
+    "JobSpec",
+    "JobState",
+    "MetricTarget",
+    "Mode",
+    "Node",
+    "PlacedTask",
+    "Plan",
+    "Quota",
+    "Reason",
+    "Resources",
+    "Role",
+    "SetWanted",
+    "Snapshot",
+    "SpeedSample",
+    "StartTask",
+    "StopTask",
+    "Task",
+    "TaskDemand",
+    "TaskKey",
+    "TaskPhase",
+    "Trouble",
+    "gpu_type_of",
+    "total_of",
+]

@@ -1,0 +1,42 @@
+"""Sizes, times and errors as people say them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from optimus_scheduler.model import Allocation
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+HEADLINE_LENGTH: Final = 240
+"""Characters of a headline at most: two or three lines of a list."""
+
+
+def headline(error: str) -> str:
+    """An error in one line: the last line of `error`, which names the exception where `error` is a traceback.
+
+    What precedes the traceback on its line ("worker 0 failed:") is kept. At most `HEADLINE_LENGTH` characters.
+    """
+    before, traceback, rest = error.partition(_TRACEBACK)
+    lines = [line.strip() for line in (rest if traceback else error).splitlines() if line.strip()]
+    if not lines:
+        return " ".join(error.split())[:HEADLINE_LENGTH]
+    where = " ".join(before.split()) if traceback else ""
+    words = f"{where} {lines[-1]}".strip()
+    return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
+
+
+def size_words(size: Allocation) -> str:
+    """3 workers and 1 server; only workers for a size without servers."""
+    servers = f" and {size.servers} server{'s' * (size.servers != 1)}" if size.servers or not size.workers else ""
+    return f"{size.workers} worker{'s' * (size.workers != 1)}{servers}"
+
+
+def duration(seconds: float) -> str:
+    """0.4 s, 12 s, 5 min, 2.5 h, 3 days"""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

@@ -1,0 +1,224 @@
+"""Jobs: what was asked for, what they told so far, and what ended ones taught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode
+from optimus_scheduler.model.resources import Resources, gpu_type_of
+from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, TaskKey
+from optimus_scheduler.retries import Retry
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDemand:
+    """What one worker or one server of a job needs, and how many of them the job may have."""
+
+    resources: Resources
+    minimum: int = 1
+    maximum: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTarget:
+    """A value that one of the figures of the job's own evaluation has to reach."""
+
+    name: str
+    """As the job's `evaluate` calls it, for example `test_accuracy`."""
+    at_least: float | None = None
+    """The metric rises to this ..."""
+    at_most: float | None = None
+    """... or falls to this; one of the two is given."""
+    best: float | None = None
+    """The best value that a rising metric can have; None: 1, or 100 for targets above 1."""
+
+    @property
+    def value(self) -> float:
+        """The target itself."""
+        value = self.at_least if self.at_least is not None else self.at_most
+        assert value is not None, "one of at_least and at_most is given"
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ConvergenceRule:
+    """When a job is done: the first of the given conditions to hold.
+
+    `loss_decrease`: the fitted loss falls by less than this from one epoch to the next, for `patience_epochs`
+    consecutive epochs; relative to the loss of the epoch before when `relative`, otherwise as a fraction of the
+    largest loss of the run (paper, section 2.1).
+    """
+
+    loss_decrease: float | None = None
+    relative: bool = True
+    patience_epochs: int = 3
+    target_loss: float | None = None
+    max_steps: int | None = None
+    max_epochs: float | None = None
+    max_seconds: float | None = None
+    target_metric: MetricTarget | None = None
+    """A figure of the job's own evaluation, judged on its fitted curve."""
+    max_cost: float | None = None
+    """Money spent, at the prices of `Settings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The part of a submitted job that decisions depend on."""
+
+    worker: TaskDemand
+    server: TaskDemand
+    convergence: ConvergenceRule
+    mode: Mode = Mode.SYNC
+    architecture: Architecture = Architecture.PS
+    global_batch_size: int | None = None
+    """Examples in one step over all workers (sync) or in one worker's mini-batch (async); None until reported."""
+    priority: float = 1.0
+    """Multiplies the job's gain; above 0."""
+    requested_workers: int | None = None
+    """The one size that a policy gives which does not choose sizes; None: the maximum."""
+    requested_servers: int | None = None
+    """... and of servers."""
+    gpu_types: tuple[str, ...] = ()
+    """GPU types that the workers may run on, one at a time; empty: the one that `worker.resources` names."""
+    family: str = ""
+    """What the job trains (its task's import path): speeds of the same family carry over between GPU types."""
+    project: str = "default"
+    """Whose quota it counts against."""
+    deadline_at: float | None = None
+    """When it should be done, POSIX seconds."""
+    elastic_batch: ElasticBatch | None = None
+    """Its global batch may be chosen within these bounds; None: it is fixed. See `Job.step` for how steps count."""
+
+    def __post_init__(self) -> None:
+        if self.elastic_batch is not None and self.architecture is not Architecture.ALLREDUCE:
+            raise ValueError("only all-reduce jobs may have an elastic batch")
+
+    @property
+    def counted_batch(self) -> int | None:
+        """The batch in whose steps work is counted."""
+        return self.elastic_batch.minimum if self.elastic_batch is not None else self.global_batch_size
+
+    @property
+    def gpu_type(self) -> str | None:
+        """The GPU type that `worker.resources` names; None for a CPU job."""
+        return gpu_type_of(self.worker.resources)
+
+    def on(self, gpu_type: str | None) -> JobSpec:
+        """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""
+        if gpu_type is None or self.gpu_type in (None, gpu_type):
+            return self
+        worker = self.worker.resources
+        resources = replace(worker, gpus={gpu_type: sum(worker.gpus.values())})
+        return replace(self, worker=replace(self.worker, resources=resources))
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedSample:
+    """A measured speed: what the job did with `workers` and `servers`.
+
+    `steps_per_second` counts steps of the whole job (in async mode, all workers together).
+    """
+
+    workers: int
+    servers: int
+    steps_per_second: float
+    n_steps: int = 1
+    """How many steps the measurement covers: its weight."""
+    at: float = 0.0
+    gpu_type: str | None = None
+    batch: int | None = None
+    """Of a job with an elastic batch: the global batch that it had."""
+    exchange_seconds: float | None = None
+    """Of an all-reduce job: the part of each step in which gradients travelled and nothing was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """What a job that ended well told, as far as it says something about later jobs of the same task.
+
+    It never changes, so its id alone tells it from others.
+    """
+
+    id: str
+    task: str = field(compare=False)
+    """The import path of its code: jobs with the same one are of one family."""
+    project: str = field(compare=False)
+    steps_per_epoch: float | None = field(compare=False)
+    """Runs are compared epoch by epoch: a batch twice as large makes half as many steps. None: it knew no epochs, and
+    tells its speeds only."""
+    loss_steps: tuple[float, ...] = field(default=(), compare=False)
+    losses: tuple[float, ...] = field(default=(), compare=False)
+    speed_samples: tuple[SpeedSample, ...] = field(default=(), compare=False)
+    mode: Mode = field(default=Mode.SYNC, compare=False)
+    architecture: Architecture = field(default=Architecture.PS, compare=False)
+    global_batch_size: int | None = field(default=None, compare=False)
+    total_steps: int = field(default=0, compare=False)
+    """Steps at its end; 0 when that is not known ..."""
+    rule: ConvergenceRule | None = field(default=None, compare=False)
+    """... and the rule that ended it."""
+    device: str | None = field(default=None, compare=False)
+    """What its workers computed on (`cold_start.device_name`) ..."""
+    percent_of_peak: float | None = field(default=None, compare=False)
+    """... and which part of that device's arithmetic speed they reached, where that was measured."""
+    noise_steps: tuple[float, ...] = field(default=(), compare=False)
+    noise_scales: tuple[float, ...] = field(default=(), compare=False)
+    """As in `Job`."""
+
+    @property
+    def n_epochs(self) -> float:
+        """Epochs at its end; 0 when that is not known."""
+        return self.total_steps / self.steps_per_epoch if self.steps_per_epoch else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One active job as a round sees it: what was asked for, what it has, what it told so far."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    submitted_at: float
+    started_at: float | None = None
+    step: int = 0
+    """Steps completed. Here and wherever a number of a step is told, a job with an elastic batch counts scale-invariant
+    steps: so many with its smallest batch would have achieved the same."""
+    steps_per_epoch: float | None = None
+    """None until the job's tasks have reported it."""
+    loss_steps: tuple[float, ...] = ()
+    """Steps of the (down-sampled) loss history, increasing."""
+    losses: tuple[float, ...] = ()
+    """Loss at each of `loss_steps`; may hold NaN and infinities."""
+    metric_steps: tuple[float, ...] = ()
+    """Steps at which the metric of `spec.convergence.target_metric` was evaluated, increasing."""
+    metric_values: tuple[float, ...] = ()
+    """Its value at each of `metric_steps`."""
+    speed_samples: tuple[SpeedSample, ...] = ()
+    calculated_speeds: tuple[SpeedSample, ...] = ()
+    """Speeds at some sizes by arithmetic, from the layers of its network: for as long as nothing is measured."""
+    similar: tuple[EndedJob, ...] = ()
+    """Ended jobs of the same task, oldest first, that its future may be judged by."""
+    spent: float = 0.0
+    """Money spent so far, at the prices of `Settings`; 0 without prices."""
+    allocation: Allocation = NOTHING
+    """What the job was last given (wanted), whether or not all tasks run yet."""
+    allocated_at: float | None = None
+    """When `allocation` last changed."""
+    directive: Directive = Directive.RUN
+    rescale_seconds: tuple[float, ...] = ()
+    """Observed stopped seconds of this job's past membership changes, oldest first."""
+    wanted_tasks: tuple[PlacedTask, ...] = ()
+    """The workers and servers behind `allocation`, sorted by key."""
+    stragglers: tuple[TaskKey, ...] = ()
+    """Workers much slower than the others, the slowest first."""
+    attained_share_seconds: float = 0.0
+    """Dominant share held, integrated over time: service received so far."""
+    batch: int | None = None
+    """With an elastic batch: the global batch that it was last told to have."""
+    retry: Retry | None = None
+    """After a failure of its owner's code: until this is due, it gets nothing."""
+    noise_steps: tuple[float, ...] = ()
+    """Steps at which the noise scale of its gradients was measured, increasing."""
+    noise_scales: tuple[float, ...] = ()
+    """tr(Σ)/|G|² at each of `noise_steps`, in examples (`optimus_models.speed.noise_scale`)."""

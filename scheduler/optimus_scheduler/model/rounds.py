@@ -1,0 +1,146 @@
+"""What goes into a round and what comes out: a snapshot, forecasts, decisions, actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from optimus_scheduler.model.asked_once import asked_once
+from optimus_scheduler.model.enums import Directive, Reason
+from optimus_scheduler.model.jobs import Job
+from optimus_scheduler.model.resources import Node, Quota, Resources, total_of
+from optimus_scheduler.model.tasks import Allocation, PlacedTask, Task, TaskKey
+
+_NO_FIGURES: Mapping[str, float] = MappingProxyType({})
+
+
+# Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factory.
+def _nothing_known() -> Mapping[str, float]:
+    return _NO_FIGURES
+
+
+@asked_once
+def _capacity(nodes: Sequence[Node]) -> Resources:
+    return total_of(node.capacity for node in nodes if node.schedulable)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The world at one instant, as much of it as decisions need."""
+
+    now: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    """Active jobs only (queued, running, paused), any order."""
+    tasks: tuple[Task, ...] = ()
+    """Live tasks, and of each active job's (role, rank) the newest incarnation, exited or not."""
+    quotas: tuple[Quota, ...] = ()
+    """Of the projects that have one, any order."""
+
+    @property
+    def capacity(self) -> Resources:
+        """What the schedulable nodes offer together."""
+        return _capacity(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A prediction with its 80 % interval: `low <= mean <= high`."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a round believes of one job. Every `None` means: nothing can be said yet."""
+
+    job_id: str
+    total_steps: Interval | None
+    """Steps at which the convergence rule will hold."""
+    remaining_steps: Interval | None
+    confidence: float
+    """0 (nothing known) to 1 (as sure as the model gets)."""
+    rule: str | None = None
+    """Which part of the convergence rule is expected to hold first (its field name)."""
+    loss_curve: Mapping[str, float] = field(default_factory=_nothing_known)
+    """β0, β1, β2 of Eq. 1 and the largest loss, when fitted."""
+    speed_model: Mapping[str, float] = field(default_factory=_nothing_known)
+    """Coefficients and error of the fitted speed model."""
+    steps_per_second: float | None = None
+    """Predicted speed at the present allocation."""
+    remaining_seconds: Interval | None = None
+    """Predicted time left at the present allocation."""
+    finished_runs: int = 0
+    """How many ended jobs of the same task the loss curve was judged by ..."""
+    finished_runs_share: float = 0.0
+    """... and how much they counted beside the job's own losses, 0 to 1."""
+    speed_from: str | None = None
+    """What predicted speeds rest on: `measured`, `similar jobs` or `analysis`; None when nothing is known."""
+    cost: Interval | None = None
+    """Predicted money still to be spent at the present allocation; None without prices."""
+    converged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a round decided for one job, and why."""
+
+    job_id: str
+    allocation: Allocation
+    previous: Allocation
+    reason: Reason
+    message: str
+    """One sentence for the job's owner."""
+    forecast: Forecast
+    gain: float | None = None
+    """Marginal gain of the last task granted (see the policy for its unit)."""
+    next_gain: float | None = None
+    """Marginal gain that its next task would have had."""
+    batch: int | None = None
+    """The global batch that goes with the allocation; None for a job without an elastic batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetWanted:
+    """The tasks that a job should have from now on. Applied as a new membership generation if it differs."""
+
+    job_id: str
+    allocation: Allocation
+    directive: Directive
+    tasks: tuple[PlacedTask, ...]
+    """Workers and servers, sorted by key; the coordinator is not part of it."""
+    batch: int | None = None
+    """The global batch from now on; None for a job without an elastic batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start a task on a node. Idempotent: the task's name is its identity."""
+
+    task: PlacedTask
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Stop a task: SIGTERM at first, SIGKILL with `force`."""
+
+    key: TaskKey
+    force: bool = False
+
+
+Action = SetWanted | StartTask | StopTask
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome of one round."""
+
+    decisions: tuple[Decision, ...]
+    """One per active job, sorted by job id."""
+    actions: tuple[Action, ...]
+    """In the order in which they are to be applied."""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Left empty by `plan` (which has no clock); a shell that times the phases fills it in."""

@@ -1,0 +1,58 @@
+"""What is free on each node while a round places tasks.
+
+Nodes with the same room are kept together (`groups`): a question such as "which is the fullest node that still holds
+this?" looks at all groups at once. Answers depend on what is free only, never on what went before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optimus_scheduler.model import Node
+from optimus_scheduler.model.amounts import Amounts, Vector, covers, minus, plus
+from optimus_scheduler.place.equivalence_classes import Groups
+from optimus_scheduler.place.racks import Racks, rack_of
+
+
+class Rooms:
+    """Free amounts by node. Nodes are numbered by zone, rack and name: neighbours have neighbouring numbers."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        given = tuple(nodes)
+        placed = sorted([(rack_of(node), node.name, number) for number, node in enumerate(given)])
+        ordered = [given[number] for _, _, number in placed]
+        self.names = [node.name for node in ordered]
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self.is_open = [node.schedulable for node in ordered]
+        self.amounts = Amounts([node.capacity for node in ordered])
+        self._free = self.amounts.rooms([node.capacity for node in ordered])
+        open_nodes = [number for number, is_open in enumerate(self.is_open) if is_open]
+        self.groups = Groups(self._free, open_nodes, self.amounts.width)
+        self.racks = Racks([rack for rack, _, _ in placed], self._free, self.is_open)
+        self._closed = (-1,) * self.amounts.width
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def free(self, node: int) -> Vector:
+        """What is left on a node, whether or not anything new may go there."""
+        return self._free[node]
+
+    def open_room(self, node: int) -> Vector:
+        """What new tasks may use there: nothing on a cordoned node."""
+        return self._free[node] if self.is_open[node] else self._closed
+
+    def fits(self, need: Vector, node: int) -> bool:
+        return covers(self._free[node], need)
+
+    def take(self, need: Vector, node: int) -> None:
+        self._set(node, minus(self._free[node], need), grows=False)
+
+    def give_back(self, need: Vector, node: int) -> None:
+        self._set(node, plus(self._free[node], need), grows=True)
+
+    def _set(self, node: int, room: Vector, *, grows: bool) -> None:
+        before, self._free[node] = self._free[node], room
+        if self.is_open[node]:
+            self.groups.move(node, room, grows=grows)
+            self.racks.set(node, before, room)

@@ -1,0 +1,288 @@
+"""How the tasks of one job are spread over nodes, so that little of its model crosses between nodes.
+
+A step moves the model between every server and every worker; what happens inside one node is free. With p servers
+and w workers, p_k and w_k of them on node k, and one unit of time to send the whole model once, a step costs
+
+    max over k of:  (w - w_k)/p  if p_k > 0   (each server of k serves the workers elsewhere)
+                    (p - p_k)/p  if w_k > 0   (each worker of k asks the servers elsewhere)
+
+This is the paper's objective, with each term counted only where there is such a task: counted everywhere, as in its
+Theorem 1, an even spread looks best even where it is not (Optimus reference, section 4.3).
+
+Among spreads of the same cost, those within one rack are preferred, then those with fewer nodes, then those on the
+fullest nodes, which leave whole nodes free for jobs that need them.
+
+References: Peng et al., "Optimus", EuroSys 2018, section 4.2 and appendix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+
+from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times, together
+from optimus_scheduler.place.bottleneck import Added, Extra, Space, spread_over
+from optimus_scheduler.place.equivalence_classes import View
+from optimus_scheduler.place.exact import cheapest_of_all
+from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.patterns import Pattern, best_pattern
+
+_FEW = 12
+"""Nodes of each kind that are looked at first for a job that does not fit a pattern."""
+_QUICK = 1_500
+"""Combinations that are looked at for a job that does not seem to fit: many wait, and ask in every round."""
+
+Present = Mapping[int, tuple[int, int]]
+"""Node → (workers, servers) of the job that stay there."""
+Spread = Callable[[Rooms, Extra, Present], Added | None]
+"""Chooses nodes for further tasks of one job; None when it finds no way."""
+
+
+def transfer_cost(counts: Iterable[tuple[int, int]]) -> float:
+    """What a step costs with (workers, servers) on each node; 0 on a single node. See the head of this module."""
+    counts = list(counts)
+    w, p = sum(workers for workers, _ in counts), sum(servers for _, servers in counts)
+    return max((_node_cost(w, p, w_k, p_k) for w_k, p_k in counts), default=0.0)
+
+
+def _node_cost(w: int, p: int, w_k: int, p_k: int) -> float:
+    by_servers = (w - w_k) / p if p_k else 0.0
+    by_workers = (p - p_k) / p if w_k and p else 0.0
+    return max(by_servers, by_workers)
+
+
+# --- least transfer --------------------------------------------------------------------------------------------------
+
+
+def spread_least_transfer(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The spread with the least transfer cost.
+
+    For a job that has no tasks yet, the best pattern there is (`patterns`) if the nodes have room for it: in one rack
+    if one rack has. Otherwise the cheapest spread over the nodes that could matter (`thresholds`, and for small sizes
+    `exact`).
+    """
+    if extra.workers + extra.servers == 0:
+        return {}
+    if len(present) <= 1 and (on_one := _on_one_node(rooms, extra, present)) is not None:
+        return on_one
+    if _has_no_servers(extra, present):
+        return _fill_closely(rooms, extra, present)
+    if not present and extra.workers and extra.servers:
+        added = _by_pattern(rooms, extra)
+        if added is not None:
+            return added
+    return _over_candidates(rooms, extra, present)
+
+
+def _has_no_servers(extra: Extra, present: Present) -> bool:
+    """Whether the job is an all-reduce job."""
+    return extra.servers == 0 and not any(servers for _, servers in present.values())
+
+
+def _on_one_node(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """Everything beside what is there, or on the fullest node that holds it (with what it needs soon, if one does)."""
+    need = extra.need
+    for node in present:
+        return {node: (extra.workers, extra.servers)} if rooms.is_open[node] and rooms.fits(need, node) else None
+    largest = rooms.groups.largest_room(extra.worker)
+    if largest is None or not covers(largest, need):
+        return None
+    nodes = rooms.groups.tightest(extra.soon, 1, ()) if extra.soon else []
+    nodes = nodes or rooms.groups.tightest(need, 1, ())
+    return {nodes[0]: (extra.workers, extra.servers)} if nodes else None
+
+
+# --- patterns on nodes -----------------------------------------------------------------------------------------------
+
+
+def _by_pattern(rooms: Rooms, extra: Extra) -> Added | None:
+    """The best pattern for nodes as large as any; None when there are too few of them."""
+    expected = rooms.groups.largest_room(extra.worker)
+    added = _with_room(rooms, extra, expected)
+    if added is None:
+        rooms.groups.forget_largest(extra.worker)
+        present = rooms.groups.largest_room(extra.worker)
+        if present != expected:
+            added = _with_room(rooms, extra, present)
+    return added
+
+
+def _with_room(rooms: Rooms, extra: Extra, room: Vector | None) -> Added | None:
+    """The best pattern for nodes with that room, in one rack if one has enough of them."""
+    pattern = best_pattern(extra, room) if room else None
+    if pattern is None:
+        return None
+    views = _views(rooms, extra.need, ())
+    return next((added for view in views if (added := _realise(view, pattern, extra)) is not None), None)
+
+
+def _views(rooms: Rooms, need: Vector, near: Collection[int]) -> Iterator[View]:
+    """Racks that may have the room, then the whole cluster."""
+    yield from rooms.racks.for_job(need, near)
+    yield rooms.groups
+
+
+def _realise(view: View, pattern: Pattern, extra: Extra) -> Added | None:
+    """Each part on the fullest node that holds it, what is loose on as few further nodes as will do."""
+    added: Added = {}
+    for part, count in pattern.different.items():
+        nodes = view.tightest(together(extra.worker, part[0], extra.server, part[1]), count, added)
+        if len(nodes) < count:
+            return None
+        added.update(dict.fromkeys(nodes, part))
+    for role, left in enumerate(pattern.loose):
+        if left and not _fill_others(view, extra, role, left, added):
+            return None
+    return added
+
+
+def _fill_others(view: View, extra: Extra, role: int, left: int, added: Added) -> bool:
+    """Tasks of one role on further nodes: the fullest that holds them all, or the roomiest while there is none."""
+    need = extra.needs[role]
+    while left:
+        nodes, each = view.tightest(times(need, left), 1, added), left
+        if not nodes:
+            each, nodes = view.roomiest(need, left, added)
+        if not nodes:
+            return False
+        added.update(dict.fromkeys(nodes, _more((0, 0), role, each)))
+        left -= each * len(nodes)
+    return True
+
+
+def _more(counts: tuple[int, int], role: int, count: int) -> tuple[int, int]:
+    return (counts[0], counts[1] + count) if role else (counts[0] + count, counts[1])
+
+
+def _fill_closely(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The workers of an all-reduce job: on few nodes, those that it uses first, in one rack if one has the room."""
+    own = {node: holds(rooms.open_room(node), extra.worker) for node in present}
+    used: Added = {}
+    left = extra.workers
+    for node in sorted(own, key=lambda node: (own[node] < left, own[node] if own[node] >= left else -own[node], node)):
+        used[node] = (min(own[node], left), 0)
+        left -= used[node][0]
+    for view in _views(rooms, times(extra.worker, left), present):
+        added = dict(used)
+        if _fill_others(view, extra, 0, left, added):
+            return {node: counts for node, counts in added.items() if counts[0]}
+    return None
+
+
+# --- whatever room there is ------------------------------------------------------------------------------------------
+
+
+def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The cheapest spread over the nodes that the job uses and those with most room for it, at first only a few."""
+    tasks = extra.workers + extra.servers
+    servers = extra.servers + sum([counts[1] for counts in present.values()])
+    least = 0 if present else _least_cost(rooms, extra)
+    spaces: list[Space] = []
+    for count in dict.fromkeys((min(tasks, _FEW), tasks)):
+        nodes = rooms.groups.most_suitable(extra.needs, extra.need, count)
+        spaces = [
+            Space(node, rooms.open_room(node), *present.get(node, (0, 0))) for node in dict.fromkeys((*present, *nodes))
+        ]
+        hold_all = _hold_together(spaces, extra)
+        added = spread_over(spaces, extra, least) if hold_all else None
+        if added is not None:
+            is_best = round(_cost_with(spaces, added) * servers) <= least
+            return added if is_best else _cheaper(spaces, added, cheapest_of_all(spaces, extra))
+    # Nodes that must be filled to the last core take luck, or looking at every way.
+    return cheapest_of_all(spaces, extra, _QUICK) if _hold_together(spaces, extra) else None
+
+
+def _hold_together(spaces: Sequence[Space], extra: Extra) -> bool:
+    """Whether there would be enough room if all of it were on one node."""
+    columns = zip(*[space.room for space in spaces], strict=True)
+    total = tuple([sum([amount for amount in column if amount > 0]) for column in columns])
+    return bool(total) and covers(total, extra.need)
+
+
+def _least_cost(rooms: Rooms, extra: Extra) -> int:
+    """What the best pattern would cost if there were enough of the largest nodes, times p."""
+    room = rooms.groups.largest_room(extra.worker)
+    pattern = best_pattern(extra, room) if room else None
+    return pattern.cost if pattern else 0
+
+
+def _cheaper(spaces: Sequence[Space], found: Added, exact: Added | None) -> Added:
+    """The cheaper of two spreads, the first if they cost the same."""
+    return exact if exact is not None and _cost_with(spaces, exact) < _cost_with(spaces, found) else found
+
+
+def _cost_with(spaces: Sequence[Space], added: Added) -> float:
+    more = ((space, added.get(space.node, (0, 0))) for space in spaces)
+    return transfer_cost((space.workers + x, space.servers + y) for space, (x, y) in more)
+
+
+# --- the paper's spread ----------------------------------------------------------------------------------------------
+
+
+def spread_evenly(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """The paper's placement: the first k nodes by available CPU that host the job evenly, for the smallest k."""
+    if _has_no_servers(extra, present):
+        return _fill_emptiest(rooms, extra)
+    # The paper's nodes are alike. Where only some have the GPUs that workers need, the others are none of the first k.
+    gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
+    ordered = rooms.groups.by_cores(extra.workers + extra.servers, gpus)
+    for k in range(1, len(ordered) + 1):
+        shares = [(_part(extra.workers, k, number), _part(extra.servers, k, number)) for number in range(k)]
+        if all(
+            covers(rooms.free(node), together(extra.worker, x, extra.server, y))
+            for node, (x, y) in zip(ordered, shares, strict=False)
+        ):
+            return dict(zip(ordered, shares, strict=False))
+    return None
+
+
+def spread_balanced(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """Each task on the node with the most free cores, as Kubernetes does it by default, and the paper's baselines."""
+    if _has_no_servers(extra, present):
+        return _fill_emptiest(rooms, extra)
+    gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
+    count = extra.workers + extra.servers
+    nodes = dict.fromkeys((*rooms.groups.by_cores(count, gpus), *rooms.groups.by_cores(count)))
+    heap = [(-rooms.free(node)[0], number, node, rooms.free(node)) for number, node in enumerate(nodes)]
+    heapify(heap)
+    added: dict[int, tuple[int, int]] = {}
+    # Workers first: only they may need what few nodes have.
+    for role, need in (*[(0, extra.worker)] * extra.workers, *[(1, extra.server)] * extra.servers):
+        full = []
+        while heap and not covers(heap[0][3], need):
+            full.append(heappop(heap))
+        if not heap:
+            return None
+        _, number, node, free = heap[0]
+        left = minus(free, need)
+        heapreplace(heap, (-left[0], number, node, left))
+        workers, servers = added.get(node, (0, 0))
+        added[node] = (workers + (role == 0), servers + (role == 1))
+        for entry in full:
+            heappush(heap, entry)
+    return added
+
+
+def _part(total: int, parts: int, index: int) -> int:
+    """Size of part `index` when `total` is cut into `parts` as evenly as whole numbers allow."""
+    return total // parts + (1 if index < total % parts else 0)
+
+
+def spread_emptiest(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+    """Jobs without servers on the emptiest nodes, others where the transfer is least."""
+    if _has_no_servers(extra, present):
+        return _fill_emptiest(rooms, extra)
+    return spread_least_transfer(rooms, extra, present)
+
+
+def _fill_emptiest(rooms: Rooms, extra: Extra) -> Added | None:
+    """Fill the node with most room, then the next: the fewest nodes, the paper's rule for jobs without servers."""
+    added: Added = {}
+    left = extra.workers
+    for node in rooms.groups.by_tasks(extra.worker, left):
+        count = min(holds(rooms.free(node), extra.worker), left)
+        added[node] = (count, 0)
+        left -= count
+        if not left:
+            return added
+    return None if left else added

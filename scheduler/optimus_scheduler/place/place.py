@@ -1,0 +1,166 @@
+"""Step 3 of a round: which task goes to which node.
+
+Tasks that are wanted already stay where they are; only what is missing is placed. A size that does not fit is made
+smaller, task by task, down to the job's minimum. If not even that fits, others give up what they have beyond their
+own minima as far as that helps. What remains is `Unplaced`, with the reason.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from optimus_scheduler.model import NOTHING, Allocation, Node, Resources, Role
+from optimus_scheduler.place.assignment import Seating, Seats
+from optimus_scheduler.place.bottleneck import Extra
+from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.network_cost import Spread
+from optimus_scheduler.place.preempt import givers, make_room
+from optimus_scheduler.place.requests import Placed, Placements, Post, Request, Unplaced, posts
+
+__all__ = ["Placed", "Placements", "Placer", "Post", "Request", "Unplaced", "fits_when_empty", "place", "posts"]
+
+_NO_ROOM = Unplaced("no combination of nodes has room for its smallest size")
+
+_MOST_HOSTED = 4096
+"""Different minima of which is known whether the empty cluster holds them: far more than wait at a time."""
+
+
+class Placer:
+    """Places round after round: seats of jobs that have not changed since the round before are not looked at again.
+
+    Gives what `place` gives, sooner. Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: tuple[Node, ...] = ()
+        self._spread: Spread | None = None
+        self._seating: Seating | None = None
+        self._empty: Rooms | None = None
+        self._hosted: dict[object, bool] = {}
+
+    def place(
+        self, requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
+    ) -> Placements:
+        """See the function `place`."""
+        seating = self._on(nodes, spread)
+        present = {request.job_id for request in requests}
+        for job_id in [job_id for job_id in seating.jobs if job_id not in present]:
+            seating.dismiss(job_id)
+        asking = [request for request in requests if not seating.knows(request)]
+        changed = [request for request in asking if not seating.keeps(request)]
+        for request in changed:
+            if request.job_id in seating.jobs:
+                seating.dismiss(request.job_id)
+        if not seating.admit(changed):  # somebody has to give way, and everybody takes part in that
+            seating = self._seating = Seating(nodes, spread)
+            seating.admit_in_part(requests)
+            asking = list(requests)
+        _settle(seating, asking, smallest_first=smallest_first)
+        return {request.job_id: _outcome(seating, seating.jobs[request.job_id]) for request in requests}
+
+    def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
+        """Whether the minimum could be placed if nobody else had any task."""
+        seating = self._on(nodes, spread)
+        key = (request.minimum, _fingerprint(request.worker), _fingerprint(request.server))
+        if key not in self._hosted:
+            if len(self._hosted) >= _MOST_HOSTED:
+                self._hosted.clear()
+            self._hosted[key] = self._has_room(seating, request, spread)
+        return self._hosted[key]
+
+    def _has_room(self, seating: Seating, request: Request, spread: Spread) -> bool:
+        """What fits beside all others fits alone; only otherwise the empty cluster is asked."""
+        amounts, least = seating.rooms.amounts, request.minimum
+        extra = Extra(least.workers, least.servers, amounts.need(request.worker), amounts.need(request.server))
+        if spread(seating.rooms, extra, {}) is not None:
+            return True
+        if not seating.jobs:
+            return False
+        if self._empty is None:
+            self._empty = Rooms(self._nodes)
+        return spread(self._empty, extra, {}) is not None
+
+    def _on(self, nodes: Sequence[Node], spread: Spread) -> Seating:
+        """The seats of the round before, if it had the same nodes."""
+        if nodes is not self._nodes:  # compared once a round: it is asked again and again
+            before, self._nodes = self._nodes, tuple(nodes)
+            self._seating = self._seating if self._nodes == before else None
+        if self._seating is None or self._spread is not spread:
+            self._spread = spread
+            self._seating, self._empty, self._hosted = Seating(self._nodes, spread), None, {}
+        return self._seating
+
+
+def place(
+    requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
+) -> Placements:
+    """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` only if equal."""
+    return Placer().place(requests, nodes, spread, smallest_first=smallest_first)
+
+
+def fits_when_empty(request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
+    """Whether the minimum could be placed if nobody else had any task."""
+    return Placer().hosts(request, nodes, spread)
+
+
+def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int], ...]]:
+    return resources.cpu, resources.memory_bytes, tuple(sorted(resources.gpus.items()))
+
+
+def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> None:
+    """Find the seats that these are missing; others may have to give up theirs for it."""
+    jobs = seating.jobs
+    incomplete = [request for request in requests if not jobs[request.job_id].are_complete]
+    ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
+    unplaced = [request for request in ordered if not _seat_shrinking(seating, jobs[request.job_id])]
+    if unplaced:
+        others = givers(seating)
+        for request in unplaced:
+            make_room(seating, jobs[request.job_id], others)
+
+
+def _growth(request: Request) -> tuple[bool, bool, int]:
+    """Jobs that have no task yet choose first (they ask for little), then those that grow.
+
+    Of these, jobs that need GPUs, as others can go elsewhere, too; the smallest growth first.
+    """
+    size = request.allocation
+    return bool(request.held), not request.worker.gpus, size.workers + size.servers - len(request.held)
+
+
+def _seat_shrinking(seating: Seating, seats: Seats) -> bool:
+    """Seat the request or as much of it as fits; gives everything up when that is less than the minimum."""
+    if seating.complete(seats, seats.request.allocation):
+        return True
+    sizes = list(_smaller(seats.request))
+    workers = sum([role is Role.WORKER for role, _ in seats.taken])
+    servers = len(seats.taken) - workers
+    growing = [size for size in sizes if size.workers >= workers and size.servers >= servers]
+    # What fits at one size fits at every smaller one: the largest is found by bisection.
+    first = bisect_left(growing, True, key=lambda size: seating.ways(seats, size) is not None)
+    for size in sizes[first:]:
+        seating.release(seats, size)
+        if seating.complete(seats, size):
+            return True
+    seating.release(seats, NOTHING)
+    return False
+
+
+def _outcome(seating: Seating, seats: Seats) -> Placed | Unplaced:
+    if seats.outcome is not None:
+        return seats.outcome
+    return seating.outcome(seats) if seats.taken else _NO_ROOM
+
+
+def _smaller(request: Request) -> Iterator[Allocation]:
+    """One task less at a time, keeping the proportion, down to the minimum."""
+    workers, servers = request.allocation.workers, request.allocation.servers
+    least, gpu_type = request.minimum, request.allocation.gpu_type
+    while workers > least.workers or servers > least.servers:
+        # The role that is further above its minimum gives; workers on ties, as servers serve them all.
+        if (workers - least.workers) * max(least.servers, 1) >= (servers - least.servers) * max(least.workers, 1):
+            workers -= 1
+        else:
+            servers -= 1
+        yield Allocation(workers, servers, gpu_type)

@@ -1,0 +1,58 @@
+"""What placement is asked for and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from optimus_scheduler.model import Allocation, Resources, Role
+
+Post = tuple[Role, int]
+"""A role and a rank: what a task is within its job, whichever process fills it."""
+Held = Mapping[str, Mapping[Post, str]]
+"""Job id → the nodes of the tasks that it has and that may stay."""
+
+
+@lru_cache(maxsize=4096)
+def posts(allocation: Allocation) -> tuple[Post, ...]:
+    """All roles and ranks of an allocation, servers first."""
+    return (
+        *((Role.SERVER, rank) for rank in range(allocation.servers)),
+        *((Role.WORKER, rank) for rank in range(allocation.workers)),
+    )
+
+
+class Request(NamedTuple):
+    """What is to be placed for one job."""
+
+    job_id: str
+    worker: Resources
+    server: Resources
+    allocation: Allocation
+    minimum: Allocation
+    held: Mapping[Post, str]
+    """Node of each task that the job has and that stays."""
+    soon: Allocation | None = None
+    """A size that it will probably have soon: a node with room for it is preferred."""
+    before: Mapping[Post, str] = MappingProxyType({})
+    """Of a job that is placed anew, node of each task that it has: who finds a seat there again does not move."""
+
+
+class Placed(NamedTuple):
+    """Where the tasks of a job go. `allocation` may be less than was asked for, never below the minimum."""
+
+    allocation: Allocation
+    nodes: Mapping[Post, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Not even the minimum fits on the nodes."""
+
+    reason: str
+
+
+Placements = Mapping[str, Placed | Unplaced]

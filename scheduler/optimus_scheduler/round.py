@@ -1,0 +1,117 @@
+"""One scheduling round: a snapshot goes in, a plan comes out, nothing else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from operator import attrgetter
+
+from optimus_scheduler.allocate.allocate import allocate
+from optimus_scheduler.allocate.batches import batch_for
+from optimus_scheduler.allocate.placement_requests import held_posts, request_for
+from optimus_scheduler.allocate.policy import Grant, Policy
+from optimus_scheduler.explain import decide
+from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.gpu_types.choose import look_ahead
+from optimus_scheduler.gpu_types.fallback import without_dead_ends
+from optimus_scheduler.model import NOTHING, Directive, Job, Plan, Snapshot
+from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.place.place import Placed, Placements
+from optimus_scheduler.place.requests import Held
+from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.settings import Settings
+from optimus_scheduler.stragglers import move_stragglers
+
+Timer = Callable[[str], AbstractContextManager[object]]
+"""Given by a shell that has a clock: entered around each named step."""
+
+Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
+"""(jobs, now, settings) to the outlook of every job, sorted by job id. A simulation may put a perfect one here."""
+
+MOST_PASSES = 16
+"""How often one round plans at most, because jobs found no place on their GPU type (`gpu_types/fallback.py`). One
+pass moves all jobs that are stuck, so that passes are about as many as types; after the last one they wait a round."""
+
+
+def _untimed(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def plan(
+    snapshot: Snapshot,
+    policy: Policy,
+    settings: Settings | None = None,
+    timer: Timer = _untimed,
+    forecaster: Forecaster = forecast_all,
+    memory: Memory | None = None,
+) -> Plan:
+    """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`.
+
+    A shell that gives the same `memory` every time gets the same plan sooner.
+    """
+    settings, memory = settings or Settings(), memory or Memory()
+    if settings.scale_batches and not policy.scales_batches:
+        settings = replace(settings, scale_batches=False)
+
+    told = snapshot
+    for passes_left in reversed(range(MOST_PASSES)):
+        # 1. Forecast: what will each job do, on the GPU type that suits it?
+        with timer("forecast"):
+            snapshot, outlooks = look_ahead(told, forecaster, settings)
+
+        # 2. Allocate: how many workers and servers does each job get?
+        with timer("allocate"):
+            held = held_posts(snapshot)
+            grants = allocate(outlooks, snapshot, held, policy, settings, memory)
+
+        # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
+        with timer("place"):
+            placements = _place(outlooks, grants, held, snapshot, policy, memory)
+            elsewhere = without_dead_ends(told, outlooks, placements) if passes_left else None
+        if elsewhere is None:
+            break
+        told = elsewhere
+
+    # 4. Reconcile: what has to be started, stopped and told, given what is there?
+    with timer("reconcile"):
+        wants = {outlook.id: _want(outlook, placements, settings) for outlook in outlooks}
+        wants = move_stragglers(snapshot, wants)
+        actions = reconcile(snapshot, wants, settings)
+
+    # 5. Say why.
+    decisions = tuple(
+        decide(outlook, grants[outlook.id], placements.get(outlook.id), wants[outlook.id].batch) for outlook in outlooks
+    )
+    return Plan(decisions, actions)
+
+
+def _place(
+    outlooks: Sequence[Outlook],
+    grants: Mapping[str, Grant],
+    held: Held,
+    snapshot: Snapshot,
+    policy: Policy,
+    memory: Memory,
+) -> Placements:
+    """Places for everybody who was granted something, in order of arrival or in that of the grants."""
+    granted = [outlook for outlook in outlooks if not grants[outlook.job.id].allocation.is_empty]
+    granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
+    if policy.places_in_order:
+        position = {job_id: number for number, job_id in enumerate(grants)}
+        granted.sort(key=lambda outlook: position[outlook.id])
+    requests = [request_for(one, grants[one.id].allocation, held[one.id], policy) for one in granted]
+    return memory.placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
+
+
+def _want(outlook: Outlook, placements: Placements, settings: Settings) -> Want:
+    """What the job should have: what was placed, with the directive that goes with it."""
+    job, placed = outlook.job, placements.get(outlook.id)
+    if job.directive is Directive.CANCEL:
+        return Want(Directive.CANCEL, NOTHING, {}, job.batch)
+    if not isinstance(placed, Placed):
+        is_waiting = job.allocation.is_empty
+        return Want(job.directive if is_waiting else Directive.PAUSE, NOTHING, {}, job.batch)
+    directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
+    return Want(directive, placed.allocation, placed.nodes, batch_for(outlook, placed.allocation, settings))

@@ -1,0 +1,103 @@
+"""What of a submitted job may be changed by changing its object. Pure.
+
+`python -m optimus_service.crd.editing` prints the table of docs/kubernetes.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from optimus_service.contract import JobSpecBody
+
+Json = dict[str, Any]
+Path = tuple[str, ...]
+
+EDITABLE: Mapping[Path, str] = {
+    ("workers", "min"): "the next round decides by it; refused where the cluster could never hold it",
+    ("workers", "max"): "the next round decides by it; `kubectl scale` changes it, too",
+    ("servers", "min"): "as of workers",
+    ("servers", "max"): "as of workers",
+    ("priority",): "the next round decides by it",
+    ("convergence",): "the next round decides by it; a rule that holds already ends the job",
+}
+"""Fields that may be changed for as long as the job has not ended, and what that does."""
+_WHY_FIXED: Mapping[Path, str] = {
+    ("workers", "resources"): "the tasks that run hold what they were started with, and so do the books",
+    ("servers", "resources"): "as of workers",
+    ("gpu_types",): "the GPUs of `resources` are of these types",
+    ("architecture",): "workers with servers and workers without speak different protocols",
+    ("project",): "what it has used counts for that project",
+}
+"""Fields that are worth a reason. All others say what is trained and how, and tasks read them when they start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What the object's specification means for the job."""
+
+    spec: Json
+    """The job's specification with what may change as it is wanted."""
+    changed: bool
+    """Whether that is another one than before."""
+    fixed: tuple[str, ...]
+    """Fields that differ and cannot be changed any more: they stay as they are."""
+
+
+def edit_of(present: Mapping[str, Any], wanted: JobSpecBody) -> Edit:
+    """Compare the stored specification of a job with the one that its object has now."""
+    before, after = _completed(present), wanted.model_dump(mode="json")
+    spec = deepcopy(before)
+    fixed = []
+    for path in _differences(before, after):
+        if path in EDITABLE:
+            _put(spec, path, _at(after, path))
+        else:
+            fixed.append(".".join(path))
+    return Edit(spec, spec != before, tuple(sorted(fixed)))
+
+
+def table() -> str:
+    """Which fields may be changed, in Markdown."""
+    rows = ["| field of `spec` | may be changed | |", "|---|---|---|"]
+    rows += [f"| `{'.'.join(path)}` | yes | {what} |" for path, what in EDITABLE.items()]
+    rows += [f"| `{'.'.join(path)}` | no | {why} |" for path, why in _WHY_FIXED.items()]
+    rows.append("| everything else | no | tasks have read it when they started |")
+    return "\n".join(rows) + "\n"
+
+
+def _completed(present: Mapping[str, Any]) -> Json:
+    """With fields that a later release added, as they would be by default: nobody has changed those."""
+    try:
+        return JobSpecBody.model_validate(present).model_dump(mode="json")
+    except ValidationError:  # stored by a release with other rules
+        return dict(present)
+
+
+def _differences(before: Json, after: Json) -> Iterator[Path]:
+    """Fields with different values; those of workers and servers one by one."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if name in ("workers", "servers") and isinstance(old, dict) and isinstance(new, dict):
+            yield from ((name, part) for part in sorted({*old, *new}) if old.get(part) != new.get(part))
+        elif old != new:
+            yield (name,)
+
+
+def _at(document: Json, path: Path) -> Any:
+    for name in path:
+        document = document[name]
+    return document
+
+
+def _put(document: Json, path: Path, value: Any) -> None:
+    _at(document, path[:-1])[path[-1]] = value
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

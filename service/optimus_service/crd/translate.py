@@ -1,0 +1,184 @@
+"""Between objects and jobs. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optimus_scheduler.model import Role
+from optimus_service.clusters.kubernetes.names import (
+    INSTALLATION,
+    JOB,
+    JOB_ID,
+    PREFIX,
+    ROLE,
+    installation,
+    job_id_of,
+    job_labels,
+    short,
+)
+from optimus_service.contract import JobSpecBody
+from optimus_service.crd.definition import GROUP, KIND, VERSION
+from optimus_service.insight.progress import outlook
+from optimus_service.settings.kubernetes import KubernetesSettings
+from optimus_service.store.records import DecisionRecord, JobRecord
+
+Json = dict[str, Any]
+NOT_CHANGED = "NotChanged"
+"""Reason in the status of an object whose specification says something that its job cannot follow any more."""
+_HIDDEN = ("environment",)
+"""Of a job's specification, what may be secret: objects are read by more people than a job's owner."""
+MIRRORED = f"{PREFIX}/mirrored"
+"""Label of an object that the service made for a job which was submitted by REST."""
+_LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One object."""
+
+    name: str
+    uid: str
+    generation: int
+    spec: Mapping[str, Any]
+    status: Mapping[str, Any]
+    mirrors: str | None = None
+    """The job that this object was made to show; None: the object itself is the job's origin."""
+    installation: str | None = None
+    """Which installation its label names: the one that made it, or that its owner wants."""
+    resource_version: str = ""
+    """Which version of the object this is, by the API server's count."""
+
+    @property
+    def claimed_by(self) -> str | None:
+        """The installation that took it."""
+        found = self.status.get("installation")
+        return found if isinstance(found, str) and found else None
+
+
+def training_job(found: Json) -> TrainingJob | None:
+    """None for one that is being deleted."""
+    metadata = found["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return None
+    return TrainingJob(
+        metadata["name"],
+        metadata["uid"],
+        metadata.get("generation", 1),
+        found.get("spec") or {},
+        found.get("status") or {},
+        mirrored_job(metadata),
+        (metadata.get("labels") or {}).get(INSTALLATION),
+        metadata.get("resourceVersion", ""),
+    )
+
+
+def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpecBody:
+    """The job that the object describes.
+
+    Raises:
+        ValidationError: (pydantic's) it describes none.
+    """
+    if found.mirrors is not None and job is not None:
+        kept = {name: job.spec[name] for name in ("name", *_HIDDEN) if name in job.spec}
+        return JobSpecBody.model_validate({**found.spec, **kept})
+    name = found.name.replace(".", "-")[:_LONGEST_NAME].rstrip("-")
+    return JobSpecBody.model_validate({**found.spec, "name": name})
+
+
+def object_names(job_id: str) -> tuple[str, str]:
+    """What the object of a job submitted by REST is called; the second where somebody has taken the first."""
+    digest = hashlib.sha256(job_id.encode()).hexdigest()[:8]
+    return short(job_id), f"{short(job_id, _LONGEST_NAME - 9)}-{digest}"
+
+
+def mirrored_job(metadata: Mapping[str, Any]) -> str | None:
+    """The job that an object was made for; None for a user's own, one with copied labels included."""
+    job_id = job_id_of(metadata)
+    if job_id is None or (metadata.get("labels") or {}).get(MIRRORED) != "true":
+        return None
+    return job_id if metadata["name"] in object_names(job_id) else None
+
+
+def object_of(job: JobRecord, name: str, settings: KubernetesSettings) -> Json:
+    """The object that shows a job which was submitted by REST. It belongs to nothing and says nothing secret."""
+    spec = {key: value for key, value in job.spec.items() if key not in ("name", *_HIDDEN) and value is not None}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {**job_labels(job.id, settings.namespace, settings.instance), MIRRORED: "true"},
+            "annotations": {JOB_ID: job.id},
+        },
+        "spec": _without_nulls(spec),
+    }
+
+
+def is_ours(found: TrainingJob, settings: KubernetesSettings) -> bool:
+    """Whether this installation made the object."""
+    return found.installation == installation(settings.namespace, settings.instance)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Fields that are not set, left out as a person would leave them out."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return value
+
+
+def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, fixed: tuple[str, ...] = ()) -> Json:
+    """What `kubectl get tj` shows of the job."""
+    seen = outlook(job, decision)
+    status: Json = {
+        "jobId": job.id,
+        "state": job.state.value,
+        "workers": job.running.workers,
+        "servers": job.running.servers,
+        "step": job.step,
+        "selector": f"{JOB}={short(job.id)},{ROLE}={Role.WORKER.value}",
+        "observedGeneration": generation,
+        "loss": None if job.loss is None else f"{job.loss:.4g}",
+        "progress": None if seen.progress is None else f"{math.floor(100 * seen.progress)}%",
+        "eta": None if seen.remaining_seconds is None else duration(seen.remaining_seconds.mean),
+        "reason": NOT_CHANGED if fixed else decision.reason if decision is not None else None,
+        "message": _message(job, decision, fixed),
+    }
+    return status
+
+
+def invalid_status(job: JobRecord, decision: DecisionRecord | None, message: str, generation: int) -> Json:
+    """Of an object that was changed to something impossible while its job goes on as it was."""
+    return {**status_of(job, decision, generation), "reason": "Invalid", "message": message}
+
+
+def refused_status(message: str, generation: int) -> Json:
+    """Of an object that describes no job."""
+    return {"state": "refused", "reason": "Invalid", "message": message, "observedGeneration": generation}
+
+
+def duration(seconds: float) -> str:
+    """As kubectl writes ages: two units at most."""
+    whole = max(round(seconds), 0)
+    for unit, length, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length}{unit}{rest}{smaller}" if rest else f"{whole // length}{unit}"
+    return f"{whole}s"
+
+
+def differs(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the object's status is to be written anew (a field that is None is not there)."""
+    return any(present.get(name) != value for name, value in wanted.items())
+
+
+def _message(job: JobRecord, decision: DecisionRecord | None, fixed: tuple[str, ...]) -> str | None:
+    if fixed:
+        return f"cannot be changed any more: {', '.join(fixed)}; the job goes on as it was submitted"
+    if job.failure is not None:
+        return job.failure[:1000]
+    return decision.message if decision is not None else None

@@ -1,0 +1,280 @@
+"""Why a job has what it has: in sentences and in figures, from rows alone. Pure.
+
+::
+
+    state ─▶ this allocation, and why ─▶ gain of its next task against the marginal job's ─▶ what would change it
+          ─▶ expected start and end ─▶ what the last rescale cost and bought
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from optimus_scheduler.model import Resources, SpeedSample
+from optimus_service.contract import (
+    AllocationBody,
+    ExpectedBody,
+    ExplanationBody,
+    IntervalBody,
+    MarginalBody,
+    RescaleEffectBody,
+)
+from optimus_service.contract.times import foreseen, moment
+from optimus_service.insight.bodies import allocation_body
+from optimus_service.insight.format import duration, size, span, times
+from optimus_service.insight.progress import Explanation, explain, finite, outlook
+from optimus_service.insight.queue_wait import Start, expected_start
+from optimus_service.observe.spec import readable_spec
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that an explanation is made of."""
+
+    job: JobRecord
+    decision: DecisionRecord | None
+    now: float
+    memberships: Sequence[MembershipRecord] = ()
+    """Oldest first."""
+    speeds: Sequence[SpeedSample] = ()
+    """Measured speeds, any order."""
+    others: Mapping[str, JobRecord] = field(default_factory=dict)
+    """All active jobs by id, this one among them or not."""
+    decisions: Mapping[str, DecisionRecord] = field(default_factory=dict)
+    """The latest of each active job."""
+    capacity: Resources | None = None
+    """Of schedulable nodes; None: unknown."""
+    policy: str = "optimus"
+    troubles: Sequence[str] = ()
+    """What keeps its tasks from running, as the cluster says."""
+
+
+def explanation_of(case: Case) -> ExplanationBody:
+    """Everything that can be said of why the job has what it has."""
+    job, decision, words = case.job, case.decision, explain(case.job, case.decision)
+    marginal, effect = marginal_job(case), last_rescale(case)
+    start = _start_of(case)
+    expected = _expected(case, start)
+    sentences = [
+        words.message,
+        *(f"The cluster says: {trouble}" for trouble in case.troubles),
+        *_on_gains(case, words, marginal),
+        *_on_waiting(case, start),
+        *_on_the_end(case, expected),
+        *_on_the_last_rescale(case, effect),
+        *_on_its_history(case),
+    ]
+    return ExplanationBody(
+        job_id=job.id,
+        state=job.state.value,
+        at=None if decision is None else moment(decision.at),
+        reason=words.reason,
+        message=words.message,
+        what_would_change_it=_change(case, words, marginal),
+        sentences=sentences,
+        allocation=allocation_body(words.allocation),
+        previous=allocation_body(words.previous),
+        gain=None if decision is None else finite(decision.gain),
+        next_gain=None if decision is None else finite(decision.next_gain),
+        marginal=marginal,
+        confidence=None if decision is None else finite(decision.forecast.get("confidence")),
+        expected=expected,
+        last_rescale=effect,
+        troubles=list(case.troubles),
+    )
+
+
+# --- gains -----------------------------------------------------------------------------------------------------------
+
+
+def marginal_job(case: Case) -> MarginalBody | None:
+    """Of the other jobs in the same round: who was granted a task with the least gain. None when nobody was."""
+    if case.decision is None or case.job.state.is_final:
+        return None
+    of_the_round = (
+        (each.gain, each.job_id)
+        for each in case.decisions.values()
+        if each.job_id != case.job.id and each.round_id == case.decision.round_id and each.gain is not None
+    )
+    gain, job_id = min(of_the_round, default=(None, None))
+    if gain is None or job_id is None:
+        return None
+    name = case.others[job_id].name if job_id in case.others else job_id
+    return MarginalBody(job_id=job_id, name=name, gain=gain)
+
+
+def _on_gains(case: Case, words: Explanation, marginal: MarginalBody | None) -> list[str]:
+    next_gain = None if case.decision is None else finite(case.decision.next_gain)
+    if case.job.state.is_final or next_gain is None or words.allocation.is_empty:
+        return []
+    if next_gain <= 0:
+        return ["One more task would not make it faster by enough to be worth a task."]
+    if marginal is None:
+        return [f"Its next task would gain {next_gain:.3g} per share of the cluster; no other job was granted more."]
+    order = "less" if next_gain < marginal.gain else "more"
+    return [
+        f"Its next task would gain {next_gain:.3g} per share of the cluster, {order} than the {marginal.gain:.3g} of "
+        f"the task that was granted with the least gain, to {marginal.name} ({marginal.job_id})."
+    ]
+
+
+def _change(case: Case, words: Explanation, marginal: MarginalBody | None) -> str:
+    next_gain = None if case.decision is None else finite(case.decision.next_gain)
+    spec = readable_spec(case.job)
+    priority = 1.0 if spec is None else spec.priority
+    if (
+        case.policy != "optimus"
+        or marginal is None
+        or next_gain is None
+        or not 0 < next_gain < marginal.gain
+        or words.allocation.is_empty
+    ):
+        return words.what_would_change_it
+    needed = priority * marginal.gain / next_gain
+    return (
+        f"{words.what_would_change_it} With a priority above {needed:.3g} (now {priority:g}) its next task would come "
+        f"before the last one of {marginal.name}."
+    )
+
+
+# --- start and end ---------------------------------------------------------------------------------------------------
+
+
+def _start_of(case: Case) -> Start | None:
+    if case.job.state.is_final or not case.job.wanted.is_empty or case.capacity is None:
+        return None
+    active = {**case.others, case.job.id: case.job}
+    left = {job_id: outlook(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
+    start = expected_start(case.job.id, active.values(), left, case.capacity)
+    wait = _retry_wait(case)
+    if wait and start.seconds is not None:
+        low, mean, high = (
+            None if each is None else max(each, wait)
+            for each in (start.seconds.low, start.seconds.mean, start.seconds.high)
+        )
+        return replace(start, seconds=IntervalBody(mean=mean or wait, low=low, high=high))
+    return start
+
+
+def _retry_wait(case: Case) -> float:
+    """Seconds until an error's wait is over; 0 when there is none."""
+    return 0.0 if case.job.retry_at is None else max(case.job.retry_at - case.now, 0.0)
+
+
+def _on_waiting(case: Case, start: Start | None) -> list[str]:
+    if start is None:
+        return []
+    if wait := _retry_wait(case):
+        return [f"It may go on in {duration(wait)}, if there is room for it then."]
+    ahead = "nobody waits ahead of it" if start.n_ahead == 0 else f"{start.n_ahead} waiting ahead of it"
+    if start.seconds is None:
+        return [f"In the queue: {ahead}. When it starts cannot be said: too little is known of the jobs that run."]
+    if not start.after:
+        return [
+            f"In the queue: {ahead}. The minima of the others leave room for it: "
+            "it is expected to start with one of the next rounds."
+        ]
+    name = case.others[start.after].name if start.after in case.others else start.after
+    return [f"In the queue: {ahead}. It is expected to start in {span(start.seconds)}, when {name} ends."]
+
+
+def _expected(case: Case, start: Start | None) -> ExpectedBody:
+    left = outlook(case.job, case.decision).remaining_seconds
+    begins = None if start is None else start.seconds
+    if left is None or case.job.state.is_final or case.job.wanted.is_empty:
+        return ExpectedBody(start_seconds=begins, finish_seconds=None, finish_at=None)
+    return ExpectedBody(start_seconds=begins, finish_seconds=left, finish_at=foreseen(case.now + left.mean))
+
+
+def _on_the_end(case: Case, expected: ExpectedBody) -> list[str]:
+    if case.job.state.is_final or case.job.wanted.is_empty:
+        return []
+    if expected.finish_seconds is None:
+        return ["When it ends cannot be said yet: too little of its loss or speed is known."]
+    return [f"It is expected to end in {span(expected.finish_seconds)} if it keeps what it has."]
+
+
+# --- the last rescale ------------------------------------------------------------------------------------------------
+
+
+def last_rescale(case: Case) -> RescaleEffectBody | None:
+    """What the newest change of size cost and bought; None when there was none."""
+    for number in range(len(case.memberships) - 1, 0, -1):
+        before, after = case.memberships[number - 1], case.memberships[number]
+        if after.cause == "rescale":
+            return _effect(case, before, after, _ended_at(case, number))
+    return None
+
+
+def _ended_at(case: Case, number: int) -> float:
+    if number + 1 < len(case.memberships):
+        return case.memberships[number + 1].at
+    return case.now if case.job.finished_at is None else case.job.finished_at
+
+
+def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, ended_at: float) -> RescaleEffectBody:
+    stopped = after.pause_seconds or 0.0
+    slow, fast = _speed_with(case, before), _speed_with(case, after)
+    saved = None
+    if slow and fast:
+        # With the old size the steps made since would have taken fast/slow times as long, without the stop.
+        trained = max(ended_at - after.at, 0.0)
+        saved = trained * fast / slow - (trained + stopped)
+    return RescaleEffectBody(
+        at=moment(after.at),
+        before=_members(before),
+        after=_members(after),
+        stopped_seconds=stopped,
+        lost_steps=after.lost_steps,
+        steps_per_second_before=slow,
+        steps_per_second_after=fast,
+        saved_seconds=saved,
+    )
+
+
+def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
+    """Mean measured speed with as many workers and servers, weighed by steps."""
+    wanted = len(membership.workers), len(membership.servers)
+    found = [sample for sample in case.speeds if (sample.workers, sample.servers) == wanted]
+    n_steps = sum(sample.n_steps for sample in found)
+    seconds = sum(sample.n_steps / sample.steps_per_second for sample in found if sample.steps_per_second > 0)
+    return n_steps / seconds if seconds > 0 else None
+
+
+def _on_the_last_rescale(case: Case, effect: RescaleEffectBody | None) -> list[str]:
+    if effect is None:
+        return []
+    change = f"from {size(effect.before)} to {size(effect.after)}"
+    cost = f"stopped training for {duration(effect.stopped_seconds)}"
+    since = "" if case.job.finished_at is not None else f", {duration(case.now - effect.at.timestamp())} ago,"
+    told = f"Its last change of size{since} {change} {cost}"
+    slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
+    if slow is None or fast is None or saved is None:
+        return [f"{told}; what it bought is not measured yet."]
+    makes, has, far = ("made", "", "") if case.job.state.is_final else ("makes", "has ", " so far")
+    bought = f"{has}saved {duration(saved)}{far}" if saved > 0 else f"{has}cost {duration(-saved)} more than it saved"
+    return [f"{told}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+
+
+# --- what it was -----------------------------------------------------------------------------------------------------
+
+
+def _on_its_history(case: Case) -> list[str]:
+    job = case.job
+    if not job.state.is_final or job.finished_at is None:
+        return []
+    told = [f"It took {duration(job.finished_at - job.created_at)} from submission to end"]
+    if job.started_at is not None and job.started_at - job.created_at >= 1:
+        told.append(f"{duration(job.started_at - job.created_at)} of it waiting to start")
+    last = next((each for each in reversed(case.memberships) if each.workers), None)
+    had = "" if last is None else f" It last had {size(_members(last))}."
+    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships)
+    changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
+    changes = f" Its size {changed}; training stood still for {duration(stopped)} in all."
+    return [f"{', '.join(told)}, and ended at step {job.step}.{had}{changes if case.memberships else ''}"]
+
+
+def _members(membership: MembershipRecord) -> AllocationBody:
+    return AllocationBody(workers=len(membership.workers), servers=len(membership.servers))

@@ -1,0 +1,117 @@
+"""Whether a cluster could ever hold what a job asks for at least. Pure: a specification and nodes in, objections out.
+
+This finds what no amount of waiting can cure. That a job fits the empty cluster in fact (how its tasks pack, which GPUs
+go together) is the scheduler's to find out; it says `NoFeasibleNode` then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from optimus_scheduler.forecast.prices import has_prices
+from optimus_scheduler.model import Node, Resources
+from optimus_scheduler.settings import Settings
+from optimus_service.contract import JobSpecBody, ProblemErrorBody, ResourcesBody, TaskDemandBody
+
+_EPSILON = 1e-9
+"""Cores are compared to within this, as in `Resources.fits_in`."""
+
+Amounts = tuple[float, int, int]
+"""CPU cores, memory in bytes, GPUs of whatever type."""
+_NAMES = ("cpu", "memory_bytes", "gpus")
+
+
+def objections(spec: JobSpecBody, nodes: Sequence[Node]) -> list[ProblemErrorBody]:
+    """What the job asks for beyond what there is, by field; empty when nothing speaks against it.
+
+    Nodes that take no tasks at present count as well. Nothing is said when no node is known.
+    """
+    if not nodes:
+        return []
+    unknown = list(_unknown_types(spec, nodes))
+    if unknown:
+        return unknown
+    rooms = [_amounts_of_node(node.capacity, spec.gpu_types) for node in nodes]
+    found = [error for role, demand in _roles(spec) for error in _too_large_tasks(role, demand, rooms)]
+    return found or list(_too_many_tasks(spec, rooms))
+
+
+def unpriced(spec: JobSpecBody, settings: Settings) -> list[ProblemErrorBody]:
+    """A budget where nothing has a price: it would never be used up."""
+    if spec.convergence.max_cost is None or has_prices(settings):
+        return []
+    message = "the service has no prices: its operator sets OPTIMUS_PRICE_PER_GPU_HOUR or OPTIMUS_PRICE_PER_CORE_HOUR"
+    return [ProblemErrorBody(field="convergence.max_cost", message=message)]
+
+
+def _unknown_types(spec: JobSpecBody, nodes: Sequence[Node]) -> Iterator[ProblemErrorBody]:
+    """GPU types of which none is in the cluster. One that is there is enough."""
+    offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
+    if spec.gpu_types and spec.workers.resources.gpus and not set(spec.gpu_types) & set(offered):
+        there = ", ".join(offered) or "none"
+        yield ProblemErrorBody(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
+
+
+def _roles(spec: JobSpecBody) -> tuple[tuple[str, TaskDemandBody], ...]:
+    return ("workers", spec.workers), ("servers", spec.servers)
+
+
+def _too_large_tasks(role: str, demand: TaskDemandBody, rooms: Sequence[Amounts]) -> Iterator[ProblemErrorBody]:
+    """Tasks that no single node can host."""
+    need = _amounts_of_task(demand.resources)
+    named = False
+    for index, amount in enumerate(need):
+        largest = max(room[index] for room in rooms)
+        if amount > largest + _EPSILON:
+            named = True
+            message = f"one task asks for {_said(index, amount)}; the largest node has {_said(index, largest)}"
+            yield ProblemErrorBody(field=f"{role}.resources.{_NAMES[index]}", message=message)
+    if not named and not any(_fits(need, room) for room in rooms):
+        message = f"no node has all of this together for one task: {_listed(need)}"
+        yield ProblemErrorBody(field=f"{role}.resources", message=message)
+
+
+def _too_many_tasks(spec: JobSpecBody, rooms: Sequence[Amounts]) -> Iterator[ProblemErrorBody]:
+    """A minimum of tasks that all nodes together cannot host."""
+    for role, demand in _roles(spec):
+        room_for = sum(_how_many(_amounts_of_task(demand.resources), room, demand.min) for room in rooms)
+        if demand.min > room_for:
+            message = f"at least {demand.min} asked for; the whole cluster has room for {room_for} of this size"
+            yield ProblemErrorBody(field=f"{role}.min", message=message)
+    worker, server = (_amounts_of_task(demand.resources) for _, demand in _roles(spec))
+    for index, (each_worker, each_server) in enumerate(zip(worker, server, strict=True)):
+        total = spec.workers.min * each_worker + spec.servers.min * each_server
+        there_is = sum(room[index] for room in rooms)
+        if total > there_is + _EPSILON:
+            least = f"{spec.workers.min} workers and {spec.servers.min} servers"
+            message = f"{least} need {_said(index, total)}; the whole cluster has {_said(index, there_is)}"
+            yield ProblemErrorBody(field=f"workers.resources.{_NAMES[index]}", message=message)
+
+
+def _how_many(need: Amounts, room: Amounts, enough: int) -> int:
+    """How many tasks of one size `room` holds, counted up to `enough`."""
+    counts = [(has + _EPSILON) // amount for amount, has in zip(need, room, strict=True) if amount > 0]
+    return int(min([*counts, enough]))  # a tiny amount fits infinitely often
+
+
+def _fits(need: Amounts, room: Amounts) -> bool:
+    return all(amount <= has + _EPSILON for amount, has in zip(need, room, strict=True))
+
+
+def _listed(need: Amounts) -> str:
+    return ", ".join(_said(index, amount) for index, amount in enumerate(need) if amount)
+
+
+def _said(index: int, amount: float) -> str:
+    cores, memory, gpus = f"{amount:g} CPU cores", f"{amount / 2**30:.4g} GiB of memory", f"{amount:g} GPUs"
+    return (cores, memory, gpus)[index]
+
+
+def _amounts_of_task(resources: ResourcesBody) -> Amounts:
+    return resources.cpu, resources.memory_bytes, resources.gpus
+
+
+def _amounts_of_node(resources: Resources, gpu_types: Sequence[str]) -> Amounts:
+    """The GPUs of one task are of one type: what counts is how many a node has of its commonest that is accepted."""
+    accepted = [count for kind, count in resources.gpus.items() if not gpu_types or kind in gpu_types]
+    return resources.cpu, resources.memory_bytes, max(accepted, default=0)

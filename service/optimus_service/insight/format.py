@@ -1,0 +1,42 @@
+"""Figures as people say them, for sentences of the API."""
+
+from __future__ import annotations
+
+from optimus_service.contract import AllocationBody, IntervalBody
+
+
+def duration(seconds: float) -> str:
+    """0.4 s, 12 s, 5 min, 2.5 h, 3 days."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def span(seconds: IntervalBody) -> str:
+    """About 5 min (4 min to 8 min, with a probability of 80 %)."""
+    if not seconds.low and seconds.high == seconds.mean > 0:
+        return f"at most {duration(seconds.mean)}"  # a limit, and nothing else is known
+    about = f"about {duration(seconds.mean)}"
+    if seconds.low is None or seconds.high is None or seconds.low == seconds.mean == seconds.high:
+        return about
+    return f"{about} ({duration(seconds.low)} to {duration(seconds.high)} with 80 % probability)"
+
+
+def size(allocation: AllocationBody) -> str:
+    """3 workers and 1 server; 3 workers, if there are no servers."""
+    workers = counted(allocation.workers, "worker")
+    return f"{workers} and {counted(allocation.servers, 'server')}" if allocation.servers else workers
+
+
+def counted(count: int, thing: str) -> str:
+    """1 worker, 2 workers."""
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def times(count: int) -> str:
+    """Once, twice, 5 times."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

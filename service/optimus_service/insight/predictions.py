@@ -1,0 +1,261 @@
+"""What Optimus believes of one job, for people: the latest round's forecast, and the models behind it as tables.
+
+The figures are those of the latest decision, brought up to the present step. The tables (speed by size, fitted loss
+curve) come from fitting the same models to the same rows as a round does, so they say what the next round will see.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.metric import MetricCurve
+from optimus_scheduler.forecast.fits import Fits, Fitted
+from optimus_scheduler.forecast.prices import has_prices
+from optimus_scheduler.model import Allocation, EndedJob, Job
+from optimus_scheduler.settings import Settings
+from optimus_service.contract import (
+    CurvePointBody,
+    FittedPointBody,
+    IntervalBody,
+    LearnedBody,
+    MetricBody,
+    MetricPointBody,
+    PredictionsBody,
+    SpeedPointBody,
+)
+from optimus_service.contract.times import moment
+from optimus_service.insight.bodies import prediction_point_body
+from optimus_service.insight.elastic import counted_speed
+from optimus_service.insight.progress import finite, finite_document, interval, outlook
+from optimus_service.insight.review import outcome_body
+from optimus_service.insight.sizes import Limits, Size, cost_body, estimate_of, interval_body, sizes
+from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.snapshot import Histories, spent
+from optimus_service.observe.spec import spec_of
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
+from optimus_service.store.repository import Repository
+
+MAX_SIZES = 1024
+"""Sizes that speeds are predicted for in one answer."""
+MAX_DECISIONS = 1000
+"""Past predictions in one answer, the newest: 16 hours of rounds a minute apart."""
+_MAX_JOBS = 64
+"""Jobs whose samples are kept in memory between requests: about 30 kB each."""
+_POINTS_AHEAD = 50
+"""Points of the fitted curve beyond the data: enough for a smooth line."""
+
+
+class HistoryCache:
+    """Sample histories of the jobs that somebody looked at lately, read on from where they were. Thread-safe."""
+
+    def __init__(self, repository: Repository, lessons: Lessons | None, settings: Settings) -> None:
+        """`lessons`: what ended jobs taught; None: nothing is made of it."""
+        self._repository = repository
+        self._lessons = lessons
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def job(self, record: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> Job:
+        """The job as a round would see it, as far as forecasting needs it."""
+        entry = self._entry(record.id)
+        with entry.turn:
+            history = entry.histories(self._repository).updated(record, memberships)
+            loss_steps, losses = history.losses.points()
+            metric_steps, metric_values = history.metrics.points()
+            speeds = history.speeds.samples()
+            noise = tuple(history.noise)
+        spec = spec_of(record)
+        until = now if record.finished_at is None else record.finished_at
+        return Job(
+            id=record.id,
+            spec=spec,
+            state=record.state,
+            submitted_at=record.created_at,
+            started_at=record.started_at,
+            step=record.step,
+            steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
+            loss_steps=loss_steps,
+            losses=losses,
+            metric_steps=metric_steps,
+            metric_values=metric_values,
+            speed_samples=speeds,
+            calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
+            similar=self._similar(record),
+            spent=spent(memberships, spec, record.wanted.gpu_type or spec.gpu_type, self._settings, until),
+            allocation=record.wanted,
+            allocated_at=record.wanted_at,
+            directive=record.directive,
+            batch=record.wanted_batch,
+            noise_steps=tuple(float(step) for step, _ in noise),
+            noise_scales=tuple(scale for _, scale in noise),
+        )
+
+    def _similar(self, record: JobRecord) -> tuple[EndedJob, ...]:
+        """Without itself, once it has ended."""
+        if self._lessons is None:
+            return ()
+        self._lessons.refresh()
+        return tuple(ended for ended in self._lessons.similar_to(record) if ended.id != record.id)
+
+    def _entry(self, job_id: str) -> _Entry:
+        with self._lock:
+            entry = self._entries.setdefault(job_id, _Entry())
+            self._entries.move_to_end(job_id)
+            if len(self._entries) > _MAX_JOBS:
+                self._entries.popitem(last=False)
+            return entry
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One job's history; requests for the same job take turns."""
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    _histories: Histories | None = None
+
+    def histories(self, repository: Repository) -> Histories:
+        if self._histories is None:
+            self._histories = Histories(repository)
+        return self._histories
+
+
+class Question(NamedTuple):
+    """What somebody wants to know of a job."""
+
+    workers: range
+    """With `servers`, the sizes that speeds are wanted for."""
+    servers: range
+    limits: Limits = Limits()
+
+
+def predictions_body(
+    record: JobRecord, job: Job, decisions: Sequence[DecisionRecord], question: Question, settings: Settings
+) -> PredictionsBody:
+    """Everything that is believed of a job; of one that has ended, also what came. Pure.
+
+    Args:
+        record: the job's row.
+        job: the same job with its samples (`HistoryCache.job`).
+        decisions: its past decisions, newest first.
+        question: what is asked.
+        settings: the constants of a round.
+    """
+    latest = decisions[0] if decisions else None
+    believed = {} if latest is None else latest.forecast
+    ahead = outlook(record, latest)
+    total_steps = interval(believed.get("total_steps"))
+    fitted = Fits().of([job], settings)[0]
+    servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
+    allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
+    found = sizes(job.spec, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), settings)
+    is_priced = has_prices(settings)
+    return PredictionsBody(
+        at=None if latest is None else moment(latest.at),
+        total_steps=total_steps,
+        remaining_steps=ahead.remaining_steps,
+        remaining_seconds=ahead.remaining_seconds,
+        confidence=finite(believed.get("confidence")) or 0.0,
+        rule=believed.get("rule"),
+        loss_curve=finite_document(believed.get("loss_curve", {})),
+        speed_model=finite_document(believed.get("speed_model", {})),
+        speeds=_speed_table(job, allocations, found, is_priced=is_priced),
+        losses=_curve_points(job.loss_steps, job.losses),
+        fitted=_fitted_curve(fitted.curve, job, total_steps),
+        history=[prediction_point_body(each) for each in reversed(decisions)],
+        learned=_learned(fitted),
+        metric=_metric_body(job, fitted.metric, total_steps),
+        cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
+        outcome=outcome_body(record, decisions, job.spent if is_priced else None),
+    )
+
+
+def _gpu_type(job: Job) -> str | None:
+    return job.allocation.gpu_type or job.spec.gpu_type
+
+
+def _learned(fitted: Fitted) -> LearnedBody:
+    experts, source = fitted.curve.experts, fitted.speeds.source
+    return LearnedBody(
+        finished_runs=experts.n_runs if experts else 0,
+        share=1.0 - experts.own_share if experts else 0.0,
+        speeds_from=None if source is None else source.value,
+    )
+
+
+def _speed_table(
+    job: Job, allocations: Iterable[Allocation], found: Iterable[Size], *, is_priced: bool
+) -> list[SpeedPointBody]:
+    """One row per size; without a single measurement the speeds are unknown."""
+    promised = {size.allocation: size for size in found}
+    return [_speed_point(job, size, promised.get(size), is_priced=is_priced) for size in allocations]
+
+
+def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> SpeedPointBody:
+    ahead = None if size is None else size.outlook
+    here = [
+        counted_speed(job, sample)
+        for sample in job.speed_samples
+        if (sample.workers, sample.servers) == (allocation.workers, allocation.servers)
+    ]
+    return SpeedPointBody(
+        workers=allocation.workers,
+        servers=allocation.servers,
+        steps_per_second=None if size is None else finite(size.steps_per_second.mean),
+        remaining_seconds=None if ahead is None else interval_body(ahead.seconds),
+        measured=finite(sum(here) / len(here)) if here else None,
+        cost=interval_body(ahead.cost) if ahead is not None and is_priced else None,
+    )
+
+
+def _metric_body(job: Job, curve: MetricCurve | None, total_steps: IntervalBody | None) -> MetricBody | None:
+    target = job.spec.convergence.target_metric
+    if target is None or curve is None:
+        return None
+    steps = _steps_and_ahead(job.metric_steps, total_steps)
+    fitted = curve.predict(steps).tolist() if curve.n_points else []
+    return MetricBody(
+        name=target.name,
+        target=target.value,
+        values=_metric_points(job.metric_steps, job.metric_values),
+        fitted=_metric_points(steps.tolist(), fitted) if fitted else [],
+    )
+
+
+def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[MetricPointBody]:
+    return [MetricPointBody(step=step, value=value) for step, value in zip(steps, values, strict=True)]
+
+
+def _steps_and_ahead(told: Sequence[float], total_steps: IntervalBody | None) -> NDArray[np.float64]:
+    """The steps of the data, and some on to the predicted end."""
+    steps = np.asarray(told, dtype=np.float64)
+    last = float(steps[-1]) if len(steps) else 0.0
+    if total_steps is None or total_steps.mean <= last:
+        return steps
+    return np.concatenate([steps, np.linspace(last, total_steps.mean, _POINTS_AHEAD + 1)[1:]])
+
+
+def _fitted_curve(curve: LossCurve, job: Job, total_steps: IntervalBody | None) -> list[FittedPointBody]:
+    """The fitted curve at the steps of the data and on to the predicted end; empty when nothing can be fitted."""
+    if curve.n_points == 0:
+        return []
+    steps = _steps_and_ahead(job.loss_steps, total_steps)
+    low, high = curve.predict_interval(steps)
+    return [
+        FittedPointBody(step=step, loss=finite(loss), low=finite(below), high=finite(above))
+        for step, loss, below, above in zip(
+            steps.tolist(), curve.predict(steps).tolist(), low.tolist(), high.tolist(), strict=True
+        )
+    ]
+
+
+def _curve_points(steps: Iterable[float], losses: Iterable[float]) -> list[CurvePointBody]:
+    return [CurvePointBody(step=step, loss=finite(loss)) for step, loss in zip(steps, losses, strict=True)]

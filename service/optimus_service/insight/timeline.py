@@ -1,0 +1,85 @@
+"""Who had how much of the cluster over time, on an even grid: what the page draws as stacked areas. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.model import Resources
+from optimus_service.observe.spec import readable_spec
+from optimus_service.store.records import JobRecord, MembershipRecord
+
+FloatArray = NDArray[np.float64]
+
+MAX_SERIES = 10
+"""Jobs with an area of their own: as many colours as can be told apart. The others share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """At each of `at` (POSIX seconds): what jobs held, and how many there were."""
+
+    at: tuple[float, ...]
+    jobs: tuple[JobRecord, ...]
+    """Those with a series, largest first."""
+    held: tuple[tuple[float, ...], ...]
+    """By series."""
+    others: tuple[float, ...]
+    training: tuple[int, ...]
+    waiting: tuple[int, ...]
+
+
+def unit_of(capacity: Resources) -> str:
+    """What is counted: `gpus` on a cluster that has any, else `cpu_cores`."""
+    return "gpus" if sum(capacity.gpus.values()) > 0 else "cpu_cores"
+
+
+def timeline(
+    jobs: Sequence[JobRecord],
+    memberships: Mapping[str, Sequence[MembershipRecord]],
+    unit: str,
+    since: float,
+    now: float,
+    n_points: int,
+) -> Timeline:
+    """The last `now - since` seconds at `n_points` evenly spaced moments."""
+    grid = np.linspace(since, now, n_points)
+    held = {job.id: _held(job, memberships.get(job.id, ()), unit, grid) for job in jobs}
+    training = sum(((held[job.id] > 0).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
+    active = sum((_active(job, grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
+    largest = sorted(jobs, key=lambda job: (-float(held[job.id].sum()), job.created_at, job.id))
+    shown = [job for job in largest[:MAX_SERIES] if held[job.id].any()]
+    rest: FloatArray = sum((held[job.id] for job in jobs if job not in shown), np.zeros(n_points))
+    return Timeline(
+        at=tuple(grid.tolist()),
+        jobs=tuple(shown),
+        held=tuple(tuple(held[job.id].tolist()) for job in shown),
+        others=tuple(rest.tolist()),
+        training=tuple(training.tolist()),
+        waiting=tuple(np.maximum(active - training, 0).tolist()),
+    )
+
+
+def _active(job: JobRecord, grid: FloatArray) -> NDArray[np.bool_]:
+    end = np.inf if job.finished_at is None else job.finished_at
+    active: NDArray[np.bool_] = (grid >= job.created_at) & (grid < end)
+    return active
+
+
+def _held(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str, grid: FloatArray) -> FloatArray:
+    """What the job's tasks took at each moment of `grid`."""
+    amounts = [0.0, *_amounts(job, memberships, unit)]
+    begins = np.array([membership.at for membership in memberships])
+    found: FloatArray = np.array(amounts)[np.searchsorted(begins, grid, side="right")]
+    return np.where(_active(job, grid), found, 0.0)
+
+
+def _amounts(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str) -> Iterator[float]:
+    spec = readable_spec(job)
+    needs = (Resources(), Resources()) if spec is None else (spec.worker.resources, spec.server.resources)
+    worker, server = (float(sum(need.gpus.values())) if unit == "gpus" else need.cpu for need in needs)
+    for membership in memberships:
+        yield worker * len(membership.workers) + server * len(membership.servers)

@@ -1,0 +1,218 @@
+"""What really happened, as a trace that `optimus simulate` replays (docs/simulate.md). Pure: rows in, documents out.
+
+A job is told as it was: when it came, what it asked for, its measured speeds and losses, after how many steps it ended,
+however that was. Sizes that it never had are by the paper's speed form, fitted to those that it had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from optimus_models.speed.servers import SpeedModel
+from optimus_scheduler.model import (
+    NO_GPUS,
+    Architecture,
+    JobSpec,
+    Mode,
+    Node,
+    Quota,
+    Resources,
+    SpeedSample,
+    TaskDemand,
+)
+from optimus_service.insight.elastic import elastic_speed, noise_ends
+from optimus_service.observe.spec import readable_spec
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.records import Document, JobRecord, MembershipRecord
+
+MAX_LOSSES = 200
+"""Points of a loss history that are told: evenly many per factor of the step, as a curve is seen."""
+_GIB = 2**30
+
+
+def header(nodes: Sequence[Node], quotas: Iterable[Quota], begins_at: float) -> Document:
+    """The first line: the cluster as it is now; `begins_at` (POSIX seconds) is the trace's second 0."""
+    groups = Counter((node.capacity.cpu, node.capacity.memory_bytes, _pairs(node.capacity)) for node in nodes)
+    kinds = [
+        {"count": count, "cpu": cpu, "memory_gib": memory / _GIB, "gpus": dict(gpus)}
+        for (cpu, memory, gpus), count in sorted(groups.items())
+    ]
+    return {
+        "nodes": kinds,
+        "projects": {quota.project: _quota(quota) for quota in quotas},
+        "begins_at": begins_at,
+    }
+
+
+def _pairs(resources: Resources) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(resources.gpus.items()))
+
+
+def _quota(quota: Quota) -> Document:
+    memory = quota.memory_bytes
+    told: Document = {
+        "share": quota.share,
+        "cpu": quota.cpu,
+        "memory_gib": None if memory is None else memory / _GIB,
+        "gpus": dict(quota.gpus) or None,
+    }
+    return {**{name: value for name, value in told.items() if value is not None}, "may_borrow": quota.may_borrow}
+
+
+def job_line(
+    job: JobRecord, history: JobHistory, memberships: Sequence[MembershipRecord], begins_at: float
+) -> Document | None:
+    """One job that has ended; None when nothing was measured of it."""
+    spec, samples = readable_spec(job), history.speeds.samples()
+    if spec is None or not samples or job.step <= 0:
+        return None
+    deadline = spec.deadline_at
+    line: Document = {
+        "id": job.id,
+        "submitted_at": job.created_at - begins_at,
+        "mode": spec.mode.value,
+        "architecture": spec.architecture.value,
+        "global_batch_size": spec.global_batch_size,
+        "priority": spec.priority,
+        "project": spec.project,
+        "family": spec.family,
+        "gpu_types": list(spec.gpu_types),
+        "workers": _demand(spec.worker),
+        "servers": _demand(spec.server),
+        "convergence": {name: value for name, value in asdict(spec.convergence).items() if value is not None},
+        "truth": _truth(job, spec, history, samples),
+        "happened": {
+            "state": job.state.value,
+            "started_at": None if job.started_at is None else job.started_at - begins_at,
+            "finished_at": None if job.finished_at is None else job.finished_at - begins_at,
+            "sizes": [_size(each, begins_at) for each in memberships],
+        },
+    }
+    if spec.elastic_batch is not None:
+        line["elastic_batch"] = asdict(spec.elastic_batch)
+    return line if deadline is None else {**line, "deadline_seconds": deadline - job.created_at}
+
+
+def _demand(demand: TaskDemand) -> Document:
+    resources = demand.resources
+    return {
+        "cpu": resources.cpu,
+        "memory_gib": resources.memory_bytes / _GIB,
+        "gpus": dict(resources.gpus or NO_GPUS),
+        "minimum": demand.minimum,
+        "maximum": demand.maximum,
+    }
+
+
+def _size(membership: MembershipRecord, begins_at: float) -> list[object]:
+    """[from when on, workers, servers, GPU type]"""
+    return [
+        membership.at - begins_at,
+        len(membership.workers),
+        len(membership.servers),
+        membership.gpu_type,
+    ]
+
+
+def _truth(job: JobRecord, spec: JobSpec, history: JobHistory, samples: Sequence[SpeedSample]) -> Document:
+    told = {
+        "total_steps": float(job.step),
+        "steps_per_epoch": (job.profile or {}).get("steps_per_epoch"),
+        "losses": _losses(history),
+    }
+    if spec.elastic_batch is not None and spec.global_batch_size is not None:
+        speed = elastic_speed(spec.elastic_batch, spec.global_batch_size, samples)
+        return {**told, "noise_scale": noise_ends(history), "speed": speed}
+    usual = _usual_type(samples)
+    here = [sample for sample in samples if sample.gpu_type == usual]
+    model = _in_the_papers_form(spec, _fitted(spec, here))
+    return {
+        **told,
+        "speed": _speed(spec, model, here),
+        "type_speeds": _type_speeds(model, samples, usual),
+    }
+
+
+def _usual_type(samples: Sequence[SpeedSample]) -> str | None:
+    """The GPU type that most steps were measured on: the one that the speeds are told for."""
+    steps = Counter[str | None]()
+    for sample in samples:
+        steps[sample.gpu_type] += sample.n_steps
+    return max(sorted(steps, key=str), key=lambda kind: steps[kind])
+
+
+def _fitted(spec: JobSpec, samples: Sequence[SpeedSample]) -> SpeedModel:
+    return SpeedModel.fit(
+        [sample.workers for sample in samples],
+        [max(sample.servers, 1) for sample in samples],
+        [sample.steps_per_second for sample in samples],
+        weights=[float(sample.n_steps) for sample in samples],
+        mode=_mode(spec),
+        global_batch_size=spec.global_batch_size,
+    )
+
+
+def _in_the_papers_form(spec: JobSpec, model: SpeedModel) -> SpeedModel:
+    """Coefficients of Eq. 3 or 4 that come near what our own model believes of all sizes, few as were measured."""
+    sizes = [(w, p) for w in _powers(spec.worker.maximum) for p in _powers(spec.server.maximum)]
+    workers, servers = ([size[role] for size in sizes] for role in (0, 1))
+    speeds = model.predict(workers, servers)
+    batch = spec.global_batch_size
+    return SpeedModel.fit(workers, servers, speeds, mode=_mode(spec), global_batch_size=batch, form="paper")
+
+
+def _powers(maximum: int) -> list[int]:
+    """1, 2, 4, ... and the maximum."""
+    return sorted({2**power for power in range(maximum.bit_length()) if 2**power <= maximum} | {max(maximum, 1)})
+
+
+def _mode(spec: JobSpec) -> Literal["sync", "async"]:
+    return "sync" if spec.mode is Mode.SYNC else "async"
+
+
+def _speed(spec: JobSpec, model: SpeedModel, samples: Sequence[SpeedSample]) -> Document:
+    """The coefficients of the paper's form, and the mean of what was measured at each size."""
+    by_size: dict[tuple[int, int], list[SpeedSample]] = {}
+    for sample in samples:
+        by_size.setdefault((sample.workers, sample.servers), []).append(sample)
+    measured = [[*size, _mean_speed(by_size[size])] for size in sorted(by_size)]
+    if spec.architecture is Architecture.ALLREDUCE:
+        alone, pair = (float(model.predict([w], [1])[0]) for w in (1, 2))
+        return {
+            "compute_seconds": 1.0 / alone,
+            "exchange_seconds": max(2.0 / pair - 1.0 / alone, 0.0),
+            "measured": measured,
+        }
+    return {"theta": list(model.coefficients.values()), "measured": measured}
+
+
+def _mean_speed(samples: Sequence[SpeedSample]) -> float:
+    """All steps by all seconds."""
+    steps = sum(sample.n_steps for sample in samples)
+    return steps / sum(sample.n_steps / sample.steps_per_second for sample in samples)
+
+
+def _type_speeds(model: SpeedModel, samples: Sequence[SpeedSample], usual: str | None) -> dict[str, float]:
+    """How many times as fast as on the usual type, for each type that it was measured on."""
+    logs: dict[str, list[float]] = {}
+    for sample in samples:
+        if sample.gpu_type is not None:
+            expected = float(model.predict([sample.workers], [max(sample.servers, 1)])[0])
+            logs.setdefault(sample.gpu_type, []).append(float(np.log(sample.steps_per_second / expected)))
+    return {kind: 1.0 if kind == usual else float(np.exp(fmean(values))) for kind, values in sorted(logs.items())}
+
+
+def _losses(history: JobHistory) -> list[list[float]]:
+    """[step, loss], without what is not finite."""
+    steps, losses = history.losses.points()
+    points = [[step, loss] for step, loss in zip(steps, losses, strict=True) if np.isfinite(loss)]
+    if len(points) <= MAX_LOSSES:
+        return points
+    picked = np.unique(np.geomspace(1, len(points), MAX_LOSSES).astype(int) - 1)
+    return [points[number] for number in picked]

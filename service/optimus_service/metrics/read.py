@@ -1,0 +1,238 @@
+"""Figures of jobs and cluster for `/metrics`, read from the database at each scrape, by the replica that leads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from optimus_models.cost import SECONDS_PER_HOUR
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.model import Architecture, JobState, Mode, Node, Reason, Resources, Role
+from optimus_scheduler.settings import Settings
+from optimus_service.insight.progress import finite, interval, measured_speed, outlook
+from optimus_service.insight.usage import job_usage, usage_of_role
+from optimus_service.metrics.points import ClusterFigures, JobFigures
+from optimus_service.metrics.registry import MAX_JOBS, NoFigures
+from optimus_service.observe.noise import newest_noise_scale
+from optimus_service.observe.spec import on_type, readable_spec
+from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
+from optimus_service.store.repository import Repository
+
+_SPEED_SAMPLES = 50
+"""Newest samples of a job that speeds and times are taken from: enough for a curve in a dashboard."""
+NOT_LOOKED_AT = "NoRoundYet"
+"""Stands for the reason of a job that no round has seen."""
+_PARTS = ("data", "compute", "push", "wait", "pull")
+
+
+def figures_reader(
+    repository: Repository,
+    clock: Callable[[], float],
+    leads: Callable[[], bool],
+    nodes: Callable[[], tuple[Node, ...] | None],
+    prices: Settings,
+) -> Callable[[], ClusterFigures | NoFigures]:
+    """A function that reads the figures; it says why when there are none. `nodes`: what the last round saw.
+
+    `prices`: what decisions are made with.
+    """
+
+    def read() -> ClusterFigures | NoFigures:
+        try:
+            if leads():
+                return _read(repository, clock(), nodes(), prices)
+            repository.ping()
+        except DatabaseNotAvailable:
+            return NoFigures.NO_DATABASE
+        return NoFigures.NOT_LEADING
+
+    return read
+
+
+def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterFigures:
+    jobs = repository.active_jobs()
+    decisions = repository.latest_decisions([job.id for job in jobs])
+    memberships = repository.memberships_of_active_jobs()
+    tasks: dict[str, list[TaskRecord]] = {}
+    for task in repository.tasks():
+        tasks.setdefault(task.key.job_id, []).append(task)
+    capacity = None if nodes is None else _capacity(nodes)
+    running = [job.id for job in jobs[:MAX_JOBS] if job.state is JobState.RUNNING]
+    newest = repository.newest_samples_of_each(running, _SPEED_SAMPLES)
+    lags = [lag for job in jobs if (lag := reconcile_lag(job, now)) is not None]
+    return ClusterFigures(
+        jobs_by_state=repository.count_jobs_by_state(),
+        active_jobs=tuple(
+            replace(
+                job_figures(
+                    job, decisions.get(job.id), memberships.get(job.id, ()), newest.get(job.id, ()), capacity, now
+                ),
+                usage_of_others=usage_of_others(tasks.get(job.id, ()), now),
+                cost_per_hour=cost_per_hour(job, prices),
+            )
+            for job in jobs[:MAX_JOBS]
+        ),
+        n_active_jobs=len(jobs),
+        waiting_by_reason=waiting_by_reason(jobs, decisions),
+        capacity=capacity,
+        used=sum((held_by(job) for job in jobs), Resources()),
+        nodes_by_state=dict(Counter("schedulable" if node.schedulable else "cordoned" for node in nodes or ())),
+        n_reconciling=len(lags),
+        reconcile_lag_seconds=max(lags, default=0.0),
+    )
+
+
+def usage_of_others(tasks: Sequence[TaskRecord], now: float) -> dict[str, Mapping[str, float]]:
+    """What a job's servers take together, and its coordinator, by role; only those that told it lately."""
+    found = {role.value: usage_of_role(tasks, role, now) for role in (Role.SERVER, Role.COORDINATOR)}
+    return {role: usage for role, usage in found.items() if usage is not None}
+
+
+def waiting_by_reason(jobs: Iterable[JobRecord], decisions: Mapping[str, DecisionRecord]) -> dict[str, int]:
+    """Active jobs that have no tasks, by why. The two classic reasons are always there, so that alerts see zeros."""
+    counts = Counter({Reason.WAITING_FOR_RESOURCES.value: 0, Reason.NO_FEASIBLE_NODE.value: 0})
+    for job in jobs:
+        if job.wanted.is_empty:
+            decision = decisions.get(job.id)
+            counts[NOT_LOOKED_AT if decision is None else decision.reason] += 1
+    return dict(counts)
+
+
+def cost_per_hour(job: JobRecord, prices: Settings) -> float | None:
+    """What the job's membership costs; None when nothing has a price."""
+    if not has_prices(prices):
+        return None
+    spec = readable_spec(job)
+    return None if spec is None else cost_per_second(spec, job.running, prices) * SECONDS_PER_HOUR
+
+
+def reconcile_lag(job: JobRecord, now: float) -> float | None:
+    """For how long the job's membership has not been what is wanted; None when it is."""
+    wanted, running = job.wanted, job.running
+    if (wanted.workers, wanted.servers) == (running.workers, running.servers) or job.wanted_at is None:
+        return None
+    return max(now - job.wanted_at, 0.0)
+
+
+def job_figures(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    memberships: Sequence[MembershipRecord],
+    newest: Sequence[SampleRecord],
+    capacity: Resources | None,
+    now: float,
+) -> JobFigures:
+    """One active job. Pure."""
+    ahead, believed = outlook(job, decision), {} if decision is None else decision.forecast
+    return JobFigures(
+        job_id=job.id,
+        name=job.name,
+        project=job.project,
+        mode=str(job.spec.get("mode", Mode.SYNC.value)),
+        architecture=str(job.spec.get("architecture", Architecture.PS.value)),
+        state=job.state.value,
+        reason=None if decision is None else decision.reason,
+        workers=job.running.workers,
+        servers=job.running.servers,
+        global_batch=global_batch(job, memberships),
+        wanted_workers=job.wanted.workers,
+        wanted_servers=job.wanted.servers,
+        share=None if capacity is None else finite(held_by(job).dominant_share(capacity)),
+        step=job.step,
+        epoch=job.epoch,
+        loss=job.loss,
+        fitted_loss=fitted_loss(believed.get("loss_curve", {}), job.step),
+        progress=ahead.progress,
+        steps_per_second=measured_speed(newest, now),
+        predicted_steps_per_second=finite(believed.get("steps_per_second")),
+        total_steps=interval(believed.get("total_steps")),
+        remaining_steps=ahead.remaining_steps,
+        remaining_seconds=ahead.remaining_seconds,
+        confidence=finite(believed.get("confidence")),
+        gain=None if decision is None else finite(decision.gain),
+        next_gain=None if decision is None else finite(decision.next_gain),
+        step_parts=step_parts(newest),
+        straggler=straggler_ratio(newest),
+        usage=job_usage(newest),
+        noise_scale=newest_noise_scale(newest),
+        submitted_at=job.created_at,
+        remaining_cost=None if job.running.is_empty else interval(believed.get("cost")),
+        rescales=job.rescales,
+        stopped_seconds=sum(each.pause_seconds or 0.0 for each in memberships),
+        lost_steps=sum(each.lost_steps for each in memberships),
+    )
+
+
+def global_batch(job: JobRecord, memberships: Iterable[MembershipRecord]) -> int | None:
+    """Examples of one step of the job's newest membership; None without one, or before the job has told its own."""
+    newest = max(memberships, key=lambda membership: membership.epoch, default=None)
+    if newest is None or not newest.workers:
+        return None
+    if newest.global_batch is not None:
+        return newest.global_batch
+    spec = readable_spec(job)
+    told = None if spec is None else spec.global_batch_size
+    return told * len(newest.workers) if told is not None and job.spec.get("scaling") == "weak" else told
+
+
+def fitted_loss(curve: Mapping[str, float | None], step: float) -> float | None:
+    """Eq. 1 with the coefficients of a stored forecast, in units of the loss; None when nothing is fitted."""
+    beta0, beta1, beta2 = (finite(curve.get(f"beta{number}")) for number in range(3))
+    scale, offset = finite(curve.get("scale")), finite(curve.get("offset"))
+    if beta0 is None or beta1 is None or beta2 is None or scale is None or beta0 * step + beta1 <= 0:
+        return None
+    return finite((1.0 / (beta0 * step + beta1) + beta2) * scale + (offset or 0.0))
+
+
+def _newest_membership(newest: Sequence[SampleRecord]) -> list[SampleRecord]:
+    epoch = max((sample.membership_epoch for sample in newest), default=0)
+    return [sample for sample in newest if sample.membership_epoch == epoch]
+
+
+def step_parts(newest: Sequence[SampleRecord]) -> dict[str, float]:
+    """Mean seconds of one step of one worker by what it was spent on, from samples of the newest membership."""
+    samples = _newest_membership(newest)
+    n_steps = sum(sample.n_steps for sample in samples)
+    if n_steps == 0:
+        return {}
+    return {part: sum(float(getattr(each, f"{part}_seconds")) for each in samples) / n_steps for part in _PARTS}
+
+
+def straggler_ratio(newest: Sequence[SampleRecord]) -> float | None:
+    """Compute seconds per step of the slowest worker over those of the median one; None for fewer than two workers."""
+    seconds: dict[int, float] = {}
+    steps: Counter[int] = Counter()
+    for sample in _newest_membership(newest):
+        seconds[sample.rank] = seconds.get(sample.rank, 0.0) + sample.compute_seconds
+        steps[sample.rank] += sample.n_steps
+    rates = [seconds[rank] / steps[rank] for rank in seconds]
+    middle = median(rates) if len(rates) > 1 else 0.0
+    return max(rates) / middle if middle > 0 else None
+
+
+def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> float | None:
+    """Relative error of the total steps predicted when half of them were done; None when nothing was said then.
+
+    `decisions`: newest first. The step of a decision is what was predicted in all minus what was left.
+    """
+    for decision in decisions:
+        total, left = (interval(decision.forecast.get(name)) for name in ("total_steps", "remaining_steps"))
+        if total is not None and left is not None and total.mean - left.mean <= total_steps / 2:
+            return abs(total.mean - total_steps) / total_steps if total_steps > 0 else None
+    return None
+
+
+def held_by(job: JobRecord) -> Resources:
+    """What the tasks of the job's membership take."""
+    spec, running = readable_spec(job), job.running
+    if spec is None:
+        return Resources()
+    workers = on_type(spec.worker.resources, running.gpu_type)
+    return workers * running.workers + spec.server.resources * running.servers
+
+
+def _capacity(nodes: Iterable[Node]) -> Resources:
+    return sum((node.capacity for node in nodes if node.schedulable), Resources())

@@ -1,0 +1,196 @@
+"""What jobs that ended taught about their kind, kept in the database and in the memory of whoever forecasts.
+
+::
+
+    a job succeeds ─▶ its sample history, condensed ─▶ finished_runs (database) ─▶ EndedJobs (memory, by task)
+                      at most 128 losses, 8 speeds a size                          └─▶ `Job.similar` of active jobs
+    a job's layers, before it has measured anything ─▶ speeds by arithmetic, at the percent of peak that others reached
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from dataclasses import astuple
+from statistics import median
+
+import structlog
+
+from optimus_models.analytic.description import cost_of_description
+from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
+from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.model import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
+from optimus_service.observe.spec import readable_spec, rule_from
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.records import Document, FinishedRunRecord, JobRecord
+from optimus_service.store.repository import LeaderRepository, Repository
+
+_log = structlog.get_logger(__name__)
+
+MAX_LOADED = MAX_PER_TASK * MAX_TASKS // 4
+"""Finished runs read at first, the newest: 2048 of some 4 kB."""
+_LEARNED_AT_ONCE = 4
+"""Ended jobs that one round condenses: reading the samples of a long one takes a while."""
+_MAX_PERCENTS = 32
+"""Ended jobs whose percent of peak the median is taken of."""
+_MAX_CALCULATED = 256
+"""Jobs that have not measured anything yet and whose calculated speeds are remembered."""
+_OVERLAP_SECONDS = 600.0
+"""Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
+
+
+class Lessons:
+    """The finished runs that this process knows. Thread-safe."""
+
+    def __init__(self, repository: Repository, keep_seconds: float) -> None:
+        """`keep_seconds`: what jobs that ended longer ago taught is deleted with their samples."""
+        self._repository = repository.reading()
+        self._keep_seconds = keep_seconds
+        self._lock = threading.Lock()
+        self._known = EndedJobs()
+        self._last_id = 0
+        self._percents: dict[str, deque[float]] = {}
+        """Percent of peak that the newest ended jobs reached, by device."""
+        self._calculated: OrderedDict[str, tuple[SpeedSample, ...]] = OrderedDict()
+        self._networks: dict[str, Document] = {}
+        """Layers that were read ahead, by job id."""
+        self._since: float | None = None
+
+    def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
+        """Ended jobs of the same task, oldest first, as of the last `refresh`."""
+        with self._lock:
+            return self._known.of(str(job.spec.get("task", "")))
+
+    def refresh(self) -> None:
+        """Read what was learned since, by whichever replica."""
+        with self._lock:
+            for run in self._repository.finished_runs_after(self._last_id, MAX_LOADED):
+                self._last_id = run.id
+                ended = _readable_run(run)
+                if ended is not None:
+                    self._known.add(ended)
+                    self._note_percent(ended)
+
+    def read_networks(self, job_ids: Collection[str]) -> None:
+        """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""
+        with self._lock:
+            unknown = [job_id for job_id in job_ids if job_id not in self._calculated]
+            self._networks = self._repository.networks_of(unknown) if unknown else {}
+
+    def calculated_speeds(self, job: JobRecord, spec: JobSpec) -> tuple[SpeedSample, ...]:
+        """Speeds by arithmetic, for a job that has measured none; empty until its tasks have told its layers."""
+        if spec.global_batch_size is None:
+            return ()
+        with self._lock:
+            known = self._calculated.get(job.id)
+            if known is None:
+                network = self._networks.pop(job.id, None) or self._repository.network_of(job.id)
+                if network is None:
+                    return ()
+                known = calculated_speeds(cost_of_description(network), spec, self._platform(spec))
+                self._calculated[job.id] = known
+                if len(self._calculated) > _MAX_CALCULATED:
+                    self._calculated.popitem(last=False)
+            return known
+
+    def _platform(self, spec: JobSpec) -> Platform:
+        percents = self._percents.get(device_name(spec))
+        return Platform(median(percents)) if percents else Platform()
+
+    def _note_percent(self, ended: EndedJob) -> None:
+        if ended.device is not None and ended.percent_of_peak is not None:
+            self._percents.setdefault(ended.device, deque(maxlen=_MAX_PERCENTS)).append(ended.percent_of_peak)
+
+    def learn(
+        self, history_of: Callable[[JobRecord], JobHistory], now: float, leader: LeaderRepository
+    ) -> frozenset[str]:
+        """Keep what jobs taught that ended since (some at a time).
+
+        `history_of` gives the sample history of an ended job, or as much of it as can be read now.
+
+        Returns:
+            Jobs of which it was not the whole: their turn comes again.
+
+        Raises:
+            StaleLeader: another process leads by now.
+        """
+        since = now - self._keep_seconds if self._since is None else self._since
+        untold = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
+        postponed = set()
+        for job in untold:
+            history = history_of(job)
+            if not history.is_current:
+                postponed.add(job.id)
+                continue
+            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id)))
+        if len(untold) < _LEARNED_AT_ONCE and not postponed:
+            self._since = now - _OVERLAP_SECONDS
+        return frozenset(postponed)
+
+
+def lesson(job: JobRecord, history: JobHistory, network: Document | None = None) -> Document:
+    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known."""
+    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
+    loss_steps, losses = history.losses.points()
+    speeds = [list(astuple(each)) for each in history.speeds.samples()]
+    spec = readable_spec(job)
+    if spec is None or job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses)):
+        return {}
+    return {
+        "task": spec.family,
+        "project": job.project,
+        "steps_per_epoch": steps_per_epoch,
+        "loss_steps": loss_steps,
+        "losses": losses,
+        "speeds": speeds,
+        "mode": spec.mode.value,
+        "architecture": spec.architecture.value,
+        "global_batch_size": spec.counted_batch,
+        "noise": history.noise_curve(),
+        "total_steps": job.step,
+        "convergence": job.spec.get("convergence") or {},
+        "device": device_name(spec),
+        "percent_of_peak": _percent_of_peak(spec, history, network),
+    }
+
+
+def _percent_of_peak(spec: JobSpec, history: JobHistory, network: Document | None) -> float | None:
+    if network is None or history.computed_steps == 0:
+        return None
+    seconds = history.compute_seconds / history.computed_steps
+    examples = history.computed_examples / history.computed_steps
+    return measured_percent_of_peak(cost_of_description(network), spec, seconds, examples)
+
+
+def _readable_run(run: FinishedRunRecord) -> EndedJob | None:
+    """None for one that another release wrote in a way that is not known here: it teaches nothing."""
+    try:
+        return ended_job(run.job_id, run.document)
+    except (KeyError, TypeError, ValueError) as error:
+        _log.warning("what a finished run taught cannot be read", job=run.job_id, error=repr(error))
+        return None
+
+
+def ended_job(job_id: str, document: Document) -> EndedJob | None:
+    """The inverse of `lesson`; None for an empty one."""
+    if not document:
+        return None
+    return EndedJob(
+        id=job_id,
+        task=document["task"],
+        project=document["project"],
+        steps_per_epoch=document["steps_per_epoch"],
+        loss_steps=tuple(document["loss_steps"]),
+        losses=tuple(document["losses"]),
+        speed_samples=tuple(SpeedSample(*speed) for speed in document["speeds"]),
+        mode=Mode(document["mode"]),
+        architecture=Architecture(document["architecture"]),
+        global_batch_size=document["global_batch_size"],
+        total_steps=document.get("total_steps", 0),
+        rule=rule_from(document["convergence"]) if "convergence" in document else None,
+        device=document.get("device"),
+        percent_of_peak=document.get("percent_of_peak"),
+        noise_steps=tuple(step for step, _ in document.get("noise", ())),
+        noise_scales=tuple(scale for _, scale in document.get("noise", ())),
+    )

@@ -1,0 +1,367 @@
+"""Step 1 of a round: what is on the cluster and in the database becomes one immutable snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import structlog
+
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.lifecycle import TooManyFailures
+from optimus_scheduler.model import (
+    Allocation,
+    Job,
+    JobSpec,
+    Mode,
+    Node,
+    PlacedTask,
+    Resources,
+    Role,
+    Snapshot,
+    SpeedSample,
+    Task,
+    TaskKey,
+    TaskPhase,
+)
+from optimus_scheduler.retries import Backoff, Retry, most_retries
+from optimus_scheduler.settings import Settings
+from optimus_service.clusters.base import Cluster
+from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.spec import UnreadableSpecification, readable_spec, spec_of
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.observe.unknown_tasks import less, without_record
+from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
+from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
+
+_log = structlog.get_logger(__name__)
+
+SAMPLES_AT_ONCE = 200_000
+"""Samples read by one call, of all jobs together: about 11 s of computing. A restarted service that finds more catches
+up over some rounds."""
+_MAX_PAGE_OF_ALL = 10_000
+"""Samples of one page of many jobs: bounds the memory, about 20 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the cluster said when it was asked."""
+
+    nodes: tuple[Node, ...]
+    tasks: tuple[Task, ...]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> ClusterView:
+        return cls(cluster.nodes(), cluster.tasks())
+
+
+class Histories:
+    """The sample history of each active job, kept between rounds and read again after a restart."""
+
+    def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE) -> None:
+        """`samples_at_once`: read by one call at most; what is left over is read by the next."""
+        self._repository = repository.reading()
+        self._samples_at_once = samples_at_once
+        self._by_job: dict[str, JobHistory] = {}
+
+    def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
+        """The history of this job with the samples that came in since. `is_current` says whether it has all."""
+        self.update([job], {job.id: memberships})
+        return self._by_job[job.id]
+
+    def update(self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]) -> None:
+        """Read what came in since of all these jobs: one statement, and more for those with many new samples.
+
+        No job waits for another one's: each has an equal part of a page.
+        """
+        behind = {}
+        for job in jobs:
+            history = self._begun(job)
+            history.learn_memberships(memberships.get(job.id, ()))
+            history.is_current = False
+            behind[job.id] = history
+        left = self._samples_at_once
+        while behind and left > 0:
+            each = max(1, min(MAX_PAGE, min(_MAX_PAGE_OF_ALL, left) // len(behind)))
+            last_ids = {job_id: history.last_id for job_id, history in behind.items()}
+            found = self._repository.samples_after_each(last_ids, each)
+            for job_id, samples in found.items():
+                behind[job_id].add(samples)
+                left -= len(samples)
+            for history in behind.values():
+                history.is_current = True
+            behind = {job_id: behind[job_id] for job_id, samples in found.items() if len(samples) >= each}
+            for history in behind.values():
+                history.is_current = False
+
+    def of(self, job_id: str) -> JobHistory:
+        """What was read of a job by the last call that updated it."""
+        return self._by_job[job_id]
+
+    def _begun(self, job: JobRecord) -> JobHistory:
+        history = self._by_job.get(job.id)
+        if history is None:
+            spec = readable_spec(job)
+            target = None if spec is None else spec.convergence.target_metric
+            mode = Mode.SYNC if spec is None else spec.mode
+            history = self._by_job[job.id] = JobHistory(mode, None if target is None else target.name)
+        return history
+
+    def keep_only(self, job_ids: Iterable[str]) -> None:
+        """Drop the histories of all other jobs."""
+        kept = set(job_ids)
+        self._by_job = {job_id: history for job_id, history in self._by_job.items() if job_id in kept}
+
+
+class Observer:
+    """Reads the database and makes the snapshot."""
+
+    def __init__(
+        self, repository: Repository, histories: Histories, settings: Settings, lessons: Lessons | None = None
+    ) -> None:
+        """`lessons`: what ended jobs taught; None: jobs are judged by themselves alone."""
+        self._repository = repository.reading()
+        self._histories = histories
+        self._settings = settings
+        self._lessons = lessons
+        self._told: set[tuple[str, str]] = set()
+        self._half_read: frozenset[str] = frozenset()
+        """Ended jobs that are to teach something once all their samples have been read."""
+        self._unreadable: list[UnreadableSpecification] = []
+        """Active jobs that the last look left out."""
+
+    def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository, observed: Observed) -> Snapshot:
+        """The world as of `now`, for the leader. The exits in `view` should have been noticed before.
+
+        `observed`: read after that.
+
+        Raises:
+            StaleLeader: another process leads by now.
+        """
+        if mark_unwanted_tasks(leader, observed.wanted, observed.tasks, now):
+            observed = leader.observed()
+        self._learn(now, leader)
+        seen = self._seen(view, now, observed)
+        self._give_up_unreadable(now, leader)
+        self._tell_stragglers(seen, now, leader)
+        return seen
+
+    def _give_up_unreadable(self, now: float, leader: LeaderRepository) -> None:
+        """No later round could do anything with these jobs either; all others are scheduled."""
+        for problem in self._unreadable:
+            _log.error("job given up", job=problem.job_id, why=problem.why)
+            leader.advance_job(problem.job_id, TooManyFailures(f"{problem}; submit the job again"), now)
+
+    def _tell_stragglers(self, snapshot: Snapshot, now: float, leader: LeaderRepository) -> None:
+        """To the job's owner, once for each task."""
+        slow = {(job.id, key.name) for job in snapshot.jobs for key in job.stragglers}
+        for job_id, name in sorted(slow - self._told):
+            words = f"{name} is slower than half the median of the job's workers"
+            leader.add_event(job_id, "Straggler", words, {"task": name}, now)
+        active = {job.id for job in snapshot.jobs}
+        self._told = slow | {each for each in self._told if each[0] in active}
+
+    def look(self, view: ClusterView, now: float) -> Snapshot:
+        """The same for anybody: nothing is written."""
+        return self._seen(view, now, self._repository.observed())
+
+    def _seen(self, view: ClusterView, now: float, observed: Observed) -> Snapshot:
+        if self._lessons is not None:
+            self._lessons.refresh()
+        memberships = observed.memberships
+        self._histories.keep_only({record.id for record in observed.jobs} | self._half_read)
+        self._histories.update(observed.jobs, memberships)
+        self._read_networks(observed)
+        capacity = Snapshot(now, view.nodes, ()).capacity
+        jobs, self._unreadable = [], []
+        for record in observed.jobs:
+            wanted, history = observed.wanted[record.id], self._histories.of(record.id)
+            try:
+                jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
+            except UnreadableSpecification as problem:
+                self._unreadable.append(problem)
+        tasks = merge_tasks(view.tasks, observed.tasks)
+        quotas = tuple(project.quota for project in observed.projects)
+        # What the database has no record of takes room all the same: else it would be given away a second time.
+        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas)
+
+    def _read_networks(self, observed: Observed) -> None:
+        """Of jobs that have told their layers and have not measured anything: all together, once."""
+        if self._lessons is not None:
+            unmeasured = {job.id for job in observed.jobs if not self._histories.of(job.id).last_id}
+            self._lessons.read_networks(unmeasured & observed.with_network)
+
+    def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
+        """For as long as nothing is measured."""
+        if self._lessons is None or history.last_id:
+            return ()
+        return self._lessons.calculated_speeds(record, spec)
+
+    def _learn(self, now: float, leader: LeaderRepository) -> None:
+        """From jobs that ended since the last round, while their histories are still in memory."""
+        if self._lessons is not None:
+            memberships = self._repository.memberships
+            self._half_read = self._lessons.learn(
+                lambda job: self._histories.updated(job, memberships(job.id)), now, leader
+            )
+
+    def as_submitted(self, record: JobRecord, view: ClusterView, now: float) -> Job:
+        """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
+        nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
+        history = self._histories.updated(record, [])
+        return self._job(record, nothing, [], history, Snapshot(now, view.nodes, ()).capacity, now)
+
+    def _job(
+        self,
+        record: JobRecord,
+        wanted: WantedRecord,
+        memberships: Sequence[MembershipRecord],
+        history: JobHistory,
+        capacity: Resources,
+        now: float,
+    ) -> Job:
+        spec = spec_of(record)
+        loss_steps, losses = history.losses.points()
+        metric_steps, metric_values = history.metrics.points()
+        return Job(
+            id=record.id,
+            spec=spec,
+            state=record.state,
+            submitted_at=record.created_at,
+            started_at=record.started_at,
+            step=record.step,
+            steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
+            loss_steps=loss_steps,
+            losses=losses,
+            metric_steps=metric_steps,
+            metric_values=metric_values,
+            speed_samples=history.speeds.samples(),
+            noise_steps=tuple(float(step) for step, _ in history.noise),
+            noise_scales=tuple(scale for _, scale in history.noise),
+            calculated_speeds=self._calculated_speeds(record, spec, history),
+            similar=() if self._lessons is None else self._lessons.similar_to(record),
+            spent=spent(memberships, spec, wanted.allocation.gpu_type, self._settings, now),
+            allocation=wanted.allocation,
+            allocated_at=record.wanted_at,
+            directive=record.directive,
+            retry=retry_of(record, self._settings.retry_backoff),
+            rescale_seconds=rescale_seconds(memberships),
+            wanted_tasks=wanted.tasks,
+            batch=wanted.batch,
+            stragglers=stragglers(history, memberships, wanted.tasks),
+            attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
+        )
+
+
+def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
+    """What the job waits for or has waited for; None unless it has failed since its owner last asked for it."""
+    if record.retry_at is None:
+        return None
+    seconds = backoff.seconds(record.retries)
+    most = most_retries(record.spec)
+    return Retry(record.retries, most, record.retry_at, seconds, record.last_error or "")
+
+
+def stragglers(
+    history: JobHistory, memberships: Sequence[MembershipRecord], wanted: Iterable[PlacedTask]
+) -> tuple[TaskKey, ...]:
+    """Wanted workers that are much slower than the others of the present membership."""
+    slow = history.slow_workers
+    names = next((each.workers for each in memberships if each.epoch == slow.epoch), ())
+    keys = {placed.key.name: placed.key for placed in wanted}
+    found = (names[rank] for rank in slow.ranks() if rank < len(names))
+    return tuple(keys[name] for name in found if name in keys)
+
+
+def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Task, ...]:
+    """Tasks of the cluster together with what the database knows of them, sorted by key.
+
+    `records` are the newest of each active job's ranks, and all that have not exited. What the cluster has but the
+    database has no record of is left out: `unknown_tasks.py` deals with it. A task that was recorded but is not on the
+    cluster was never started (or vanished): leaving it out lets reconcile start it.
+    """
+    on_cluster = {task.key: task for task in seen}
+    found: dict[TaskKey, Task] = {}
+    for record in records:
+        task = on_cluster.get(record.key)
+        if record.exited_at is not None:
+            task = Task(record.key, record.node, TaskPhase.EXITED, exit_code=record.exit_code)
+        if task is not None:
+            found[record.key] = replace(task, unwanted_since=record.unwanted_since, gpu_type=record.gpu_type)
+    return tuple(found[key] for key in sorted(found))
+
+
+def mark_unwanted_tasks(
+    leader: LeaderRepository, wanted: Mapping[str, WantedRecord], tasks: Iterable[TaskRecord], now: float
+) -> bool:
+    """Write down since when each task is not wanted any more: its time to leave by itself runs from there.
+
+    A coordinator is wanted as long as its job is to have any tasks. `wanted` is by job id; exited tasks stay as they
+    are.
+
+    Returns:
+        Whether anything was written.
+    """
+    leaving, wanted_again = [], []
+    for record in tasks:
+        if record.exited_at is not None:
+            continue
+        is_wanted = _is_wanted(record.key, wanted.get(record.key.job_id))
+        if is_wanted and record.unwanted_since is not None:
+            wanted_again.append(record.key)
+        if not is_wanted and record.unwanted_since is None:
+            leaving.append(record.key)
+    if leaving:
+        leader.mark_unwanted(leaving, now)
+    if wanted_again:
+        leader.mark_wanted(wanted_again)
+    return bool(leaving or wanted_again)
+
+
+def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
+    if wanted is None:
+        return False
+    if key.role is Role.COORDINATOR:
+        return not wanted.allocation.is_empty
+    return any(task.key == key for task in wanted.tasks)
+
+
+def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...]:
+    """How long training stood still at each change of size, oldest first."""
+    return tuple(
+        membership.pause_seconds
+        for membership in memberships
+        if membership.cause == "rescale" and membership.pause_seconds is not None
+    )
+
+
+def spent(
+    memberships: Sequence[MembershipRecord], spec: JobSpec, gpu_type: str | None, settings: Settings, now: float
+) -> float:
+    """Money spent by memberships, each on its GPU type (`gpu_type` where it is not known), until `now`."""
+    if not has_prices(settings):
+        return 0.0
+    ends = [later.at for _, later in pairwise(memberships)] + [now]
+    return sum(
+        cost_per_second(spec, Allocation(len(each.workers), len(each.servers), each.gpu_type or gpu_type), settings)
+        * max(end - each.at, 0.0)
+        for each, end in zip(memberships, ends, strict=False)
+    )
+
+
+def attained_share_seconds(
+    memberships: Sequence[MembershipRecord], spec: JobSpec, capacity: Resources, now: float
+) -> float:
+    """Dominant share held in each membership, times how long it lasted."""
+    ends = [later.at for _, later in pairwise(memberships)] + [now]
+    return sum(
+        _share(membership, spec, capacity) * max(end - membership.at, 0.0)
+        for membership, end in zip(memberships, ends, strict=False)
+    )
+
+
+def _share(membership: MembershipRecord, spec: JobSpec, capacity: Resources) -> float:
+    worker = spec.on(membership.gpu_type).worker.resources
+    held = worker * len(membership.workers) + spec.server.resources * len(membership.servers)
+    return min(held.dominant_share(capacity), 1.0)

@@ -1,0 +1,212 @@
+"""What the samples of one job say, in bounded memory: its loss by step and its speed by size.
+
+Fed incrementally with samples in the order of their ids. Feeding all of them again (after a restart of the service)
+gives the same: nothing here depends on when a sample was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from optimus_models.loss.buckets import LossBuckets
+from optimus_scheduler.model import Mode, SpeedSample
+from optimus_service.observe.noise import noise_scale
+from optimus_service.observe.stragglers import SlowWorkers
+from optimus_service.store.records import MembershipRecord, Sample, SampleRecord
+
+WINDOW_SECONDS = 5.0
+"""Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""
+_LEAST_SECONDS = 1.0
+"""A window that is still open counts from here on."""
+MAX_WINDOWS_PER_SIZE = 8
+"""Older windows of the same size are forgotten: machines and neighbours change."""
+MAX_NOISE_SCALES = 50
+"""They are moving averages: old ones add nothing."""
+_FIRST_RECORD = 0
+"""The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
+
+
+def steps_of(sample: Sample) -> int:
+    """Those that were computed, whatever they are worth."""
+    return sample.n_steps if sample.updates is None else sample.updates
+
+
+@dataclass(slots=True)
+class _Window:
+    """Steps and training seconds of one rank. Of an elastic batch: updates, whatever they are worth."""
+
+    n_steps: int = 0
+    seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    """Those in which a rank waited for the gradients of the others."""
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.n_steps / self.seconds
+
+
+@dataclass(slots=True)
+class _Windows:
+    """The windows of all ranks of one membership epoch, which are being filled."""
+
+    workers: int
+    servers: int
+    gpu_type: str | None = None
+    batch: int | None = None
+    """If it is elastic."""
+    at: float = 0.0
+    by_rank: dict[int, _Window] = field(default_factory=dict)
+
+    def add(self, sample: Sample) -> None:
+        window = self.by_rank.setdefault(sample.rank, _Window())
+        window.n_steps += steps_of(sample)
+        window.seconds += sample.seconds
+        window.exchange_seconds += sample.wait_seconds
+        self.at = max(self.at, sample.at)
+
+    def speed(self, mode: Mode, least_seconds: float) -> SpeedSample | None:
+        """None until the ranks that count have `least_seconds` each.
+
+        In sync mode all ranks make the same steps together, so rank 0 tells the job's speed. In async mode each makes
+        steps of its own, and they add up.
+        """
+        ranks = [0] if mode is Mode.SYNC else range(self.workers)
+        windows = [self.by_rank.get(rank) for rank in ranks]
+        filled = [window for window in windows if window is not None and window.seconds >= least_seconds]
+        if len(filled) < len(windows):
+            return None
+        speed = sum(window.steps_per_second for window in filled)
+        n_steps = sum(window.n_steps for window in filled)
+        # With servers, waiting is no measure of what travels: pushing and pulling take time of their own.
+        exchange = None if self.servers else sum(window.exchange_seconds for window in filled) / n_steps
+        return SpeedSample(
+            self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
+        )
+
+
+class SpeedHistory:
+    """Measured speeds by size and GPU type. How much an old one counts is for the scheduler: each says when it was."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._epoch = 0
+        """The newest membership epoch seen. What older ones still send is late and left out."""
+        self._open: _Windows | None = None
+        self._closed: dict[tuple[int, int, str, int], deque[SpeedSample]] = {}
+
+    def add(self, sample: Sample, gpu_type: str | None = None) -> None:
+        """`gpu_type`: of the membership that the sample is from."""
+        if sample.membership_epoch > self._epoch:
+            self._close(_LEAST_SECONDS)
+            self._epoch = sample.membership_epoch
+        late = sample.membership_epoch < self._epoch
+        if late or sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
+            return
+        self._open = self._open or _Windows(sample.workers, sample.servers, gpu_type, sample.global_batch)
+        self._open.add(sample)
+        if self._open.speed(self._mode, WINDOW_SECONDS) is not None:
+            self._close(WINDOW_SECONDS)
+
+    def samples(self) -> tuple[SpeedSample, ...]:
+        """By size, oldest first; the window that is being filled is among them."""
+        present = self._open.speed(self._mode, _LEAST_SECONDS) if self._open is not None else None
+        last = [present] if present is not None else []
+        return (*(speed for size in sorted(self._closed) for speed in self._closed[size]), *last)
+
+    def _close(self, least_seconds: float) -> None:
+        speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None
+        self._open = None
+        if speed is not None:
+            place = (speed.workers, speed.servers, speed.gpu_type or "", speed.batch or 0)
+            self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
+
+
+class JobHistory:
+    """Everything a round needs of one job's samples."""
+
+    def __init__(self, mode: Mode, metric: str | None = None) -> None:
+        """`metric`: the name of the figure that its convergence rule is about."""
+        self.losses = LossBuckets()
+        self.metrics = LossBuckets()
+        """Values of that figure; empty without one."""
+        self.speeds = SpeedHistory(mode)
+        self.slow_workers = SlowWorkers()
+        self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
+        """Steps and noise scales of the gradients, the newest; empty where they are not measured."""
+        self._noise_logs = LossBuckets()
+        """Logarithms of all of them, as means over neighbouring steps."""
+        self.compute_seconds = 0.0
+        """Of all workers, without the first record of each membership ..."""
+        self.computed_examples = 0
+        """... and on so many examples ..."""
+        self.computed_steps = 0
+        """... in so many steps of single workers."""
+        self._metric = metric
+        self.is_current = False
+        """Whether all samples that were stored when the store was last asked have been added: the reader's to say."""
+        self.last_id = 0
+        """Of the newest sample seen: ask the store for those after it."""
+        self.progressed_at: float | None = None
+        """When a sample last took the job further than it had ever been."""
+        self._furthest_step = -1
+        self._begins: dict[int, int] = {}
+        """Membership epoch → the step at which it began."""
+        self._gpu_types: dict[int, str | None] = {}
+        """Membership epoch → what its workers run on."""
+
+    def noise_curve(self) -> tuple[tuple[float, float], ...]:
+        """Steps and noise scales from the beginning on, thinned out."""
+        return tuple((step, math.exp(log)) for step, log in zip(*self._noise_logs.points(), strict=True))
+
+    def learn_memberships(self, memberships: Iterable[MembershipRecord]) -> None:
+        """To be called before the samples are added: a membership that began further back undoes steps."""
+        for membership in memberships:
+            if membership.epoch not in self._begins:
+                self._begins[membership.epoch] = membership.step
+                self._gpu_types[membership.epoch] = membership.gpu_type
+                if membership.lost_steps:
+                    self.losses.roll_back(membership.step)
+                    self.metrics.roll_back(membership.step)
+                    self._noise_logs.roll_back(membership.step)
+                    while self.noise and self.noise[-1][0] > membership.step:
+                        self.noise.pop()
+
+    def add(self, samples: Iterable[SampleRecord]) -> None:
+        """Count samples, in the order of their ids; those before `last_id` were counted already."""
+        for sample in samples:
+            if sample.id <= self.last_id:
+                continue
+            self.last_id = sample.id
+            if sample.step > self._furthest_step:
+                self._furthest_step, self.progressed_at = sample.step, sample.received_at
+            self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
+            self.slow_workers.add(sample)
+            self._add_computing(sample)
+            if sample.step <= self._end_of(sample.membership_epoch):
+                self.losses.add(sample.step, sample.loss, sample.n_examples)
+                self._add_metric(sample)
+                self._add_noise(sample)
+
+    def _add_computing(self, sample: SampleRecord) -> None:
+        if sample.sequence != _FIRST_RECORD and sample.compute_seconds > 0:
+            self.compute_seconds += sample.compute_seconds
+            self.computed_examples += sample.n_examples
+            self.computed_steps += steps_of(sample)
+
+    def _add_metric(self, sample: SampleRecord) -> None:
+        value = (sample.metrics or {}).get(self._metric or "")
+        if value is not None and math.isfinite(value):
+            self.metrics.add(sample.step, value)
+
+    def _add_noise(self, sample: SampleRecord) -> None:
+        scale = noise_scale(sample)
+        if scale is not None and (not self.noise or sample.step > self.noise[-1][0]):
+            self.noise.append((sample.step, scale))
+            self._noise_logs.add(sample.step, math.log(scale))
+
+    def _end_of(self, epoch: int) -> float:
+        """The last step of this epoch that counts: a later one repeated what came after."""
+        return min((step for later, step in self._begins.items() if later > epoch), default=math.inf)

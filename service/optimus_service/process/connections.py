@@ -1,0 +1,176 @@
+"""Bounds for connections to the API, so that whoever opens them and sends nothing stops nobody else.
+
+::
+
+    accepted ─▶ head of a request ─▶ its body ─▶ answer ─▶ (kept alive) head of the next request ...
+                HEAD_SECONDS         BODY_SECONDS  nothing read for WRITE_SECONDS: closed
+
+Each phase has one deadline: bytes that drip in do not move it. All connections together leave descriptors to the
+database, to tasks and to logs. One more than that takes the place of the one that has waited longest without a request
+in progress; where all have one, it is closed with 503. Bodies that are not complete hold `MAX_UNFINISHED_BYTES`
+together: beyond that, the one that has taken longest is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import h11
+import structlog
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from optimus_service.process.descriptors import connections_now
+
+HEAD_SECONDS = 10.0
+"""From the moment a connection is open, or its last answer was sent, until the head of a request is complete."""
+BODY_SECONDS = 60.0
+"""From then until its body is complete: 1 MiB at 18 KB/s."""
+WRITE_SECONDS = 60.0
+"""How long an answer may wait for its reader."""
+ACCEPTED_AT_ONCE = 32
+"""Connections that one turn of the event loop accepts before it looks at any of them."""
+MAX_UNFINISHED_BYTES = 64 * 2**20
+"""Bytes of bodies that are not complete, of all connections together: each may have 1 MiB, and there are many."""
+_WARN_SECONDS = 60.0
+"""Between warnings that all connections are in use."""
+_SECONDS = {"head": HEAD_SECONDS, "body": BODY_SECONDS}
+
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\n"
+    b"Content-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%b"
+)
+_BUSY_BODY = (
+    b'{"type": "urn:optimus:problem:unavailable", "title": "Not available right now", "status": 503, '
+    b'"detail": "all connections are in use", "errors": [], "request_id": null}'
+)
+_TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+_log = structlog.get_logger(__name__)
+
+
+def bounded_protocol() -> type[BoundedProtocol]:
+    """The protocol of one server, whose connections are bounded together."""
+    return type(
+        "ServerProtocol", (BoundedProtocol,), {"idle": {}, "unfinished": {}, "unfinished_bytes": 0, "warned_at": None}
+    )
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's protocol with deadlines, and with a bound for all connections of the server."""
+
+    idle: ClassVar[dict[BoundedProtocol, None]]
+    """Connections without a request in progress, the one that has waited longest first."""
+    unfinished: ClassVar[dict[BoundedProtocol, int]]
+    """Bytes of bodies that are not complete, the one that was begun first in front."""
+    unfinished_bytes: ClassVar[int]
+    """Of all of them."""
+    warned_at: ClassVar[float | None]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._phase: str | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._write_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._has_room():
+            self._enter_phase()
+        else:
+            transport.write(_BUSY % (len(_BUSY_BODY), _BUSY_BODY))
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._enter_phase()
+        if self._phase == "body" and not self.transport.is_closing():
+            self._hold(len(data))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._phase = None  # the next head has a time of its own
+        self._enter_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_deadline is None:
+            self._write_deadline = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+    def _enter_phase(self) -> None:
+        phase = self._present_phase()
+        if phase == self._phase:
+            return
+        self._phase = phase
+        self.idle.pop(self, None)
+        self._let_go()
+        if phase == "head":
+            self.idle[self] = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if phase is not None:
+            self._deadline = self.loop.call_later(_SECONDS[phase], self._too_late)
+
+    def _present_phase(self) -> str | None:
+        if self.transport.is_closing():
+            return None
+        if self.cycle is None or self.cycle.response_complete:
+            return "head"
+        return "body" if self.conn.their_state is h11.SEND_BODY else None
+
+    def _too_late(self) -> None:
+        if self.cycle is None:
+            self.transport.write(_TOO_LATE)
+        self.transport.close()
+
+    def _hold(self, n_bytes: int) -> None:
+        """Count bytes of a body; the slowest of all bodies may have to make room for them."""
+        server = type(self)
+        self.unfinished[self] = self.unfinished.get(self, 0) + n_bytes
+        server.unfinished_bytes += n_bytes
+        while server.unfinished_bytes > MAX_UNFINISHED_BYTES:
+            slowest = next(iter(self.unfinished))
+            slowest._let_go()
+            slowest.transport.abort()
+
+    def _let_go(self) -> None:
+        """Its body is complete, or given up."""
+        type(self).unfinished_bytes -= self.unfinished.pop(self, 0)
+
+    def _clear(self) -> None:
+        self.idle.pop(self, None)
+        self._let_go()
+        for timer in (self._deadline, self._write_deadline):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._write_deadline = None
+
+    def _has_room(self) -> bool:
+        """Whether this connection may stay; the one that is idle longest may have to leave for it."""
+        most = connections_now()
+        if len(self.connections) <= most:
+            return True
+        self._warn(most)
+        longest = next(iter(self.idle), None)
+        if longest is None:
+            return False
+        del self.idle[longest]
+        longest.transport.abort()
+        return True
+
+    def _warn(self, most: int) -> None:
+        now, server = self.loop.time(), type(self)
+        if server.warned_at is None or now - server.warned_at >= _WARN_SECONDS:
+            server.warned_at = now
+            _log.warning("all connections are in use: those that are idle longest are closed", most=most)

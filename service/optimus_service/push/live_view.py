@@ -1,0 +1,155 @@
+"""One reader of the present state for all who watch, however many they are.
+
+::
+
+    database, cluster ──read once a period──▶ Feed ──what changed──▶ subscriber (a page)
+                        while anybody watches      └──────────────▶ subscriber
+
+A new subscriber gets everything, then only what changed. One that does not keep up is not waited for: changes are
+merged until it takes them, so what is kept for it never exceeds one view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from optimus_service.process.descriptors import waiting_now
+from optimus_service.push.snapshot import View
+from optimus_service.store.errors import DatabaseNotAvailable
+
+PERIOD_SECONDS = 1.0
+"""How old what is shown may be."""
+_LOAD = 0.1
+"""Reading takes this share of one core at most: on a cluster so large that a read takes long, reads are rarer."""
+HEARTBEAT_SECONDS = 15.0
+"""Something is sent at least so often: proxies close silent connections, and a dead one is noticed."""
+MAX_SUBSCRIBERS = 200
+"""Pages that watch one replica."""
+PART_OF_CONNECTIONS = 0.25
+"""That they may hold, where few file descriptors permit few connections."""
+
+_log = structlog.get_logger(__name__)
+
+
+class TooManySubscribers(Exception):
+    """As many watch as there may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is new since a subscriber was told last."""
+
+    cluster: str | None = None
+    """JSON of a `ClusterLineBody`; None: as before."""
+    jobs: Mapping[str, str] = field(default_factory=dict)
+    """JSON of `JobLineBody`s that are new or changed, by id."""
+    gone: tuple[str, ...] = ()
+    """Ids that are not shown any more."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.cluster is None and not self.jobs and not self.gone
+
+
+def difference(before: View | None, after: View) -> Change:
+    """What changed from one view to the next. Pure."""
+    if before is None:
+        return Change(after.cluster, after.jobs)
+    return Change(
+        cluster=after.cluster if after.cluster != before.cluster else None,
+        jobs={job_id: line for job_id, line in after.jobs.items() if before.jobs.get(job_id) != line},
+        gone=tuple(job_id for job_id in before.jobs if job_id not in after.jobs),
+    )
+
+
+class Feed:
+    """Belongs to the event loop of one process."""
+
+    def __init__(
+        self, read: Callable[[], View], is_closed: Callable[[], bool], *, period_seconds: float = PERIOD_SECONDS
+    ) -> None:
+        """`read` is called in a thread; `is_closed` tells that the service shuts down, which ends all streams."""
+        self._read = read
+        self._is_closed = is_closed
+        self._period_seconds = period_seconds
+        self._view: View | None = None
+        self._changed = asyncio.Condition()
+        self._n_subscribers = 0
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def n_subscribers(self) -> int:
+        """How many watch."""
+        return self._n_subscribers
+
+    @contextmanager
+    def watching(self) -> Iterator[AsyncGenerator[Change]]:
+        """A place among those who watch, and what is new for it. The place is taken before anything is awaited.
+
+        Everything at first, then what changed; an empty change now and then. Ends when the service shuts down.
+
+        Raises:
+            TooManySubscribers: as many watch as there may be.
+        """
+        if self._n_subscribers >= waiting_now(MAX_SUBSCRIBERS, PART_OF_CONNECTIONS):
+            raise TooManySubscribers
+        self._n_subscribers += 1
+        try:
+            yield self._changes()
+        finally:
+            self._n_subscribers -= 1
+
+    async def _changes(self) -> AsyncGenerator[Change]:
+        if self._reading is None:
+            self._view = None  # what was seen before everybody left may be old
+            self._reading = asyncio.create_task(self._run())
+        told: View | None = None
+        while not self._is_closed():
+            await self._wait_for_other_than(told)
+            view = self._view
+            yield Change() if view is None else difference(told, view)
+            told = view
+
+    async def _wait_for_other_than(self, told: View | None) -> None:
+        try:
+            async with asyncio.timeout(HEARTBEAT_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self._view is not told or self._is_closed())
+        except TimeoutError:
+            return
+
+    async def _run(self) -> None:
+        """Read while anybody watches."""
+        try:
+            while self._n_subscribers > 0:
+                started = time.monotonic()
+                await self._look()
+                took = time.monotonic() - started
+                await asyncio.sleep(max(self._period_seconds, took / _LOAD - took))
+                if self._is_closed():
+                    await self._wake()
+        finally:
+            self._reading = None
+
+    async def _look(self) -> None:
+        try:
+            view = await asyncio.to_thread(self._read)
+        except DatabaseNotAvailable as error:
+            # Watchers go on with what they have; the page says how old it is.
+            _log.debug("the state cannot be read", error=str(error))
+            return
+        except Exception:  # noqa: BLE001 - without this task those who watch would see nothing new for ever
+            _log.exception("the state cannot be read")
+            return
+        if view != self._view:
+            self._view = view
+            await self._wake()
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

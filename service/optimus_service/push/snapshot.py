@@ -1,0 +1,94 @@
+"""What those who watch are shown: jobs as lines, and the cluster in one look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optimus_scheduler.model import JobState, Node, Resources
+from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.contract import NodeResourcesBody
+from optimus_service.contract.times import moment, moment_or_none
+from optimus_service.contract.watch import ClusterLineBody, JobLineBody
+from optimus_service.insight.progress import explain, finite, outlook
+from optimus_service.metrics.read import held_by, waiting_by_reason
+from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.store.repository import Repository
+
+MAX_ACTIVE = 5000
+"""Active jobs that are shown, the newest: some 2 MB."""
+MAX_ENDED = 50
+"""Ended jobs that are shown, the newest."""
+_ENDED = frozenset(state for state in JobState if state.is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that is shown, as JSON."""
+
+    cluster: str
+    jobs: Mapping[str, str]
+    """By id, in the order in which they are shown."""
+
+
+def read_view(repository: Repository, cluster: Cluster, policy: str, version: str) -> View:
+    """The present state. A few queries, whatever the number of jobs.
+
+    Raises:
+        DatabaseNotAvailable: nothing can be said.
+    """
+    active = repository.active_jobs()
+    shown = [*reversed(active[-MAX_ACTIVE:]), *repository.list_jobs(_ENDED, limit=MAX_ENDED).items]
+    decisions = repository.latest_decisions([job.id for job in shown])
+    nodes, error = _nodes(cluster)
+    last_round = next(iter(repository.rounds(limit=1).items), None)
+    summary = ClusterLineBody(
+        capacity=_body(sum((node.capacity for node in nodes if node.schedulable), Resources())),
+        used=_body(sum((held_by(job) for job in active), Resources())),
+        nodes=len(nodes),
+        cordoned=sum(not node.schedulable for node in nodes),
+        jobs={state.value: count for state, count in repository.count_jobs_by_state().items()},
+        waiting_by_reason={reason: n for reason, n in waiting_by_reason(active, decisions).items() if n},
+        last_round_at=None if last_round is None else moment(last_round.at),
+        last_round_error=None if last_round is None else last_round.error,
+        policy=policy,
+        version=version,
+        cluster_error=error,
+    )
+    lines = {job.id: job_line(job, decisions.get(job.id)).model_dump_json() for job in shown}
+    return View(summary.model_dump_json(), lines)
+
+
+def job_line(job: JobRecord, decision: DecisionRecord | None) -> JobLineBody:
+    """One job in a list. Pure."""
+    ahead, words = outlook(job, decision), explain(job, decision)
+    return JobLineBody(
+        id=job.id,
+        name=job.name,
+        project=job.project,
+        state=job.state.value,
+        reason=words.reason,
+        message=words.message,
+        workers=job.running.workers,
+        servers=job.running.servers,
+        wanted_workers=job.wanted.workers,
+        wanted_servers=job.wanted.servers,
+        step=job.step,
+        loss=finite(job.loss),
+        progress=ahead.progress,
+        remaining_seconds=ahead.remaining_seconds,
+        created_at=moment(job.created_at),
+        started_at=moment_or_none(job.started_at),
+        finished_at=moment_or_none(job.finished_at),
+    )
+
+
+def _nodes(cluster: Cluster) -> tuple[tuple[Node, ...], str | None]:
+    try:
+        return cluster.nodes(), None
+    except ClusterUnavailable as error:
+        return (), str(error)
+
+
+def _body(resources: Resources) -> NodeResourcesBody:
+    return NodeResourcesBody(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))
