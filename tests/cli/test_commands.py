@@ -328,10 +328,10 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
     service.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, builders.job(state="paused")))
     done = optimus("resume", JOB, "--url", service.url)
     assert (done.exit_code, done.stdout) == (0, f"{JOB} goes on from its last checkpoint\n")
-    service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never began to train"))
+    service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1
-    assert "it never began to train" in done.stderr
+    assert "it never made a step" in done.stderr
 
 
 def test_a_job_from_another_one_has_its_specification_unless_it_says_one(

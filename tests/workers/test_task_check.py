@@ -40,8 +40,8 @@ def network(width): ...
     return tmp_path
 
 
-def problem(import_path: str, directory: Path) -> str:
-    answer = check(import_path, str(directory))
+def problem(import_path: str, directory: Path | None) -> str:
+    answer = check(import_path, None if directory is None else str(directory))
     assert not answer.ok
     assert answer.problem is not None
     return answer.problem
@@ -96,7 +96,11 @@ def test_suggests_the_module_that_was_meant(directory: Path) -> None:
     assert (
         problem("own.trainings:network", directory) == "there is no module 'trainings' in own; did you mean training?"
     )
-    assert problem("owm.training:network", directory) == "there is no module 'owm'; did you mean own?"
+    looked = f" (looked in {directory} and among the installed packages)"
+    assert problem("owm.training:network", directory) == f"there is no module 'owm'; did you mean own?{looked}"
+    assert problem("own/training.py:network", directory).endswith("is not of the form package.module:name")
+    assert problem("training.py:network", directory) == "write training:network, without .py"
+    assert "working_directory names where your own code is" in problem("owm:network", None)
 
 
 def test_explains_what_is_not_a_module(directory: Path) -> None:

@@ -27,6 +27,7 @@ def task(**changes: Any) -> TrainingTask:
     ("changes", "message"),
     [
         ({"model": nn.Linear(2, 1).state_dict()}, "model must be a function"),
+        ({"model": nn.Linear(2, 1)}, "not the module"),
         ({"loss": None}, "loss must be a function"),
         ({"dataset": iter([1, 2])}, "dataset must be map-style"),
         ({"optimizer": "sgd"}, "optimizer must be an OptimizerSpec"),

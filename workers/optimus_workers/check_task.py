@@ -18,7 +18,7 @@ import pkgutil
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 MAX_SUGGESTIONS = 3
@@ -43,15 +43,33 @@ def check(import_path: str, directory: str | None = None) -> Answer:
     module_name, colon, name = import_path.partition(":")
     if not (colon and name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
         return Answer(ok=False, problem=f"{import_path!r} is not of the form package.module:name")
+    if module_name.endswith(".py"):
+        return Answer(ok=False, problem=f"write {module_name.removesuffix('.py')}:{name}, without .py")
     search_path = [directory, *sys.path] if directory else list(sys.path)
     module = _find_module(module_name, search_path)
     if isinstance(module, Answer):
-        return module
+        top, _, _ = module_name.partition(".")
+        return (
+            module
+            if _is_there(top, search_path)
+            else replace(module, problem=f"{module.problem} ({_where(directory)})")
+        )
     if module.origin is None and module.submodule_search_locations is not None:
         return Answer(ok=False, problem=f"{module_name} is a folder without code; say which module in it has {name!r}")
     if not isinstance(module.loader, importlib.machinery.SourceFileLoader) or module.origin is None:
         return FOUND  # compiled or from an archive: no source to read
     return _check_source(Path(module.origin), module_name, name)
+
+
+def _is_there(top: str, locations: Sequence[str]) -> bool:
+    return _find_one(top, locations, is_top_level=True) is not None
+
+
+def _where(directory: str | None) -> str:
+    """Where a module was looked for."""
+    if directory:
+        return f"looked in {directory} and among the installed packages"
+    return "looked among the installed packages; working_directory names where your own code is"
 
 
 def _find_module(module_name: str, search_path: Sequence[str]) -> importlib.machinery.ModuleSpec | Answer:

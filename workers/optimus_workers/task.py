@@ -99,7 +99,10 @@ class TrainingTask:
     after each epoch if the job is to converge by one of them (or as often as `evaluate_epochs` says)."""
 
     def __post_init__(self) -> None:
-        _need(callable(self.model), "model must be a function that returns a torch.nn.Module")
+        _need(
+            callable(self.model) and not isinstance(self.model, nn.Module),
+            "model must be a function that makes the torch.nn.Module (such as lambda: nn.Linear(1, 1)), not the module",
+        )
         _need(callable(self.loss), "loss must be a function of (model, batch)")
         _need(
             hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__"),

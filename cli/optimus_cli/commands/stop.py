@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,8 @@ def stop(
     if tasks:
         output.print_text("No task is left.")
     elif n_alive:
-        output.print_text(f"{n_alive} training tasks go on; `optimus stop --tasks` ends them.")
+        named = "" if data_directory is None else f" --data-directory {shlex.quote(str(data_directory))}"
+        output.print_text(f"{n_alive} training tasks go on; `optimus stop --tasks{named}` ends them.")
 
 
 def _tasks(directory: Path, *, end: bool) -> int:

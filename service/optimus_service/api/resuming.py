@@ -20,8 +20,8 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
     """
     if job.state is JobState.SUCCEEDED:
         return "the job has succeeded: its own rule would end it again at once"
-    if job.started_at is None:
-        return "the job has no checkpoint: it never began to train; submit it again"
+    if job.step == 0:
+        return "the job has no checkpoint to go on from: it never made a step; submit it again"
     if repository.latest_event_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
     if not may_have_checkpoint(job, settings):

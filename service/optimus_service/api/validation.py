@@ -59,7 +59,7 @@ def _meant(name: str, allowed: Sequence[str]) -> str:
 def _pattern_message(pattern: str, location: Location, body: type[BaseModel] | None) -> str:
     owner = _model_at(body, location[:-1])
     field = owner.model_fields.get(str(location[-1])) if owner else None
-    return f"must match {pattern}" + (f": {field.description}" if field and field.description else "")
+    return f"must have the form: {field.description}" if field and field.description else f"must match {pattern}"
 
 
 def _reworded(message: str) -> str:

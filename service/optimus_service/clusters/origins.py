@@ -39,8 +39,8 @@ def objection(origin: JobRecord, checkpoint_url: object, settings: Settings) -> 
     """Why a job with this `checkpoint_url` cannot start from `origin`, in words; None when nothing speaks against it,
     as far as the service can see.
     """
-    if origin.started_at is None:
-        waits = "it has not begun to train" if not origin.state.is_final else "it never began to train"
+    if origin.step == 0:
+        waits = "it has not made a step yet" if not origin.state.is_final else "it never made a step"
         return f"job {origin.id} has no checkpoint: {waits}"
     its_url = origin.spec.get("checkpoint_url")
     if its_url != checkpoint_url:

@@ -122,7 +122,7 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     if job.state.is_final:
         message = f"The job {job.state.value}." if job.failure is None else f"The job failed: {headline(job.failure)}"
         again = "Submit it again to run it again."
-        if job.state is not JobState.SUCCEEDED and job.started_at is not None:
+        if job.state is not JobState.SUCCEEDED and job.step > 0:
             again = f"`optimus resume {job.id}` lets it go on from its last checkpoint."
         what = f"Nothing: it has ended. {again}"
         reason = None if decision is None else decision.reason

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
+from tests.service.store.store_builders import a_membership
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
@@ -409,11 +410,12 @@ def test_a_wanted_job_shows_what_it_should_have(api: Api) -> None:
 # --- resuming --------------------------------------------------------------------------------------------------------
 
 
-def ended_job(api: Api, *, trained: bool = True) -> str:
+def ended_job(api: Api, *, trained: bool = True, step: int = 10) -> str:
     """A job that was cancelled; when it `trained`, it left a checkpoint."""
     job_id = api.submit()
     if trained:
         api.services.repository.advance_job(job_id, MembershipFormed(1), api.services.clock())
+        api.services.repository.report_membership(job_id, a_membership(job_id=job_id, step=step))
         directory = api.services.settings.data_directory / "jobs" / job_id / "checkpoints"
         directory.mkdir(parents=True)
         (directory / "manifest-000000000010.json").write_text("{}")
@@ -440,7 +442,9 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     active = api.submit()
     assert "queued already" in problem(api.post(f"/v1/jobs/{active}/resume"), 409)["detail"]
     untrained = ended_job(api, trained=False)
-    assert "never began to train" in problem(api.post(f"/v1/jobs/{untrained}/resume"), 409)["detail"]
+    assert "never made a step" in problem(api.post(f"/v1/jobs/{untrained}/resume"), 409)["detail"]
+    beginner = ended_job(api, step=0)  # a checkpoint of step 0 is no progress
+    assert "never made a step" in problem(api.post(f"/v1/jobs/{beginner}/resume"), 409)["detail"]
     lost = ended_job(api)
     shutil.rmtree(api.services.settings.data_directory / "jobs" / lost)
     assert "no checkpoint any more" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]
@@ -472,8 +476,8 @@ def test_starting_from_a_job_says_why_it_cannot_be(api: Api) -> None:
 
     assert why_not(from_job="nobody-x7k2p") == "there is no job nobody-x7k2p"
     queued = api.submit()
-    assert why_not(from_job=queued) == f"job {queued} has no checkpoint: it has not begun to train"
-    assert "it never began to train" in why_not(from_job=ended_job(api, trained=False))
+    assert why_not(from_job=queued) == f"job {queued} has no checkpoint: it has not made a step yet"
+    assert "it never made a step" in why_not(from_job=ended_job(api, trained=False))
     origin = ended_job(api)
     url = "s3://bucket/here"
     assert "in its job directory: leave checkpoint_url out" in why_not(from_job=origin, checkpoint_url=url)
