@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from optimus_workers.allreduce.step_parts import StepParts
+from optimus_workers.allreduce.gradients import StepParts
 from optimus_workers.coordinator.elastic import ElasticBounds, elastic_batch, recounted
-from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.loading import load_task
 from optimus_workers.task import TrainingTask
+from optimus_workers.task.user_code import load_task
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics
+from optimus_workers.wire.values import GlobalBatch, constant_batch
 from optimus_workers.worker.compute import sync_slots
 
 MULTIPLES = (1, 2, 4, 8)

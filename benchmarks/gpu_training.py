@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from benchmarks.real_job import RealJob
 
-from optimus_workers.sampler import step_indices
+from optimus_workers.data.sampler import step_indices
 from optimus_workers.worker.device import ComputeOptions, to_device
 from optimus_workers.zoo.images import classification
 

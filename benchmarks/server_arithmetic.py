@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from optimus_workers.allreduce.update import apply_update
+from optimus_workers.allreduce.loop import apply_update
 from optimus_workers.server.shard import BLOCK_FLOATS
 from optimus_workers.server.update import n_state_sections, write_update
 from optimus_workers.wire.compression import Compression, decode
@@ -24,7 +24,7 @@ from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.frames import CHUNK_FLOATS, Codec
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.values import UpdateRule
-from optimus_workers.worker.encoding import encode
+from optimus_workers.worker.compression import encode
 
 N_CHUNKS = 24
 RULES: dict[str, dict[str, Any]] = {

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import torch
 
-from optimus_workers.norms import block_squares
-from optimus_workers.ranges import block_floats, chunks
 from optimus_workers.telemetry.gradients import PERIOD
 from optimus_workers.telemetry.samples import SAMPLE_SECONDS, Aggregator, Record
-from optimus_workers.worker.usage import UsageMeter
+from optimus_workers.wire.norms import block_squares
+from optimus_workers.wire.ranges import block_floats, chunks
+from optimus_workers.worker.device import UsageMeter
 
 
 def cpu_seconds(call: Callable[[], object], n_rounds: int, n_calls: int = 1) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from benchmarks.parameter_server import roles, serving
 from benchmarks.parameter_server.groups import Group, receive
 
-from optimus_workers.ranges import server_ranges, worker_slots
 from optimus_workers.wire.compression import Compression
 from optimus_workers.wire.messages import Assume, Join
+from optimus_workers.wire.ranges import server_ranges, worker_slots
 from optimus_workers.wire.sockets import Transport
 
 

@@ -13,14 +13,14 @@ import torch.distributed as dist
 from benchmarks.parameter_server.serving import RULE, TOKEN
 from torch.optim.sgd import sgd
 
-from optimus_workers.ranges import chunks
 from optimus_workers.wire.compression import Compression
 from optimus_workers.wire.data import as_bytes, receive_into
 from optimus_workers.wire.frames import CHUNK_FLOATS
 from optimus_workers.wire.memory import private_floats, shareable_floats
 from optimus_workers.wire.messages import Join
+from optimus_workers.wire.ranges import chunks
 from optimus_workers.wire.sockets import Transport, tune
-from optimus_workers.worker.compressor import Compressor
+from optimus_workers.worker.compression import Compressor
 from optimus_workers.worker.session import DataOptions, Session
 
 BUCKET_FLOATS = 25 * 2**20 // 4

@@ -7,11 +7,10 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from optimus_workers.pacing import CpuPacer
 from optimus_workers.server.listener import DataListener
-from optimus_workers.server.make import make_shard
-from optimus_workers.server.service import ShardService
-from optimus_workers.server.state import RangeState
+from optimus_workers.server.range_state import RangeState
+from optimus_workers.server.service import ShardService, make_shard
+from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.sockets import share_of_rate
 from optimus_workers.wire.values import ServerRange, TaskProfile, UpdateRule

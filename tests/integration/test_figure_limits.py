@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from optimus_service.contract import MAX_BODY_BYTES, MAX_METRICS, JobResultBody
-from optimus_workers.worker import evaluating
-from optimus_workers.worker.figures import MAX_FIGURES, MAX_NAME_CHARACTERS
+from optimus_workers.worker import evaluation
+from optimus_workers.worker.evaluation import MAX_FIGURES, MAX_NAME_CHARACTERS
 
 
 def test_a_result_holds_as_many_figures_as_workers_tell_and_no_more() -> None:
@@ -22,4 +22,4 @@ def test_a_result_holds_as_many_figures_as_workers_tell_and_no_more() -> None:
 
 
 def test_a_sample_holds_as_many_figures_as_workers_tell() -> None:
-    assert evaluating.MAX_METRICS == MAX_METRICS
+    assert evaluation.MAX_METRICS == MAX_METRICS

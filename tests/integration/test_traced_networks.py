@@ -15,7 +15,7 @@ from optimus_models.analytic.description import network_from_description
 from optimus_models.analytic.layers import Network
 from optimus_models.analytic.networks import alexnet, resnet, vgg
 from optimus_workers.errors import TaskError
-from optimus_workers.profiling import describe
+from optimus_workers.task.network import describe
 from optimus_workers.zoo import networks
 
 

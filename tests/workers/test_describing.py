@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from optimus_models.analytic.description import cost_of_description
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task import TrainingTask
-from optimus_workers.worker import describing
-from optimus_workers.worker.describing import describe_task, tell_network
-from optimus_workers.worker.flat import FlatModel
+from optimus_workers.task import network as network_module
+from optimus_workers.task.network import describe_task, report_network
+from optimus_workers.worker.flat_model import FlatModel
 
 
 def described(task: TrainingTask) -> tuple[dict[str, object] | None, FlatModel]:
     flat = FlatModel(task.build_model(0))
-    return describe_task(task, flat), flat
+    return describe_task(task, flat.model), flat
 
 
 def test_the_layers_of_a_task_are_told_and_nothing_else_happens() -> None:
     task = tiny_training.make(batch_norm=True)
     flat = FlatModel(task.build_model(0))
     before, random = flat.values.clone(), torch.get_rng_state()
-    network = describe_task(task, flat)
+    network = describe_task(task, flat.model)
     assert network is not None
     assert cost_of_description(network).parameters == flat.n_parameters
     assert torch.equal(before, flat.values)
@@ -67,12 +67,12 @@ def test_the_service_is_told_and_may_be_away() -> None:
 
     client = ServiceClient("http://service", "job", "token", transport=httpx.MockTransport(answer))
     task = tiny_training.make()
-    tell_network(task, FlatModel(task.build_model(0)), client)
+    report_network(task, FlatModel(task.build_model(0)).model, client)
     path, network = told.get(timeout=30)
     assert path == "/v1/jobs/job/network"
     assert network["format"] == "optimus-network/1"
 
 
 def test_huge_networks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describing, "MAX_PARAMETERS", 10)
+    monkeypatch.setattr(network_module, "MAX_PARAMETERS", 10)
     assert described(tiny_training.make())[0] is None

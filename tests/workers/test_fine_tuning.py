@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.fine_tuning import FrozenNorm, fine_tuned
-from optimus_workers.worker.flat import FlatModel
+from optimus_workers.task.fine_tuning import FrozenNorm, fine_tuned
+from optimus_workers.worker.flat_model import FlatModel
 
 
 def network(n_classes: int) -> nn.Module:

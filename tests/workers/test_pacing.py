@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_workers.pacing import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, PERIOD_SECONDS, CpuPacer
+from optimus_workers.telemetry.usage import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, PERIOD_SECONDS, CpuPacer
 
 
 class Machine:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.parameter_groups import named_groups, parameter_groups
 from optimus_workers.task import OptimizerSpec, TrainingTask
+from optimus_workers.task.parameter_groups import named_groups, parameter_groups
 from optimus_workers.wire.values import UpdateGroup
-from optimus_workers.worker.profile import make_flat, task_profile
+from optimus_workers.worker.flat_model import make_flat, task_profile
 
 
 def network() -> nn.Sequential:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_workers.sampler import epoch_of, slot_indices, slot_size, step_indices
+from optimus_workers.data.sampler import epoch_of, slot_indices, slot_size, step_indices
 
 sizes = st.integers(1, 60)
 

@@ -11,9 +11,9 @@ import yaml
 
 from optimus_service.contract import JobSpecBody
 from optimus_workers.check_task import check
-from optimus_workers.loading import load_task
-from optimus_workers.sampler import step_indices
+from optimus_workers.data.sampler import step_indices
 from optimus_workers.task import TrainingTask
+from optimus_workers.task.user_code import load_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_CODE = ("my_training", "hugging_face")

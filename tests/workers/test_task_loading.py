@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from optimus_workers.errors import TaskError
-from optimus_workers.loading import load_task
 from optimus_workers.task import TrainingTask
+from optimus_workers.task.user_code import load_task
 
 SYNTHETIC = "optimus_workers.zoo.synthetic:classification"
 

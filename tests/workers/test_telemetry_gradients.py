@@ -8,17 +8,17 @@ import torch
 from tests.workers.protocol.test_server_shard import N_FLOATS, N_PARAMETERS, rule_of
 from tests.workers.protocol.test_server_shard import push as push_to
 
-from optimus_workers.allreduce.step_parts import StepParts
-from optimus_workers.norms import block_squares
-from optimus_workers.ranges import block_floats, server_ranges
-from optimus_workers.server.make import make_shard
+from optimus_workers.allreduce.gradients import StepParts
+from optimus_workers.server.range_state import RangeState
+from optimus_workers.server.service import make_shard
 from optimus_workers.server.shard import Norms
-from optimus_workers.server.state import RangeState
 from optimus_workers.telemetry.gradients import DECAY, GradientStatistics, period_of
 from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.norms import block_squares
+from optimus_workers.wire.ranges import block_floats, server_ranges
 from optimus_workers.wire.values import TaskProfile
-from optimus_workers.worker.batches import Slot
-from optimus_workers.worker.usage import UsageMeter
+from optimus_workers.worker.compute import Slot
+from optimus_workers.worker.device import UsageMeter
 
 
 def test_the_estimates_are_right_on_average() -> None:

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from optimus_workers.telemetry.outbox import (
+from optimus_workers.telemetry.samples import Sample
+from optimus_workers.telemetry.sender import (
     BATCH_SAMPLES,
     FIRST_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
     POST_PERIOD_SECONDS,
     Outbox,
 )
-from optimus_workers.telemetry.samples import Sample
 
 
 def samples(*numbers: int) -> list[Sample]:

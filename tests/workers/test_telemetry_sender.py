@@ -9,8 +9,8 @@ from tests.workers.telemetry_records import record
 
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.telemetry import Telemetry
-from optimus_workers.telemetry.outbox import Outbox
 from optimus_workers.telemetry.samples import Sample
+from optimus_workers.telemetry.sender import Outbox
 
 PATIENCE_SECONDS = 60.0
 

@@ -11,8 +11,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from optimus_workers.data.sampler import slot_indices, slot_size, step_indices
 from optimus_workers.errors import TaskError
-from optimus_workers.sampler import slot_indices, slot_size, step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.zoo import digits
 

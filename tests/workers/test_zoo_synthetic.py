@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from optimus_workers.sampler import step_indices
+from optimus_workers.data.sampler import step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.zoo import synthetic
 

@@ -10,8 +10,7 @@ import signal
 import sys
 
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.errors import EnvironmentProblem
-from optimus_workers.exits import TERMINATED
+from optimus_workers.errors import TERMINATED, EnvironmentProblem
 
 BAD_USAGE = 2
 
@@ -43,9 +42,15 @@ def _run(role: str, environment: TaskEnvironment) -> int:
         from optimus_workers.server.run import run_server
 
         return asyncio.run(run_server(environment))
-    from optimus_workers.run_worker import run_worker
+    from optimus_workers.worker.run import run_worker
 
-    return run_worker(environment)
+    if environment.spec.get("architecture") == "allreduce":
+        from optimus_workers.allreduce.loop import GroupTraining  # torch.distributed takes a while to load
+
+        return run_worker(environment, GroupTraining)
+    from optimus_workers.worker.loop import ServerTraining
+
+    return run_worker(environment, ServerTraining)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What can go wrong in a task, by whose fault it is.
+"""What can go wrong in a task, by whose fault it is, and the exit codes of a task (docs/protocol.md, section 1).
 
 WorkersError
-├── EnvironmentProblem   the process was started without something it needs (fault of who started it)
+├── EnvironmentProblem   the process was started without something it needs (fault of the cluster backend)
 ├── TaskError            the user's training code cannot be loaded or is not usable (exit code 3)
+├── WireError            another task sent what the protocol does not allow, or does not know the job token
+│   └── ConnectionOver   the other end of a connection is gone
 └── ServiceProblem
     ├── ServiceAway      no answer, or the service is in trouble: try again later
     └── ServiceRefused   the service understood and said no: repeating does not help
@@ -46,3 +48,24 @@ class ServiceRefused(ServiceProblem):
     def is_about_the_body(self) -> bool:
         """What was said is wrong. Otherwise who says it: the job has ended, is not known, or has another token."""
         return self.status in (400, 413, 422)
+
+
+class WireError(WorkersError):
+    """What arrived is not of the protocol. The connection is of no further use."""
+
+
+class ConnectionOver(WireError):
+    """The other end closed the connection, or the network did."""
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------------
+
+LET_GO = 0
+USER_CODE_FAILED = 3
+COORDINATOR_GONE = 4
+HUNG = 5
+"""The training code gave no sign for too long (see `worker/watchdog.py`)."""
+TERMINATED = 143
+
+LEAVE_SECONDS = 20.0
+"""After SIGTERM: how long the coordinator has to let a task go before it goes by itself (Kubernetes kills after 30)."""

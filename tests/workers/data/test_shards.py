@@ -15,10 +15,9 @@ from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.scaling import next_batch
 from optimus_workers.data.shards import ShardedExamples, read_lines
 from optimus_workers.errors import TaskError
-from optimus_workers.global_batch import GlobalBatch, followed
-from optimus_workers.ranges import worker_slots
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.wire.values import TaskProfile, UpdateRule
+from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 from optimus_workers.worker.compute import sync_slots
 
 SIZES = [7, 0, 12, 5, 30, 1]

@@ -11,8 +11,8 @@ from tests.workers.protocol.coordinator_harness import PROFILE, World
 from optimus_workers.coordinator.journal import Past
 from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.ranges import server_ranges
 from optimus_workers.wire.messages import Done, FromTask, Halt, Halted, Join, Joined, Save, Saved, SnapshotTaken, ToTask
+from optimus_workers.wire.ranges import server_ranges
 from optimus_workers.wire.values import Holding, ShardFile
 
 

@@ -17,13 +17,12 @@ from optimus_workers.checkpoint.manifest import newest_manifest
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.checkpoint.storage import LocalStorage, Storage, checkpoint_directory
 from optimus_workers.coordinator.journal import Formed, Journal
-from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.norms import block_squares, clip_coefficient
-from optimus_workers.parameter_groups import parameter_groups
-from optimus_workers.ranges import aligned, block_floats, worker_slots
-from optimus_workers.sampler import slot_indices_from, step_indices
+from optimus_workers.data.sampler import slot_indices_from, step_indices
 from optimus_workers.task import TrainingTask
-from optimus_workers.wire.values import UpdateRule
+from optimus_workers.task.parameter_groups import parameter_groups
+from optimus_workers.wire.norms import block_squares, clip_coefficient
+from optimus_workers.wire.ranges import aligned, block_floats, worker_slots
+from optimus_workers.wire.values import GlobalBatch, UpdateRule, constant_batch
 from optimus_workers.worker.compute import slot_seed
 
 

@@ -23,9 +23,9 @@ from typing import IO
 import torch
 
 from optimus_workers.allreduce import gloo_sockets
-from optimus_workers.allreduce.board import Board
 from optimus_workers.allreduce.process_group import ProcessGroup
-from optimus_workers.wire.errors import ConnectionOver
+from optimus_workers.allreduce.rendezvous import Board
+from optimus_workers.errors import ConnectionOver
 from optimus_workers.wire.messages import Publish, Published
 
 N_FLOATS = 32 * 2**20

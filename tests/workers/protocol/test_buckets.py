@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from optimus_workers.ranges import Range, aligned
-from optimus_workers.worker.buckets import Buckets, contiguous, push_order
-from optimus_workers.worker.hooks import AccumulatedTwice, GradientHooks
+from optimus_workers.wire.ranges import Range, aligned
+from optimus_workers.worker.buckets import AccumulatedTwice, Buckets, GradientHooks, contiguous, push_order
 
 
 @st.composite

@@ -20,8 +20,8 @@ from optimus_workers.checkpoint.storage import (
     UrlStorage,
     open_storage,
 )
-from optimus_workers.ranges import server_ranges
 from optimus_workers.wire.memory import Floats
+from optimus_workers.wire.ranges import server_ranges
 from optimus_workers.wire.values import TaskProfile, UpdateRule
 
 N_FLOATS = 160

@@ -10,12 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_workers.errors import WireError
 from optimus_workers.wire.compression import BLOCK_FLOATS, Compression, check_length, decode
 from optimus_workers.wire.data import as_bytes
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import MAX_PAYLOAD_BYTES, Codec, FrameType, Header
-from optimus_workers.worker.compressor import Compressor, make_compressor
-from optimus_workers.worker.encoding import encode
+from optimus_workers.worker.compression import Compressor, encode, make_compressor
 
 LOSSY = [kind for kind in Compression if kind is not Compression.NONE]
 FEEDBACK = [Compression.INT8, Compression.TOPK]

@@ -19,17 +19,15 @@ from tests.workers.protocol.conftest import TOKEN as JOB_TOKEN
 from tests.workers.protocol.conftest import Job
 
 from optimus_workers.checkpoint.storage import LocalStorage
-from optimus_workers.pacing import CpuPacer
+from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.server import connection as connection_module
-from optimus_workers.server.fetching import collect
 from optimus_workers.server.listener import DataListener
-from optimus_workers.server.make import make_shard
-from optimus_workers.server.service import ShardService
-from optimus_workers.server.state import RangeState
+from optimus_workers.server.range_state import RangeState, collect
+from optimus_workers.server.service import ShardService, make_shard
+from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire import control, data
 from optimus_workers.wire.control import CoordinatorGone, CoordinatorLost, dial
 from optimus_workers.wire.data import connect, receive_frame
-from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import FrameType, Header
 from optimus_workers.wire.memory import CAN_SHARE, shareable_floats
 from optimus_workers.wire.messages import Assume, Exit, Failed, Hello, Join

@@ -20,7 +20,7 @@ from optimus_workers.coordinator.journal import (
     Superseded,
     replay,
 )
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 
 FIRST = Formed(1, 1, 10.0, 0, ("w",), ("s",), "start")
 SECOND = Formed(3, 2, 20.0, 50, ("w", "w2"), ("s",), "rescale", 0.1)

@@ -13,7 +13,7 @@ from optimus_workers.coordinator.gate import AsyncGate, SyncGate
 from optimus_workers.coordinator.losses import LossWindow
 from optimus_workers.coordinator.membership import newest_cover
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.ranges import server_ranges
+from optimus_workers.wire.ranges import server_ranges
 from optimus_workers.wire.values import Holding
 
 

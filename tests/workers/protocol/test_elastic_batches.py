@@ -27,11 +27,10 @@ from optimus_workers.coordinator.phases import REGROUP_SECONDS
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.scaling import next_batch
 from optimus_workers.coordinator.watching import parse_wanted
-from optimus_workers.global_batch import GlobalBatch, followed
-from optimus_workers.ranges import worker_slots
-from optimus_workers.sampler import slot_indices_from
+from optimus_workers.data.sampler import slot_indices_from
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
-from optimus_workers.wire.values import TaskProfile, UpdateRule
+from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
 BOUNDS = ElasticBounds(minimum=10, per_pass=16, warmup_epochs=1.0)

@@ -15,8 +15,8 @@ from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
 from optimus_workers.errors import TaskError
-from optimus_workers.worker.evaluating import MAX_METRICS, Evaluations
-from optimus_workers.worker.flat import FlatModel
+from optimus_workers.worker.evaluation import MAX_METRICS, Evaluations
+from optimus_workers.worker.flat_model import FlatModel
 
 TARGET = {"convergence": {"target_metric": {"name": "accuracy", "at_least": 0.9}}}
 

@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from optimus_workers.allreduce import gloo_sockets
-from optimus_workers.allreduce.board import Board, BoardStore
-from optimus_workers.allreduce.escape import Escape
+from optimus_workers.allreduce.abort import Escape
 from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients
 from optimus_workers.allreduce.process_group import ProcessGroup
-from optimus_workers.wire.errors import ConnectionOver, WireError
+from optimus_workers.allreduce.rendezvous import Board, BoardStore
+from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire.messages import Publish, Published
 
 

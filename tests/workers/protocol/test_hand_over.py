@@ -9,7 +9,7 @@ from typing import Any
 from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.coordinator.journal import Began, Journal, _signed_record
-from optimus_workers.exits import LEAVE_SECONDS, LET_GO, TERMINATED
+from optimus_workers.errors import LEAVE_SECONDS, LET_GO, TERMINATED
 
 # Whole processes on a machine that may be busy with other tests.
 ARGUMENTS: dict[str, Any] = {"step_seconds": 0.01}

@@ -13,8 +13,8 @@ from tests.workers.protocol.replay import Replay, final_sections, history, train
 from torch import nn
 
 from optimus_workers.coordinator.journal import Formed
-from optimus_workers.ranges import aligned
 from optimus_workers.task import TrainingTask
+from optimus_workers.wire.ranges import aligned
 
 # Whole processes on a machine that may be busy with other tests.
 MAX_GRADIENT_NORM = 0.3

@@ -14,20 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from optimus_workers.pacing import CpuPacer
-from optimus_workers.ranges import server_ranges, worker_slots
 from optimus_workers.server.listener import DataListener
-from optimus_workers.server.make import make_shard
-from optimus_workers.server.service import ShardService
+from optimus_workers.server.service import ShardService, make_shard
 from optimus_workers.task import OptimizerSpec, TrainingTask
+from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.messages import Assume, Join
+from optimus_workers.wire.ranges import server_ranges, worker_slots
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.wire.values import ServerRange
-from optimus_workers.worker.batches import Batches
-from optimus_workers.worker.compute import compute_slots, sync_slots
-from optimus_workers.worker.flat import FlatModel
-from optimus_workers.worker.hooks import GradientHooks
-from optimus_workers.worker.profile import task_profile
+from optimus_workers.worker.buckets import GradientHooks
+from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
+from optimus_workers.worker.flat_model import FlatModel, task_profile
 from optimus_workers.worker.session import DataOptions, Session
 from optimus_workers.worker.staging import NoStreams, OnePlace, Staging, TwoPlaces
 

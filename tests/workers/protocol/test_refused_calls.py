@@ -13,7 +13,7 @@ from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.coordinator.results import failure
 from optimus_workers.errors import TaskError
-from optimus_workers.worker.figures import MAX_FIGURES, MAX_NAME_CHARACTERS, checked_figures
+from optimus_workers.worker.evaluation import MAX_FIGURES, MAX_NAME_CHARACTERS, checked_figures
 
 FEW_STEPS = {"max_steps": 3}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_workers.server.sending import SMALL_BYTES, Sending
+from optimus_workers.server.connection import SMALL_BYTES, Sending
 from optimus_workers.wire.data import receive_frame
 from optimus_workers.wire.frames import Codec, FrameType, Header
 

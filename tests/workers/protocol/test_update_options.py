@@ -16,21 +16,19 @@ from tests.workers.protocol.replay import Replay, train_in_large_batches
 from torch import Tensor
 
 from optimus_workers.coordinator.journal import Formed
-from optimus_workers.norms import block_squares, clip_coefficient
-from optimus_workers.ranges import block_floats, server_ranges, worker_slots
-from optimus_workers.server.make import make_shard
+from optimus_workers.server.range_state import RangeState
+from optimus_workers.server.service import make_shard
 from optimus_workers.server.shard import Norms, Ready, Shard
-from optimus_workers.server.state import RangeState
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.task import TrainingTask
 from optimus_workers.wire.frames import FLOAT_BYTES, FrameType, Header
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.norms import block_squares, clip_coefficient
+from optimus_workers.wire.ranges import block_floats, server_ranges, worker_slots
 from optimus_workers.wire.values import TaskProfile
-from optimus_workers.worker.clipping import clip, square_on_device
 from optimus_workers.worker.compute import compute_slots, sync_slots
-from optimus_workers.worker.flat import FlatModel
-from optimus_workers.worker.profile import make_flat, task_profile
+from optimus_workers.worker.flat_model import FlatModel, clip, make_flat, square_on_device, task_profile
 
 Size = tuple[int, int]
 """Workers and servers."""

@@ -17,10 +17,9 @@ from tests.workers.protocol.replay import Replay, final_sections, history
 from optimus_workers.coordinator.journal import Formed, replay
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.scaling import next_batch
-from optimus_workers.global_batch import GlobalBatch, followed
-from optimus_workers.ranges import worker_slots
-from optimus_workers.sampler import slot_indices_from
-from optimus_workers.wire.values import TaskProfile, UpdateRule
+from optimus_workers.data.sampler import slot_indices_from
+from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
 

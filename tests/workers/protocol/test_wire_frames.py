@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 from optimus_workers.wire.frames import (
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.workers.protocol.test_connections import PROFILE, TOKEN, RunningServer
 
+from optimus_workers.errors import WireError
 from optimus_workers.wire.data import connect, receive_share, send_share
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, Codec, FrameType, Header
 
 MANY = st.sampled_from([0, 1, 5, 16, 262_144, 600_000, 2**20, 2**31, 2**40, 2**63])

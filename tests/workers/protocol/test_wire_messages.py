@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import Assume, Done, Halted, Hello, Join, Kinds, Saved
 from optimus_workers.wire.values import Holding, ServerRange, ShardFile, Source, TaskProfile, TaskRole, UpdateRule
 

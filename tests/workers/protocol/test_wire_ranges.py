@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.ranges import ALIGNMENT, aligned, block_floats, chunks, server_ranges, worker_slots
 from optimus_workers.wire.frames import CHUNK_FLOATS
+from optimus_workers.wire.ranges import ALIGNMENT, aligned, block_floats, chunks, server_ranges, worker_slots
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40))

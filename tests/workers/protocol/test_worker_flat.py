@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from optimus_workers.worker.compute import slot_seed
-from optimus_workers.worker.flat import FlatModel
+from optimus_workers.worker.flat_model import FlatModel
 
 
 class Mixed(nn.Module):

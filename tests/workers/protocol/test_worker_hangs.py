@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.workers.protocol.conftest import Job, server, worker
 
-from optimus_workers.exits import HUNG
+from optimus_workers.errors import HUNG
 from optimus_workers.worker.watchdog import FIRST_SECONDS, MIN_SECONDS, Watchdog
 
 

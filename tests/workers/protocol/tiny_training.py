@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from optimus_workers.parameter_groups import named_groups
 from optimus_workers.task import OptimizerSpec, TrainingTask
+from optimus_workers.task.parameter_groups import named_groups
 
 N_EXAMPLES = 240
 BATCH_SIZE = 24

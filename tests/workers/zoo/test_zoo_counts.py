@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.zoo.catalogue import IMAGE_NETWORKS, image_network
-from optimus_workers.zoo.language import LstmLanguageModel, Transformer
+from optimus_workers.zoo.image_networks import IMAGE_NETWORKS, Options, Residual, cifar_resnet, image_network, resnet
 from optimus_workers.zoo.ranking import TwoTower
-from optimus_workers.zoo.residual import Options, Residual, cifar_resnet, resnet
+from optimus_workers.zoo.text import LstmLanguageModel, Transformer
 
 PUBLISHED_IMAGENET = {
     "alexnet": 61_100_840,

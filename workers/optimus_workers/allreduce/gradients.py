@@ -1,12 +1,18 @@
 """The sum of all members' gradients, bucket by bucket while backward goes on: torch's DistributedDataParallel.
 
 DDP averages; here each member's gradients are weighted by its share of the batch already, so what is wanted is the sum.
+
+
+How large the parts of one step's gradient are: what its noise is told from (`telemetry.gradients`).
+
+The parts are the shares of the members; of a worker alone, its slots. All of them count: of few examples a single one
+may have nearly all of the gradient, and which part it falls into would decide what is measured.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from typing import Any
@@ -19,6 +25,8 @@ from torch._C._distributed_c10d import GradBucket, ProcessGroup
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+
+from optimus_workers.worker.compute import Slot
 
 Future = torch.futures.Future[Tensor]
 Hook = Callable[[GradBucket], Future]
@@ -170,3 +178,35 @@ def _sum(bucket: GradBucket) -> Future:
 def _undivided(mean: Future) -> Future:
     """torch's hooks divide by the number of members."""
     return mean.then(lambda future: future.value().mul_(dist.get_world_size()))
+
+
+# --- how large the parts of a step's gradient are --------------------------------------------------------------------
+
+
+class StepParts:
+    """Of one worker, in one step."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._n_done = 0
+        self._before: Tensor | None = None
+        self.sums = torch.zeros(3, dtype=torch.float64)
+        """Over the parts: |mean gradient|², 1 / examples, 1."""
+
+    def slot_done(self, gradients: Tensor) -> None:
+        """The next slot is a part: `gradients` is the weighted sum up to it."""
+        own = gradients if self._before is None else gradients - self._before
+        slot = self._slots[self._n_done]
+        self._add(float(torch.dot(own, own)), slot.weight, len(slot.indices))
+        self._n_done += 1
+        if self._n_done < len(self._slots):
+            self._before = gradients.clone()
+
+    def share_done(self, square: float) -> None:
+        """All slots are one part, whose weighted gradient has this square; no slot: no part."""
+        if self._slots:
+            n_examples = sum(len(slot.indices) for slot in self._slots)
+            self._add(square, sum(slot.weight for slot in self._slots), n_examples)
+
+    def _add(self, square: float, weight: float, n_examples: int) -> None:
+        self.sums += torch.tensor([square / weight**2, 1.0 / n_examples, 1.0], dtype=torch.float64)

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from optimus_workers.allreduce import gloo_sockets
-from optimus_workers.allreduce.board import Board, BoardStore
-from optimus_workers.allreduce.escape import Escape, Future
-from optimus_workers.wire.errors import ConnectionOver
+from optimus_workers.allreduce.abort import Escape, Future
+from optimus_workers.allreduce.rendezvous import Board, BoardStore
+from optimus_workers.errors import ConnectionOver
 from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0

@@ -9,16 +9,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from optimus_workers.allreduce.board import Board
-from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients
+from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients, StepParts
 from optimus_workers.allreduce.process_group import ProcessGroup
-from optimus_workers.allreduce.step_parts import StepParts
-from optimus_workers.task import TrainingTask
+from optimus_workers.allreduce.rendezvous import Board
+from optimus_workers.task.definition import TrainingTask
 from optimus_workers.wire.frames import FLOAT_BYTES
 from optimus_workers.wire.messages import Join
 from optimus_workers.wire.values import Group
 from optimus_workers.worker.compute import Computed
-from optimus_workers.worker.flat import FlatModel
+from optimus_workers.worker.flat_model import FlatModel
 from optimus_workers.worker.session import Exchanged, Session
 
 BYTES_PER_VALUE = {GroupCompression.FP16: 2, GroupCompression.BF16: 2}

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimus_workers.checkpoint.storage import Storage, StorageAway
+from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import decode_line, encode_line
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.values import ShardFile, Source, TaskProfile
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from optimus_workers.coordinator.instructions import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
-from optimus_workers.global_batch import constant_batch
-from optimus_workers.ranges import Range, server_ranges, worker_slots
 from optimus_workers.wire.messages import Assume, Halt, Join, Release
-from optimus_workers.wire.values import Holding, ServerRange, Source, TaskProfile
+from optimus_workers.wire.ranges import Range, server_ranges, worker_slots
+from optimus_workers.wire.values import Holding, ServerRange, Source, TaskProfile, constant_batch
 
 
 class Attempt:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from optimus_workers.global_batch import GlobalBatch
+from optimus_workers.wire.values import GlobalBatch
 
 DEFAULT_WARMUP_EPOCHS = 1.0
 """Passes over the data. Shorter than with weak scaling: batches are changed by small factors."""

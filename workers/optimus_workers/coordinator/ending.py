@@ -16,7 +16,7 @@ from optimus_workers.coordinator.phases import (
     Phase,
 )
 from optimus_workers.coordinator.results import failure, success
-from optimus_workers.exits import LET_GO, USER_CODE_FAILED
+from optimus_workers.errors import LET_GO, USER_CODE_FAILED
 from optimus_workers.wire.messages import (
     Evaluate,
     Exit,

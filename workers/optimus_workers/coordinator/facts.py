@@ -30,11 +30,11 @@ from optimus_workers.coordinator.phases import (
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
 from optimus_workers.coordinator.saving import Saving, Then
 from optimus_workers.coordinator.scaling import batch_at
-from optimus_workers.exits import LET_GO
-from optimus_workers.global_batch import GlobalBatch
+from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import (
     Exit,
 )
+from optimus_workers.wire.values import GlobalBatch
 
 NOBODY = Members()
 

@@ -25,7 +25,7 @@ from optimus_workers.coordinator.phases import (
     Phase,
 )
 from optimus_workers.coordinator.scaling import next_batch
-from optimus_workers.global_batch import followed
+from optimus_workers.wire.values import followed
 
 
 class MembershipForming(Checkpointing):

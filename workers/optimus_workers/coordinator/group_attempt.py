@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from optimus_workers.coordinator.attempt import Attempt
 from optimus_workers.coordinator.instructions import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover
-from optimus_workers.ranges import Range, server_ranges
 from optimus_workers.wire.messages import Halt
+from optimus_workers.wire.ranges import Range, server_ranges
 from optimus_workers.wire.values import Group, Holding, Source
 
 

@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optimus_workers.global_batch import GlobalBatch, followed
+from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import decode_line, encode_line
-from optimus_workers.wire.errors import WireError
-from optimus_workers.wire.values import TaskProfile
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, followed
 
 JOURNAL_NAME = "journal.jsonl"
 _WRITER = "by"

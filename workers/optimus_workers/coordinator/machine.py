@@ -49,8 +49,7 @@ from optimus_workers.coordinator.phases import (
 )
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
 from optimus_workers.coordinator.saving import Then
-from optimus_workers.exits import LET_GO, USER_CODE_FAILED
-from optimus_workers.global_batch import followed
+from optimus_workers.errors import LET_GO, USER_CODE_FAILED
 from optimus_workers.wire.messages import (
     Assumed,
     AssumeFailed,
@@ -72,6 +71,7 @@ from optimus_workers.wire.messages import (
     SaveFailed,
     SnapshotTaken,
 )
+from optimus_workers.wire.values import followed
 
 
 class Coordinator(MembershipForming):

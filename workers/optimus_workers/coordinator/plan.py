@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from optimus_workers.coordinator.elastic import ElasticBounds
-from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.wire.values import TaskProfile
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, constant_batch
 
 DEFAULT_CHECKPOINT_SECONDS = 30.0
 DEFAULT_WARMUP_EPOCHS = 5.0

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from optimus_workers.coordinator.elastic import elastic_batch
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.global_batch import GlobalBatch, constant_batch
-from optimus_workers.wire.values import TaskProfile
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, constant_batch
 
 
 def batch_at(batches: Sequence[GlobalBatch], step: int, profile: TaskProfile) -> GlobalBatch:

@@ -39,11 +39,10 @@ from optimus_workers.coordinator.stored import put_manifest, read_checkpoint
 from optimus_workers.coordinator.usage import UsageReporter
 from optimus_workers.coordinator.watching import watch_wanted
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.exits import TERMINATED, USER_CODE_FAILED
+from optimus_workers.errors import TERMINATED, USER_CODE_FAILED, WireError
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, Pong, ToTask, Welcome
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, SHORTAGES
 from optimus_workers.wire.values import TaskRole

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from optimus_workers.data.examples import Examples
-from optimus_workers.data.files import find
+from optimus_workers.data.examples import Examples, find
 from optimus_workers.errors import TaskError
 
 N_CLASSES = 10

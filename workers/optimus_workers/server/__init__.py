@@ -1,9 +1,10 @@
 """The parameter server: one contiguous range of the flat vector, its optimizer state, and the updates of both.
 
-run         control messages and the life of the process
-connection  one data connection
-sending     what it sends
-shard       the range at its versions; sums pushes, applies updates
-update      the optimizer
-fetching    getting a range from other servers or from a checkpoint
+run          the life of the process: control messages, signals
+listener     accepts data connections
+connection   one data connection: handshake, frames, what is sent
+service      what the frames of all connections do to the shard
+shard        the range at its versions: sums pushes, applies updates (sync_shard, async_shard)
+range_state  one range at one version, and how it is put together from its sources
+update       the optimizer
 """

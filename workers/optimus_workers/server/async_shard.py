@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from optimus_workers.ranges import Range
+from optimus_workers.errors import WireError
+from optimus_workers.server.range_state import RangeState
 from optimus_workers.server.shard import STAGED_SHARES, Shard
-from optimus_workers.server.state import RangeState
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import Codec, Header
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.ranges import Range
 
 
 class AsyncShard(Shard):

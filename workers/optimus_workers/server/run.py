@@ -13,15 +13,12 @@ from typing import Any
 
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, TERMINATED
-from optimus_workers.pacing import CpuPacer
-from optimus_workers.server.fetching import collect, find_state
+from optimus_workers.errors import COORDINATOR_GONE, LEAVE_SECONDS, TERMINATED, WireError
 from optimus_workers.server.listener import DataListener
-from optimus_workers.server.make import make_shard
-from optimus_workers.server.service import ShardService
-from optimus_workers.telemetry.usage import ProcessMeter
+from optimus_workers.server.range_state import collect, find_state
+from optimus_workers.server.service import ShardService, make_shard
+from optimus_workers.telemetry.usage import CpuPacer, ProcessMeter
 from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import (
     Assume,

@@ -6,17 +6,18 @@ import threading
 import zlib
 from collections.abc import Iterable, Sequence
 
-from optimus_workers.pacing import CpuPacer
-from optimus_workers.ranges import Range, chunks
-from optimus_workers.server.connection import DataConnection
-from optimus_workers.server.fetching import FETCH_RANGE, find_state
-from optimus_workers.server.sending import frame_buffers
+from optimus_workers.errors import WireError
+from optimus_workers.server.async_shard import AsyncShard
+from optimus_workers.server.connection import DataConnection, frame_buffers
+from optimus_workers.server.range_state import FETCH_RANGE, RangeState, find_state
 from optimus_workers.server.shard import Norms, Ready, Shard
-from optimus_workers.server.state import RangeState
+from optimus_workers.server.sync_shard import ClippingShard, SyncShard
+from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.data import NO_RANK, as_bytes
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FLOAT_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import Floats, attach_floats
+from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.ranges import Range, chunks
 from optimus_workers.wire.values import Holding
 
 
@@ -217,3 +218,11 @@ class ShardService:
         shard = self.shard or self.candidate
         assert shard is not None, "something was found, so there is a shard"
         return shard.parameter_floats
+
+
+def make_shard(assume: Assume, state: RangeState | None) -> Shard:
+    """The shard of one membership epoch, from the state that was collected (None: worker 0 brings it)."""
+    if assume.is_async:
+        return AsyncShard(assume, state)  # workers clip what they push
+    clips = assume.profile.update.max_gradient_norm is not None
+    return (ClippingShard if clips and assume.first < assume.profile.parameter_floats else SyncShard)(assume, state)

@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-from optimus_workers.ranges import Range, block_floats, chunks
-from optimus_workers.server.state import RangeState
+from optimus_workers.errors import ConnectionOver, WireError
+from optimus_workers.server.range_state import RangeState
 from optimus_workers.server.update import Piece, n_state_sections, pieces, write_update
 from optimus_workers.wire.compression import check_length
 from optimus_workers.wire.data import as_bytes
-from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import CHUNK_FLOATS, FLOAT_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.ranges import Range, block_floats, chunks
 from optimus_workers.wire.values import Holding
 
 STAGED_SHARES = 1.5

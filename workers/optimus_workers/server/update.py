@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimus_workers.ranges import Range
 from optimus_workers.wire.memory import Floats
+from optimus_workers.wire.ranges import Range
 from optimus_workers.wire.values import UpdateRule
 
 _scratch = threading.local()

@@ -13,7 +13,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 
 MAX_LINE_BYTES = 1_048_576
 """A membership of 1024 tasks takes about a tenth of this."""

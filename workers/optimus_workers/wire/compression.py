@@ -16,7 +16,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES, Codec, Header
 from optimus_workers.wire.memory import Floats
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire import secret
-from optimus_workers.wire.errors import ConnectionOver, WireError
 from optimus_workers.wire.frames import HEADER_BYTES, FrameType, Header, decode_header
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, Transport, cut_after, dial, tune
 from optimus_workers.wire.values import Address

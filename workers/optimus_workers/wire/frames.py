@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 
 MAGIC = b"OPTW"
 HEADER = struct.Struct("<4sBBBBIIQQQQdII")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES
 
 if sys.platform == "linux":

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 
-from optimus_workers.wire.errors import WireError
+from optimus_workers.errors import WireError
 from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0

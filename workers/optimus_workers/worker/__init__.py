@@ -1,8 +1,10 @@
 """The worker: computes gradients on its slots of the batch, pushes them, pulls the new parameters.
 
-run       control messages and the life of the process
-session   one membership epoch: connections to the servers, the exchange of a step
-link      one data connection, without blocking
-compute   gradients of slots
-flat      the model as one flat vector
+run                the life of the process: control messages, signals, the user's errors
+training           what all workers do: load the task, join, halt, report, evaluate
+loop               one step with parameter servers, from top to bottom
+compute            the slots of a step: their examples, batches and gradients
+session            one membership epoch: the exchange of a step with all servers
+server_connection  the connection to one server
+flat_model         the model as one flat vector
 """

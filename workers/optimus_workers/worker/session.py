@@ -13,18 +13,18 @@ from itertools import chain
 
 from torch import Tensor
 
-from optimus_workers.norms import clip_coefficient
-from optimus_workers.ranges import Range, block_floats
+from optimus_workers.errors import ConnectionOver
 from optimus_workers.wire.data import connect
-from optimus_workers.wire.errors import ConnectionOver
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory
 from optimus_workers.wire.messages import Join
+from optimus_workers.wire.norms import clip_coefficient
+from optimus_workers.wire.ranges import Range, block_floats
 from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
 from optimus_workers.wire.values import Address, ServerRange
 from optimus_workers.worker.buckets import Buckets, push_order
-from optimus_workers.worker.compressor import Compressor
-from optimus_workers.worker.link import Link, Outgoing
+from optimus_workers.worker.compression import Compressor
+from optimus_workers.worker.server_connection import Link, Outgoing
 from optimus_workers.worker.staging import Staging
 
 CHECK_SECONDS = 2.0

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from optimus_workers.ranges import Range
+from optimus_workers.wire.ranges import Range
 
 log = logging.getLogger(__name__)
 

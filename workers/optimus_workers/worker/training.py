@@ -1,4 +1,7 @@
-"""What training is for any worker: load the task, halt, tell, evaluate. `run` decides when.
+"""What the steps of a job are: which slots this worker computes, at what learning rate, where in the data; and what is
+told of each.
+
+What training is for any worker: load the task, halt, tell, evaluate. `run` decides when.
 
 How a member joins and takes a step is in `worker.server_training` and `allreduce.training`.
 """
@@ -6,6 +9,7 @@ How a member joins and takes a step is in `worker.server_training` and `allreduc
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +20,16 @@ from torch import Tensor
 
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.loading import load_job_task
-from optimus_workers.pacing import CpuPacer
+from optimus_workers.errors import WireError
 from optimus_workers.service_client import ServiceClient
-from optimus_workers.telemetry import Telemetry
-from optimus_workers.telemetry.gradients import GradientStatistics, period_of_spec
+from optimus_workers.task.definition import TrainingTask
+from optimus_workers.task.network import report_network
+from optimus_workers.task.user_code import load_job_task, users
+from optimus_workers.telemetry import Record, Telemetry
+from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics, period_of_spec
 from optimus_workers.telemetry.samples import Aggregator
-from optimus_workers.wire.control import Delivered
-from optimus_workers.wire.errors import WireError
+from optimus_workers.telemetry.usage import CpuPacer
+from optimus_workers.wire.control import Delivered, Inbox, Interrupted
 from optimus_workers.wire.messages import (
     DataLost,
     Done,
@@ -40,21 +46,94 @@ from optimus_workers.wire.messages import (
     SaveFailed,
     SnapshotTaken,
 )
-from optimus_workers.wire.values import Address
-from optimus_workers.worker.batches import Batches
-from optimus_workers.worker.compute import Computed, evaluate
-from optimus_workers.worker.describing import tell_network
-from optimus_workers.worker.device import ComputeOptions
-from optimus_workers.worker.evaluating import EVALUATING_RANK, Evaluations
-from optimus_workers.worker.export import export_model
-from optimus_workers.worker.inbox import Inbox, Interrupted
-from optimus_workers.worker.profile import make_flat, task_profile
+from optimus_workers.wire.values import Address, GlobalBatch, constant_batch
+from optimus_workers.worker.compute import Batches, Computed, Slot, async_slots, sync_slots
+from optimus_workers.worker.device import ComputeOptions, UsageMeter
+from optimus_workers.worker.evaluation import EVALUATING_RANK, Evaluations, evaluate
+from optimus_workers.worker.flat_model import export_model, make_flat, task_profile
 from optimus_workers.worker.session import Exchanged, Session
 from optimus_workers.worker.staging import Staging
-from optimus_workers.worker.steps import Steps
-from optimus_workers.worker.usage import UsageMeter
-from optimus_workers.worker.user_code import users
 from optimus_workers.worker.watchdog import Watchdog
+
+
+class Steps:
+    """Of one job; what differs between memberships is in their `Join`."""
+
+    def __init__(self, task: TrainingTask, seed: int) -> None:
+        self._task = task
+        self._seed = seed
+
+    def batch(self, join: Join) -> GlobalBatch:
+        """What each step of this membership trains on."""
+        return join.batch or constant_batch(self._task.global_batch_size, self._task.micro_batches)
+
+    def slots(self, join: Join, step: int, *, in_parts: bool = False) -> list[Slot]:
+        """What this worker computes in a step. Where the noise of an elastic batch's gradient is measured, it is two
+        pieces at least: one does not tell it. `in_parts` (async): likewise."""
+        if join.is_async:
+            return async_slots(self._task, self._seed, step, 2 if in_parts else 1)
+        batch = join.batch
+        if batch is not None and batch.is_elastic and batch.slots == 1 and step % ELASTIC_PERIOD == 0:
+            return sync_slots(self._task, self._seed, step, 0, 2, replace(batch, slots=2))
+        return sync_slots(self._task, self._seed, step, join.first_slot, join.end_slot, join.batch)
+
+    def slots_ahead(self, join: Join, step: int, slots: list[Slot]) -> list[Slot]:
+        """`slots` of this step and, as far as they are known, those of the next ones, as many as are made ahead."""
+        found = list(slots)
+        while slots and not join.is_async and len(found) < len(slots) + self._task.prefetch:
+            step += 1
+            found += self.slots(join, step)
+        return found
+
+    def data_epoch(self, join: Join, steps: int) -> float:
+        """Passes over the data after so many steps of the job."""
+        return self.batch(join).position(steps) / self._task.n_examples
+
+    def learning_rate(self, join: Join, step: int) -> float:
+        """Of a step, the batch's factor included. Raises `UserCodeFailed`."""
+        batch = self.batch(join)
+        rate = users(lambda: self._task.learning_rate(batch.told_step(step), batch.told_examples(step)))
+        return rate * batch.learning_rate_factor(step)
+
+    def record(
+        self,
+        join: Join,
+        completed: int,
+        computed: Computed,
+        exchanged: Exchanged,
+        seconds: float,
+        *,
+        staleness: float | None,
+        gradients: dict[str, float] | None,
+        metrics: dict[str, float] | None,
+    ) -> Record:
+        """The step that has just ended, after which so many steps of the job are completed."""
+        batch = self.batch(join)
+        return Record(
+            membership_epoch=join.epoch,
+            rank=join.rank,
+            workers=join.n_workers,
+            servers=len(join.servers),
+            at=time.time(),
+            step=batch.told_step(completed),
+            n_steps=batch.told_step(completed) - batch.told_step(completed - 1),
+            global_batch=batch.size if batch.is_elastic else None,
+            data_epoch=self.data_epoch(join, completed),
+            loss=computed.loss,
+            n_examples=computed.n_examples,
+            seconds=seconds,
+            data_seconds=computed.data_seconds,
+            compute_seconds=computed.compute_seconds,
+            push_seconds=exchanged.push_seconds,
+            wait_seconds=exchanged.wait_seconds,
+            pull_seconds=exchanged.pull_seconds,
+            sent_bytes=exchanged.sent_bytes,
+            received_bytes=exchanged.received_bytes,
+            staleness=staleness,
+            gradients=gradients,
+            metrics=metrics,
+        )
+
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +176,7 @@ class Training(ABC):
         )
         log.info("computing on %s, %s", device, self._compute_options)
         if environment.rank == EVALUATING_RANK:
-            tell_network(self._task, self._flat, client)
+            report_network(self._task, self._flat.model, client)
         self._compute_options.prepare_model(self._flat.model)
         self._batches = Batches(self._task, device, prefetcher)
         self.profile = task_profile(self._task, self._flat, groups, period_of_spec(environment.spec))

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from optimus_workers.exits import HUNG
+from optimus_workers.errors import HUNG
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ from optimus_workers.data.augmentation import Change, Crop, Cutout, Flip, augmen
 from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.zoo.catalogue import image_network
-from optimus_workers.zoo.classification import cross_entropy, figures_on
-from optimus_workers.zoo.residual import Options, cifar_resnet
+from optimus_workers.zoo.image_networks import Options, cifar_resnet, image_network
+from optimus_workers.zoo.networks import cross_entropy, figures_on
 
 _training = cache(cifar10.training_examples)
 _held_out = cache(cifar10.held_out_examples)

@@ -11,7 +11,7 @@ from optimus_workers.data import fashion_mnist
 from optimus_workers.data.examples import TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import networks
-from optimus_workers.zoo.classification import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, figures_on
 
 _training = cache(fashion_mnist.training_examples)
 _held_out = cache(fashion_mnist.held_out_examples)

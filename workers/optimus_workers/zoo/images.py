@@ -11,8 +11,8 @@ import torch
 
 from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.zoo.catalogue import image_network
-from optimus_workers.zoo.classification import cross_entropy, figures_on
+from optimus_workers.zoo.image_networks import image_network
+from optimus_workers.zoo.networks import cross_entropy, figures_on
 
 
 def classification(

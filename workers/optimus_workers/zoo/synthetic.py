@@ -11,7 +11,7 @@ from torch.nn import functional
 from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import networks
-from optimus_workers.zoo.classification import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, figures_on
 
 
 def classification(

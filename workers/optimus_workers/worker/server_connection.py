@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimus_workers.ranges import Range, chunks
+from optimus_workers.errors import WireError
 from optimus_workers.wire.data import (
     as_bytes,
     close_descriptors,
@@ -27,12 +27,12 @@ from optimus_workers.wire.data import (
     send_buffers,
     send_share,
 )
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FLOAT_BYTES, HEADER_BYTES, Codec, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory, attach_floats
+from optimus_workers.wire.ranges import Range, chunks
 from optimus_workers.wire.values import ServerRange
 from optimus_workers.worker.buckets import contiguous
-from optimus_workers.worker.compressor import Compressor
+from optimus_workers.worker.compression import Compressor
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty
@@ -14,14 +15,12 @@ from queue import Empty
 import torch
 
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.exits import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, USER_CODE_FAILED
-from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
+from optimus_workers.errors import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, USER_CODE_FAILED
+from optimus_workers.task.user_code import UserCodeFailed, explained
+from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, Inbox, dial
 from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave, Recount
 from optimus_workers.wire.values import TaskProfile, TaskRole
-from optimus_workers.worker.inbox import Inbox
-from optimus_workers.worker.server_training import ServerTraining
 from optimus_workers.worker.training import Answer, Training
-from optimus_workers.worker.user_code import UserCodeFailed, explained
 
 log = logging.getLogger(__name__)
 
@@ -29,24 +28,22 @@ FAREWELL_SECONDS = 5.0
 """How long a worker waits for the coordinator to take note of its user's error."""
 
 
-def run_worker(environment: TaskEnvironment) -> int:
-    """Work until let go; the exit code."""
+MakeTraining = Callable[[TaskEnvironment, Inbox, Callable[[Answer], None]], Training]
+
+
+def run_worker(environment: TaskEnvironment, make_training: MakeTraining) -> int:
+    """Work until the coordinator releases this worker; the exit code.
+
+    `make_training`: `worker.loop` or `allreduce.loop`, by the job's architecture.
+    """
     torch.set_num_threads(1)
-    return _Worker(environment).run()
-
-
-def _kind_of_training(environment: TaskEnvironment) -> type[Training]:
-    if environment.spec.get("architecture") != "allreduce":
-        return ServerTraining
-    # Here, because torch.distributed takes a while to load.
-    from optimus_workers.allreduce.training import GroupTraining
-
-    return GroupTraining
+    return _Worker(environment, make_training).run()
 
 
 class _Worker:
-    def __init__(self, environment: TaskEnvironment) -> None:
+    def __init__(self, environment: TaskEnvironment, make_training: MakeTraining) -> None:
         self._environment = environment
+        self._make_training = make_training
         self._inbox = Inbox(self._abort)
         self._control: Control | None = None
         self._training: Training | None = None
@@ -69,7 +66,7 @@ class _Worker:
         return TERMINATED if self._terminated else code
 
     def _live(self) -> int:
-        training = self._training = _kind_of_training(self._environment)(self._environment, self._inbox, self._send)
+        training = self._training = self._make_training(self._environment, self._inbox, self._send)
         while True:
             self._control = self._dial(training.profile)
             reason = self._serve(training)

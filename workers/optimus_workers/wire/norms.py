@@ -1,7 +1,7 @@
 """The norm of a gradient that lies in pieces on several servers, the same however it is cut.
 
-Each server sums the squares of its blocks (`ranges.block_floats`), in double precision and each block by itself;
-whoever has the sums of all blocks, in order, adds them up exactly.
+Each server sums the squares of its blocks (`ranges.block_floats`) in double precision, each block by itself; worker 0
+has the sums of all blocks, in order, and adds them up exactly.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from optimus_workers.data.prefetching import check_depth
+from optimus_workers.data.sampler import EpochOrder
 from optimus_workers.errors import TaskError
-from optimus_workers.sampler import EpochOrder
 
 OptimizerKind = Literal["sgd", "adamw"]
 
@@ -91,7 +91,7 @@ class TrainingTask:
     as w, so that schedules go by the data seen."""
     parameter_groups: Callable[[nn.Module], Iterable[Any]] | None = None
     """`parameter_groups(model)`: what one would give torch's optimizer, a list of dicts with "params" and any of "lr"
-    and "weight_decay" (see `optimus_workers.parameter_groups`). None: all parameters are updated alike."""
+    and "weight_decay" (see `optimus_workers.task.parameter_groups`). None: all parameters are updated alike."""
     prefetch: int = 0
     """Micro-batches that a process of its own makes ahead while this one computes (see `data.prefetching`); 0: none."""
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.ranges import block_floats
+from optimus_workers.task.user_code import users
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of
+from optimus_workers.wire.control import Inbox
 from optimus_workers.wire.messages import Done, Go, Halt, Join, Joined
+from optimus_workers.wire.ranges import block_floats
 from optimus_workers.wire.sockets import Transport
-from optimus_workers.worker.clipping import clip
-from optimus_workers.worker.compressor import make_compressor
+from optimus_workers.worker.buckets import GradientHooks
+from optimus_workers.worker.compression import make_compressor
 from optimus_workers.worker.compute import Computed, compute_slots
-from optimus_workers.worker.hooks import GradientHooks
-from optimus_workers.worker.inbox import Inbox
+from optimus_workers.worker.flat_model import clip
 from optimus_workers.worker.session import DataOptions, Session
 from optimus_workers.worker.staging import Staging, stage
 from optimus_workers.worker.training import Answer, Training
-from optimus_workers.worker.user_code import users
 
 
 class ServerTraining(Training):

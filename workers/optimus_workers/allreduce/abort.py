@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from optimus_workers.wire.errors import ConnectionOver
+from optimus_workers.errors import ConnectionOver
 
 log = logging.getLogger(__name__)
 

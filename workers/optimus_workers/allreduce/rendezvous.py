@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from optimus_workers.wire.errors import ConnectionOver, WireError
+from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire.messages import Publish, Published
 
 WAIT_SECONDS = 60.0

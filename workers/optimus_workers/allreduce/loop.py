@@ -1,4 +1,7 @@
-"""The training that a worker of an all-reduce job does: it holds all parameters and the optimizer's state itself."""
+"""The training that a worker of an all-reduce job does: it holds all parameters and the optimizer's state itself.
+
+The update rule on all of a worker's parameters, by torch's fused kernels, where the parameters are.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
-from optimus_workers.allreduce.board import Board
-from optimus_workers.allreduce.gradients import GroupCompression
+from optimus_workers.allreduce.gradients import GroupCompression, StepParts
+from optimus_workers.allreduce.rendezvous import Board
 from optimus_workers.allreduce.session import GroupSession
-from optimus_workers.allreduce.step_parts import StepParts
-from optimus_workers.allreduce.update import apply_update
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.ranges import block_floats, server_ranges
-from optimus_workers.server.fetching import collect
-from optimus_workers.server.state import RangeState
+from optimus_workers.errors import ConnectionOver
+from optimus_workers.server.range_state import RangeState, collect
 from optimus_workers.server.update import n_state_sections, pieces
+from optimus_workers.task.user_code import UserCodeFailed, users
 from optimus_workers.telemetry.gradients import GradientStatistics
-from optimus_workers.wire.control import Delivered
-from optimus_workers.wire.errors import ConnectionOver
+from optimus_workers.wire.control import Delivered, Inbox
 from optimus_workers.wire.memory import Floats, private_floats
 from optimus_workers.wire.messages import (
     Assume,
@@ -39,14 +41,13 @@ from optimus_workers.wire.messages import (
     SaveFailed,
     SnapshotTaken,
 )
-from optimus_workers.wire.values import Address, Holding
-from optimus_workers.worker.clipping import clip
+from optimus_workers.wire.ranges import block_floats, server_ranges
+from optimus_workers.wire.values import Address, Holding, UpdateRule
 from optimus_workers.worker.compute import Computed, compute_slots
-from optimus_workers.worker.inbox import Inbox
+from optimus_workers.worker.flat_model import clip
 from optimus_workers.worker.session import Exchanged
 from optimus_workers.worker.staging import Staging, stage
 from optimus_workers.worker.training import TELLING_RANK, Answer, Training
-from optimus_workers.worker.user_code import UserCodeFailed, users
 
 log = logging.getLogger(__name__)
 
@@ -249,3 +250,45 @@ class GroupTraining(Training):
             self._send(SaveFailed(save.epoch, save.version, str(error)))
         else:
             self._send(Saved(save.epoch, save.version, file))
+
+
+# --- the update ------------------------------------------------------------------------------------------------------
+
+
+def apply_update(
+    rule: UpdateRule, learning_rate: float, n_updates: int, parameters: Tensor, gradient: Tensor, state: list[Tensor]
+) -> None:
+    """Update `parameters` and `state` in place; all of shape (n,). `n_updates`: how many came before this one.
+
+    State that is all zeros is that of an optimizer before its first update.
+    """
+    if rule.kind == "adamw":
+        adamw(
+            [parameters],
+            [gradient],
+            [state[0]],
+            [state[1]],
+            [],
+            [torch.tensor(float(n_updates))],
+            fused=True,
+            amsgrad=False,
+            beta1=rule.betas[0],
+            beta2=rule.betas[1],
+            lr=learning_rate,
+            weight_decay=rule.weight_decay,
+            eps=rule.eps,
+            maximize=False,
+        )
+        return
+    sgd(
+        [parameters],
+        [gradient],
+        [state[0] if state else None],
+        fused=True,
+        weight_decay=rule.weight_decay,
+        momentum=rule.momentum,
+        lr=learning_rate,
+        dampening=0.0,
+        nesterov=rule.nesterov,
+        maximize=False,
+    )

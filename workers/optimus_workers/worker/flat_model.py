@@ -3,18 +3,34 @@
 Parameters that are updated differently (`parameter_groups`) are parts of their own, so that a server updates each with
 one call and the result does not depend on where the vector is cut. The model's parameters and their gradients are views
 of it, so that pulling and pushing copy nothing.
+
+
+What coordinator and servers must know of a task.
+
+Clipping by the one who has the whole gradient: a worker of async training, or of an all-reduce group.
+
+The trained model as a file that any PyTorch program can load.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from optimus_workers.ranges import Range, aligned
+from optimus_workers.task.definition import TrainingTask
+from optimus_workers.task.parameter_groups import parameter_groups
+from optimus_workers.task.user_code import users
 from optimus_workers.wire.memory import private_floats, shareable_floats
+from optimus_workers.wire.norms import block_squares, clip_coefficient
+from optimus_workers.wire.ranges import Range, aligned
+from optimus_workers.wire.values import TaskProfile, UpdateGroup, UpdateRule
 from optimus_workers.worker.staging import OnePlace, Staging
 
 
@@ -112,3 +128,88 @@ def _places(parameters: Iterable[nn.Parameter], first: int) -> Iterator[tuple[nn
     for parameter in parameters:
         yield parameter, (first, first + parameter.numel())
         first += parameter.numel()
+
+
+# --- what coordinator and servers must know of a task ----------------------------------------------------------------
+
+
+def make_flat(
+    task: TrainingTask, model: nn.Module, staging: Callable[[Tensor, Tensor], Staging] = OnePlace
+) -> tuple[FlatModel, tuple[UpdateGroup, ...]]:
+    """The model as one vector, group by group, and how each group is updated (none: all alike)."""
+    groups = parameter_groups(task, model)
+    flat = FlatModel(model, [group.parameters for group in groups], staging)
+    updates = tuple(
+        UpdateGroup(first, end, group.learning_rate_scale, group.weight_decay)
+        for group, (first, end) in zip(groups, flat.group_ranges, strict=True)
+    )
+    is_plain = len(groups) == 1 and (1.0, float(task.optimizer.weight_decay)) == (
+        groups[0].learning_rate_scale,
+        groups[0].weight_decay,
+    )
+    return flat, () if is_plain else updates
+
+
+def task_profile(
+    task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup, ...] = (), gradient_period: int = 0
+) -> TaskProfile:
+    """Raises `UserCodeFailed` when the data set does not tell its length."""
+    spec = task.optimizer
+    rule = UpdateRule(
+        kind=spec.kind,
+        momentum=float(spec.momentum),
+        nesterov=bool(spec.nesterov),
+        weight_decay=float(spec.weight_decay),
+        betas=(float(spec.betas[0]), float(spec.betas[1])),
+        eps=float(spec.eps),
+        groups=groups,
+        max_gradient_norm=None if spec.max_gradient_norm is None else float(spec.max_gradient_norm),
+    )
+    return TaskProfile(
+        n_parameters=flat.n_parameters,
+        parameter_floats=flat.parameter_floats,
+        total_floats=flat.total_floats,
+        n_examples=users(lambda: task.n_examples),
+        global_batch_size=task.global_batch_size,
+        micro_batches=task.micro_batches,
+        update=rule,
+        gradient_period=gradient_period,
+    )
+
+
+# --- clipping --------------------------------------------------------------------------------------------------------
+
+
+def clip(gradient: Tensor, max_norm: float, block_floats: int) -> None:
+    """Multiply a whole gradient (n,), in place, so that its norm is at most `max_norm`."""
+    if gradient.device.type == "cpu":
+        squares = block_squares(gradient.numpy(), block_floats).tolist()
+    else:
+        squares = [square_on_device(gradient)]
+    coefficient = clip_coefficient(squares, max_norm)
+    if coefficient != 1.0:
+        gradient.mul_(coefficient)
+
+
+def square_on_device(gradient: Tensor) -> float:
+    """|gradient|², in double precision, computed where the gradient is: nothing is copied from a GPU but the sum."""
+    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+MODEL_NAME = "model.safetensors"
+
+
+def export_model(flat: FlatModel, job_directory: Path) -> Path:
+    """Write the model's `state_dict` with its parameters and buffers as they are. Raises `OSError`."""
+    path = job_directory / MODEL_NAME
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    # Copies: the parameters are views of one vector, and the format wants each tensor to have its own memory.
+    state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in flat.model.state_dict().items()}
+    try:
+        save_file(state, temporary)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path.name}: {error}") from error
+    temporary.replace(path)
+    return path

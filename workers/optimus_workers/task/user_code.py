@@ -1,15 +1,16 @@
-"""Load the user's training code by its import path, `package.module:name`."""
+"""Loads the user's training code by its import path, `package.module:name`, and marks the errors that it raises."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from optimus_workers.errors import TaskError
-from optimus_workers.task import TrainingTask
+from optimus_workers.errors import ConnectionOver, TaskError
+from optimus_workers.task.definition import TrainingTask
 
 
 def load_task(
@@ -58,3 +59,35 @@ def _find(import_path: str) -> Callable[..., object]:
 
 def _spelled(args: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{key}={value!r}" for key, value in (args or {}).items())
+
+
+# --- what the user's code raises -------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class UserCodeFailed(Exception):
+    """The user's code raised; its exception is the cause."""
+
+
+def users(call: Callable[[], T]) -> T:
+    """The result of the user's code. What it raises becomes `UserCodeFailed`."""
+    try:
+        return call()
+    except ConnectionOver:  # interrupted, or to be repeated: nothing that the user's code did wrong
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeFailed(str(error)) from error
+
+
+def explained(error: UserCodeFailed | SystemExit) -> str:
+    """The traceback of what the user's code raised, for the job's failure."""
+    cause = error.__cause__ or error
+    text = "".join(traceback.format_exception(cause))
+    return text + _EXITED if "\nSystemExit" in text else text  # maybe as the cause, or in the prefetching process
+
+
+_EXITED = (
+    "The training code called sys.exit(); "
+    "a worker trains until its job has ended. To end the job as failed, raise an error instead.\n"
+)

@@ -1,21 +1,63 @@
-"""Put the range of a new membership together from pieces: own memory, other servers, checkpoint files. Blocking."""
+"""One range of the flat vector at one version, and how it is put together in a new membership: from this server's
+memory, from other servers, from checkpoint files.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.checkpoint.storage import Storage
-from optimus_workers.ranges import chunks
-from optimus_workers.server.state import RangeState
+from optimus_workers.errors import WireError
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.wire.data import NO_RANK, as_bytes, connect, receive_header, receive_into
-from optimus_workers.wire.errors import WireError
 from optimus_workers.wire.frames import FrameType, Header, check_crc
-from optimus_workers.wire.memory import Floats
+from optimus_workers.wire.memory import FloatMemory, Floats, private_floats, shareable_floats
 from optimus_workers.wire.messages import Assume
+from optimus_workers.wire.ranges import Range, chunks
 from optimus_workers.wire.values import Address, Source
+
+
+@dataclass(slots=True)
+class RangeState:
+    """The range [first, end) at one version. Section 0: parameters, the others: optimizer state; all (end - first,)."""
+
+    version: int
+    first: int
+    end: int
+    sections: list[Floats]
+    memory: FloatMemory | None = None
+    """Of section 0, if workers on this machine may map it."""
+    # A view takes some microseconds to make, several times that when the caches are cold from copying: too much for
+    # what is wanted again at every step.
+    _parts: dict[Range, list[Floats]] = field(default_factory=dict, repr=False)
+    _payloads: dict[Range, memoryview] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def zeros(cls, version: int, first: int, end: int, n_sections: int) -> RangeState:
+        memory = shareable_floats(end - first)
+        others = [private_floats(end - first) for _ in range(n_sections - 1)]
+        return cls(version, first, end, [memory.floats, *others], memory)
+
+    def part(self, first: int, end: int) -> list[Floats]:
+        """Views of [first, end) of each section. Do not write to the list."""
+        found = self._parts.get((first, end))
+        if found is None:
+            found = [section[first - self.first : end - self.first] for section in self.sections]
+            self._parts[first, end] = found
+        return found
+
+    def payload(self, part: Range) -> memoryview:
+        """The parameters of a part as bytes."""
+        found = self._payloads.get(part)
+        if found is None:
+            found = self._payloads[part] = as_bytes(self.part(*part)[0])
+        return found
+
+
+# --- from its sources (blocking) -------------------------------------------------------------------------------------
 
 FETCH_RANGE = struct.Struct("<QQ")
 FETCH_SECONDS = 60.0
