@@ -20,17 +20,19 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed
 from optimus_scheduler.model import Node, Resources, Role
 from optimus_service import server
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.contract import JobSpecBody
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Round
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import MembershipRecord, Sample
@@ -72,7 +74,7 @@ def counted(engine: Engine) -> Iterator[Counts]:
 def submit(repository: Repository, n_jobs: int) -> None:
     """Jobs of a coordinator, a server and a worker."""
     body = {"name": "job", "task": "m:f", "workers": {"max": 1}, "servers": {"max": 1}}
-    spec = JobSpecBody.model_validate(body).model_dump(mode="json")
+    spec = write(checked(JobSpec, body))
     for number in range(n_jobs):
         job_id = f"job-{number:05d}"
         repository.create_job(job_id, {**spec, "name": job_id}, "nonce", None, "hash", time.time())

@@ -23,17 +23,19 @@ from typing import Any
 
 import uvicorn
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import MembershipFormed, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, Node, Resources
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.contract import JobSpecBody
 from optimus_service.insight.timeline import timeline
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.process.logs import configure_logs
 from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.push.snapshot import read_view
+from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord, Sample
@@ -52,7 +54,7 @@ FORECAST = {
 def fill(repository: Repository, n_jobs: int) -> None:
     """Jobs of which every second one trains and tells."""
     now = time.time()
-    spec = JobSpecBody.model_validate({"name": "job", "task": "m:f"}).model_dump(mode="json")
+    spec = write(checked(JobSpec, {"name": "job", "task": "m:f"}))
     decisions = []
     for number in range(n_jobs):
         job_id, trains = f"job-{number:05d}", number % 2 == 0

@@ -9,53 +9,58 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel
 from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, ScriptedService
 
 from optimus_cli import bodies
-from optimus_service import contract as schemas
+from optimus_contract import answers
+from optimus_contract.codec import field_types
+from optimus_contract.job import ElasticBatch, JobSpec
+from optimus_contract.message import Message
+from optimus_contract.project import ProjectQuota
+from optimus_contract.result import JobProfile, JobResult
+from optimus_service.requests import checked
 
-PAIRS: list[tuple[Any, type[BaseModel]]] = [
-    (bodies.Interval, schemas.IntervalBody),
-    (bodies.Allocation, schemas.AllocationBody),
-    (bodies.JobResult, schemas.JobResultBody),
-    (bodies.JobProfile, schemas.JobProfileBody),
-    (bodies.Job, schemas.JobBody),
-    (bodies.Event, schemas.EventBody),
-    (bodies.Decision, schemas.DecisionBody),
-    (bodies.Explanation, schemas.ExplanationBody),
-    (bodies.Marginal, schemas.MarginalBody),
-    (bodies.Expected, schemas.ExpectedBody),
-    (bodies.RescaleEffect, schemas.RescaleEffectBody),
-    (bodies.Effect, schemas.EffectBody),
-    (bodies.Plan, schemas.PlanBody),
-    (bodies.SpeedPoint, schemas.SpeedPointBody),
-    (bodies.JobUsage, schemas.JobUsageBody),
-    (bodies.CurvePoint, schemas.CurvePointBody),
-    (bodies.FittedPoint, schemas.FittedPointBody),
-    (bodies.PredictionPoint, schemas.PredictionPointBody),
-    (bodies.MetricPoint, schemas.MetricPointBody),
-    (bodies.MetricCurve, schemas.MetricBody),
-    (bodies.Learned, schemas.LearnedBody),
-    (bodies.Choice, schemas.ChoiceBody),
-    (bodies.Cost, schemas.CostBody),
-    (bodies.ReviewPoint, schemas.ReviewPointBody),
-    (bodies.Outcome, schemas.OutcomeBody),
-    (bodies.Predictions, schemas.PredictionsBody),
-    (bodies.AllocationPoint, schemas.AllocationPointBody),
-    (bodies.NodeResources, schemas.NodeResourcesBody),
-    (bodies.Node, schemas.NodeBody),
-    (bodies.Cluster, schemas.ClusterBody),
-    (bodies.Quota, schemas.QuotaBody),
-    (bodies.Project, schemas.ProjectBody),
-    (bodies.Log, schemas.LogBody),
+PAIRS: list[tuple[Any, type[Message]]] = [
+    (bodies.Interval, answers.Interval),
+    (bodies.Allocation, answers.Allocation),
+    (bodies.JobResult, JobResult),
+    (bodies.JobProfile, JobProfile),
+    (bodies.Job, answers.Job),
+    (bodies.Event, answers.Event),
+    (bodies.Decision, answers.Decision),
+    (bodies.Explanation, answers.Explanation),
+    (bodies.Marginal, answers.Marginal),
+    (bodies.Expected, answers.Expected),
+    (bodies.RescaleEffect, answers.RescaleEffect),
+    (bodies.Effect, answers.Effect),
+    (bodies.Plan, answers.Plan),
+    (bodies.SpeedPoint, answers.SpeedPoint),
+    (bodies.JobUsage, answers.JobUsage),
+    (bodies.CurvePoint, answers.CurvePoint),
+    (bodies.FittedPoint, answers.FittedPoint),
+    (bodies.PredictionPoint, answers.PredictionPoint),
+    (bodies.MetricPoint, answers.MetricPoint),
+    (bodies.MetricCurve, answers.Metric),
+    (bodies.Learned, answers.Learned),
+    (bodies.Choice, answers.Choice),
+    (bodies.Cost, answers.Cost),
+    (bodies.ReviewPoint, answers.ReviewPoint),
+    (bodies.Outcome, answers.Outcome),
+    (bodies.Predictions, answers.Predictions),
+    (bodies.AllocationPoint, answers.AllocationPoint),
+    (bodies.NodeResources, answers.NodeResources),
+    (bodies.Node, answers.Node),
+    (bodies.Cluster, answers.Cluster),
+    (bodies.Quota, ProjectQuota),
+    (bodies.Project, answers.Project),
+    (bodies.Log, answers.Log),
 ]
 
 
 @pytest.mark.parametrize(("read", "answered"), PAIRS, ids=[answered.__name__ for _, answered in PAIRS])
-def test_bodies_have_the_services_fields(read: Any, answered: type[BaseModel]) -> None:
-    assert set(read.__annotations__) == set(answered.model_fields)
+def test_bodies_have_the_services_fields(read: Any, answered: type[Message]) -> None:
+    assert set(read.__annotations__) == set(field_types(answered))
 
 
 FLAGS = """
@@ -89,9 +94,9 @@ def test_every_field_of_a_specification_has_a_flag(scripted: ScriptedService, op
     done = optimus("submit", *shlex.split(FLAGS), "--url", scripted.url)
     assert done.exit_code == 0, done.stderr
     sent = scripted.requests[-1].body
-    schemas.JobSpecBody.model_validate(sent)
-    assert set(_given(sent)) == set(_fields(schemas.JobSpecBody)) - INSTEAD.keys()
-    booleans = {name for name, field in schemas.JobSpecBody.model_fields.items() if field.annotation is bool}
+    checked(JobSpec, sent)
+    assert set(_given(sent)) == set(_fields(JobSpec)) - INSTEAD.keys()
+    booleans = {name for name, kind in _kinds(JobSpec).items() if bool in kind}
     assert {name for name in booleans if sent[name]} == booleans - {"overlap"}
 
 
@@ -99,8 +104,8 @@ def test_an_elastic_batch_is_one_flag(scripted: ScriptedService, optimus: Optimu
     scripted.on("POST", "/v1/jobs", Answer(201, builders.job()))
     done = optimus("submit", *shlex.split(ELASTIC), "--url", scripted.url)
     assert done.exit_code == 0, done.stderr
-    spec = schemas.JobSpecBody.model_validate(scripted.requests[-1].body)
-    assert spec.elastic_batch == schemas.ElasticBatchBody(minimum=32, maximum=512, per_pass=64)
+    spec = checked(JobSpec, scripted.requests[-1].body)
+    assert spec.elastic_batch == ElasticBatch(minimum=32, maximum=512, per_pass=64)
 
 
 def _given(sent: Mapping[str, Any]) -> Iterator[str]:
@@ -112,14 +117,25 @@ def _given(sent: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _fields(body: type[BaseModel]) -> Iterator[str]:
-    for name, field in body.model_fields.items():
-        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
-        inner = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
+def _fields(body: type[Message]) -> Iterator[str]:
+    for name, kinds in _kinds(body).items():
+        inner = next((kind for kind in kinds if issubclass(kind, Message)), None)
         if inner is None:
             yield name
         else:
             yield from (f"{name}.{each}" for each in _fields(inner))
+
+
+def _kinds(body: type[Message]) -> dict[str, list[type]]:
+    """The classes in the annotation of each field."""
+    return {name: list(_classes(annotation)) for name, annotation in field_types(body).items()}
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
 
 
 def test_the_command_line_needs_its_own_extra_only() -> None:

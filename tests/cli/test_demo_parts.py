@@ -22,7 +22,8 @@ from optimus_cli.demo.run import MARKER, Options, run
 from optimus_cli.demo.scenario import arrivals
 from optimus_cli.demo.summary import Record, prediction_at, sizes, summarize
 from optimus_cli.errors import DemoFailed
-from optimus_service.contract import JobSpecBody
+from optimus_contract.job import JobSpec
+from optimus_service.requests import checked
 
 END_SECONDS = 60.0
 
@@ -32,7 +33,7 @@ END_SECONDS = 60.0
 
 def test_the_jobs_are_three_different_networks_in_both_modes() -> None:
     coming = arrivals()
-    specs = [JobSpecBody.model_validate(arrival.spec) for arrival in coming]
+    specs = [checked(JobSpec, arrival.spec) for arrival in coming]
     assert len({spec.task for spec in specs}) >= 3
     assert {spec.mode for spec in specs} == {"sync", "async"}
     assert len({spec.convergence for spec in specs}) == len(specs)

@@ -7,7 +7,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from optimus_service.contract import MAX_BODY_BYTES, MAX_METRICS, JobResultBody
+from optimus_contract.limits import MAX_BODY_BYTES, MAX_METRICS
+from optimus_contract.result import JobResult
+from optimus_service.requests import checked
 from optimus_workers.worker import evaluation
 from optimus_workers.worker.evaluation import MAX_FIGURES, MAX_NAME_CHARACTERS
 
@@ -15,10 +17,10 @@ from optimus_workers.worker.evaluation import MAX_FIGURES, MAX_NAME_CHARACTERS
 def test_a_result_holds_as_many_figures_as_workers_tell_and_no_more() -> None:
     largest = {f"{number:03}" + "\u1234" * (MAX_NAME_CHARACTERS - 3): 0.5 for number in range(MAX_FIGURES)}
     body = {"outcome": "succeeded", "step": 1, "metrics": largest}
-    JobResultBody.model_validate(body)
+    checked(JobResult, body)
     assert len(json.dumps(body)) < MAX_BODY_BYTES
     with pytest.raises(ValidationError):
-        JobResultBody.model_validate({**body, "metrics": largest | {"one more": 0.5}})
+        checked(JobResult, {**body, "metrics": largest | {"one more": 0.5}})
 
 
 def test_a_sample_holds_as_many_figures_as_workers_tell() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
+    "optimus_contract",
     "optimus_models",
     "optimus_scheduler",
     "optimus_simulator",
@@ -18,18 +19,20 @@ PACKAGES = {
     "optimus_workers",
     "optimus_cli",
 }
-HEAVY = {"fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"}
+HEAVY = {"pydantic", "fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib", "sklearn"}
 
 
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
+        ("optimus_contract.answers", set()),
+        ("optimus_contract.job", set()),
         ("optimus_models.loss.curve", set()),
         ("optimus_models.speed.servers", set()),
         ("optimus_scheduler.round", set()),
         ("optimus_simulator.replay", set()),
-        ("optimus_service.server", {"fastapi", "sqlalchemy"}),
-        ("optimus_service.settings", set()),
+        ("optimus_service.server", {"fastapi", "pydantic", "sqlalchemy"}),
+        ("optimus_service.settings", {"pydantic"}),
         ("optimus_workers.coordinator", set()),
         ("optimus_workers.telemetry", set()),
         ("optimus_workers.check_task", set()),

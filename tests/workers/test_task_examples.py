@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from optimus_service.contract import JobSpecBody
+from optimus_contract.job import JobSpec
+from optimus_service.requests import checked
 from optimus_workers.check_task import check
 from optimus_workers.data.sampler import step_indices
 from optimus_workers.task import TrainingTask
@@ -29,12 +30,12 @@ def _leave_imports_as_they_were() -> Iterator[None]:
         sys.modules.pop(module, None)
 
 
-def specification(file: Path) -> JobSpecBody:
+def specification(file: Path) -> JobSpec:
     """As `optimus submit` sends it: a relative working directory is relative to the file."""
     document: dict[str, Any] = yaml.safe_load(file.read_text())
     if "working_directory" in document:
         document["working_directory"] = str((file.parent / document["working_directory"]).resolve())
-    return JobSpecBody.model_validate(document)
+    return checked(JobSpec, document)
 
 
 def loss_after_a_step(task: TrainingTask) -> tuple[float, float]:

@@ -32,7 +32,7 @@ class TaskEnvironment:
     """Host and port; the coordinator binds it, servers and workers dial it."""
     job_directory: Path
     spec: dict[str, Any]
-    """The submitted `JobSpecBody` as plain JSON values."""
+    """The submitted `JobSpec` as plain JSON values."""
     cpu_limit: float | None = None
     """Cores that this task may use; None: no limit."""
     network_bytes_per_second: float | None = None

@@ -37,7 +37,7 @@ class ServiceClient:
         )
 
     def wanted(self, after: int, timeout_seconds: float) -> dict[str, Any]:
-        """The wanted membership (`WantedBody`), once its generation is above `after` or after `timeout_seconds`."""
+        """The `WantedMembership`, once its generation is above `after` or after `timeout_seconds`."""
         answer = self._call(
             "GET",
             "membership",
@@ -47,27 +47,27 @@ class ServiceClient:
         return _json_object(answer)
 
     def report_membership(self, report: dict[str, Any]) -> None:
-        """Tell of a membership epoch that was formed (`MembershipReportBody`)."""
+        """Tell of a membership epoch that was formed (`MembershipReport`)."""
         self._tell("POST", "membership", report)
 
     def put_profile(self, profile: dict[str, Any]) -> None:
-        """Tell what the job's tasks know about it (`JobProfileBody`)."""
+        """Tell what the job's tasks know about it (`JobProfile`)."""
         self._tell("PUT", "profile", profile)
 
     def put_network(self, network: dict[str, Any]) -> None:
-        """Tell the layers of what is trained (`NetworkBody`)."""
+        """Tell the layers of what is trained (`Network`)."""
         self._tell("PUT", "network", network)
 
     def post_result(self, result: dict[str, Any]) -> None:
-        """Tell how the job ended (`JobResultBody`)."""
+        """Tell how the job ended (`JobResult`)."""
         self._tell("POST", "result", result)
 
     def post_telemetry(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """Send samples (`SampleBody`, 1 to 1000 of them); the answer is a `TelemetryAnswerBody`."""
+        """Send samples (`Sample`, 1 to 1000 of them); the answer is a `TelemetryAnswer`."""
         return _json_object(self._tell("POST", "telemetry", {"samples": samples}))
 
     def post_usage(self, tasks: list[dict[str, Any]]) -> None:
-        """Tell what tasks other than workers take of their machines (`TaskUsageReportBody`, one each)."""
+        """Tell what tasks other than workers take of their machines (`TaskUsageReport`, one each)."""
         self._tell("POST", "telemetry", {"tasks": tasks})
 
     def close(self) -> None:

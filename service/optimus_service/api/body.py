@@ -17,9 +17,11 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from optimus_contract import answers
+from optimus_contract.limits import MAX_BODY_BYTES
+from optimus_contract.message import Message
 from optimus_service.api.problems import Problem, invalid
 from optimus_service.api.validation import MAX_ERRORS, Location, dotted, field_errors
-from optimus_service.contract import MAX_BODY_BYTES, Body, ProblemErrorBody
 
 _SUSPECT_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 """Without one of these escapes no string can hold a NUL or half of a surrogate pair."""
@@ -107,11 +109,11 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
-def _unstorable_strings(document: Any) -> Iterator[ProblemErrorBody]:
+def _unstorable_strings(document: Any) -> Iterator[answers.ProblemError]:
     """Strings that UTF-8 or PostgreSQL cannot hold."""
     for path, text in _strings(document):
         if why := _why_unstorable(text):
-            yield ProblemErrorBody(field=dotted(path), message=why)
+            yield answers.ProblemError(field=dotted(path), message=why)
 
 
 def _strings(document: Any) -> Iterator[tuple[Location, str]]:
@@ -155,10 +157,10 @@ def _queries(dependant: Dependant) -> Iterator[tuple[str, bool]]:
         yield from _queries(part)
 
 
-def _body_model(endpoint: Callable[..., Any]) -> type[Body] | None:
+def _body_model(endpoint: Callable[..., Any]) -> type[Message] | None:
     hints = get_type_hints(endpoint)
     hints.pop("return", None)
-    return next((hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, Body)), None)
+    return next((hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, Message)), None)
 
 
 def _check_queries(request: Request, known: Mapping[str, bool]) -> None:
@@ -169,7 +171,7 @@ def _check_queries(request: Request, known: Mapping[str, bool]) -> None:
         name: "must be given once" for name, n_times in given.items() if n_times > 1 and not known.get(name, True)
     }
     if wrong:
-        errors = [ProblemErrorBody(field=dotted([name]), message=message) for name, message in wrong.items()]
+        errors = [answers.ProblemError(field=dotted([name]), message=message) for name, message in wrong.items()]
         raise invalid(errors[:MAX_ERRORS])
 
 
@@ -182,11 +184,14 @@ def _refuse_other_media(request: Request) -> None:
 
 
 def _too_large() -> Problem:
-    limit = ProblemErrorBody(field="body", message=f"may have at most {MAX_BODY_BYTES} bytes")
+    limit = answers.ProblemError(field="body", message=f"may have at most {MAX_BODY_BYTES} bytes")
     return Problem(413, f"the body may have at most {MAX_BODY_BYTES} bytes", errors=[limit])
 
 
 def _not_json(why: str) -> Problem:
     return Problem(
-        400, f"the body is not JSON: {why}", kind="invalid-json", errors=[ProblemErrorBody(field="body", message=why)]
+        400,
+        f"the body is not JSON: {why}",
+        kind="invalid-json",
+        errors=[answers.ProblemError(field="body", message=why)],
     )

@@ -6,20 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from fastapi import APIRouter
 
+from optimus_contract import answers
 from optimus_scheduler.model import Node, Resources, Role, Task, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.contract import (
-    ClusterBody,
-    NodeBody,
-    NodeListBody,
-    NodeResourcesBody,
-    RoundListBody,
-    UnknownTaskBody,
-)
-from optimus_service.contract.times import moment
 from optimus_service.insight.bodies import round_body
+from optimus_service.insight.moments import moment
 from optimus_service.observe.spec import on_type, readable_spec
 from optimus_service.observe.unknown_tasks import held_by
 from optimus_service.store.errors import JobNotFound
@@ -28,23 +21,23 @@ router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
 
 @router.get("/v1/nodes")
-def list_nodes(services: ServicesDep) -> NodeListBody:
+def list_nodes(services: ServicesDep) -> answers.NodeList:
     """The nodes, what they have, and which tasks use how much of it."""
     tasks = _live_tasks(services)
     needs = _needs(services, tasks)
-    return NodeListBody(nodes=[_node_body(node, tasks, needs) for node in services.cluster.nodes()])
+    return answers.NodeList(nodes=[_node_body(node, tasks, needs) for node in services.cluster.nodes()])
 
 
 @router.get("/v1/cluster")
-def show_cluster(services: ServicesDep) -> ClusterBody:
+def show_cluster(services: ServicesDep) -> answers.Cluster:
     """The cluster in one look."""
     tasks = _live_tasks(services)
     unknown = _unknown(services, tasks)
     last_round = next(iter(services.repository.rounds(limit=1).items), None)
-    return ClusterBody(
+    return answers.Cluster(
         capacity=_resources_body(_sum(node.capacity for node in services.cluster.nodes())),
         used=_resources_body(_used(tasks, _needs(services, tasks))),
-        unknown_tasks=[UnknownTaskBody(task=t.key.name, job_id=t.key.job_id, node=t.node) for t in unknown],
+        unknown_tasks=[answers.UnknownTask(task=t.key.name, job_id=t.key.job_id, node=t.node) for t in unknown],
         jobs={state.value: count for state, count in services.repository.count_jobs_by_state().items()},
         last_round_at=None if last_round is None else moment(last_round.at),
         policy=services.settings.policy,
@@ -53,10 +46,10 @@ def show_cluster(services: ServicesDep) -> ClusterBody:
 
 
 @router.get("/v1/rounds")
-def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50) -> RoundListBody:
+def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50) -> answers.RoundList:
     """Scheduling rounds, newest first: when, why, how long, what they did."""
     page = services.repository.rounds(cursor, limit)
-    return RoundListBody(rounds=[round_body(each) for each in page.items], next_cursor=page.next_cursor)
+    return answers.RoundList(rounds=[round_body(each) for each in page.items], next_cursor=page.next_cursor)
 
 
 # --- who uses what ---------------------------------------------------------------------------------------------------
@@ -104,9 +97,9 @@ def _sum(amounts: Iterable[Resources]) -> Resources:
     return sum(amounts, Resources())
 
 
-def _node_body(node: Node, tasks: Iterable[Task], needs: _Needs) -> NodeBody:
+def _node_body(node: Node, tasks: Iterable[Task], needs: _Needs) -> answers.Node:
     here = [task for task in tasks if task.node == node.name]
-    return NodeBody(
+    return answers.Node(
         name=node.name,
         schedulable=node.schedulable,
         capacity=_resources_body(node.capacity),
@@ -115,5 +108,5 @@ def _node_body(node: Node, tasks: Iterable[Task], needs: _Needs) -> NodeBody:
     )
 
 
-def _resources_body(resources: Resources) -> NodeResourcesBody:
-    return NodeResourcesBody(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))
+def _resources_body(resources: Resources) -> answers.NodeResources:
+    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from fastapi import APIRouter
 
+from optimus_contract import answers
 from optimus_scheduler.model import Resources, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.contract import ExplanationBody
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
 
@@ -24,7 +24,7 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 
 @router.get("/v1/jobs/{job_id}/explanation", responses=documented(404))
-def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> ExplanationBody:
+def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> answers.Explanation:
     """Why the job has the tasks that it has, what would have to happen for it to get more, when it starts and ends."""
     repository = services.repository
     job = repository.get_job(job_id)

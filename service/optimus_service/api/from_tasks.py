@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query
 from starlette.concurrency import run_in_threadpool
 
+from optimus_contract.codec import write
+from optimus_contract.membership import MembershipReport, WantedMembership
+from optimus_contract.result import JobProfile, JobResult, Network
+from optimus_contract.telemetry import IgnoredSample, Telemetry, TelemetryAnswer
+from optimus_contract.telemetry import Sample as SentSample
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.analytic.layers import InvalidNetwork
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
@@ -15,16 +21,6 @@ from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.contract import (
-    IgnoredSampleBody,
-    JobProfileBody,
-    JobResultBody,
-    MembershipReportBody,
-    NetworkBody,
-    TelemetryAnswerBody,
-    TelemetryBody,
-    WantedBody,
-)
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.metrics.read import prediction_error
 from optimus_service.store.records import JobRecord, MembershipRecord, Sample
@@ -42,7 +38,7 @@ async def wait_for_membership(
     services: ServicesDep,
     after: Annotated[int, Query(ge=-1, le=2**53, description="the generation that the caller knows")] = -1,
     timeout_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 25.0,
-) -> WantedBody:
+) -> WantedMembership:
     """What the job should have, once its generation is above `after`; unchanged at the timeout (a long poll)."""
     wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
     if wanted.generation <= after:
@@ -55,20 +51,19 @@ async def wait_for_membership(
 @router.post("/v1/jobs/{job_id}/membership", status_code=204, responses=documented(409))
 def report_membership(
     job_id: str,
-    report: Annotated[MembershipReportBody, Body(openapi_examples=examples.MEMBERSHIPS)],
+    report: Annotated[MembershipReport, Body(openapi_examples=examples.MEMBERSHIPS)],
     services: ServicesDep,
 ) -> None:
     """Report a membership epoch that was formed. 409: the job has ended."""
-    record = MembershipRecord(
-        job_id=job_id, **report.model_dump() | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
-    )
+    values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
+    record = MembershipRecord(job_id=job_id, **values)
     is_new = services.repository.report_membership(job_id, record)
     _advance(services, job_id, report)
     if is_new and report.pause_seconds is not None:
         services.metrics.observe_pause(report.cause, report.pause_seconds)
 
 
-def _advance(services: Services, job_id: str, report: MembershipReportBody) -> None:
+def _advance(services: Services, job_id: str, report: MembershipReport) -> None:
     """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
     if services.repository.get_job(job_id).membership_epoch == report.epoch:
         event = Paused() if report.cause == "pause" else MembershipFormed(report.epoch)
@@ -77,18 +72,18 @@ def _advance(services: Services, job_id: str, report: MembershipReportBody) -> N
 
 @router.put("/v1/jobs/{job_id}/profile", status_code=204)
 def put_profile(
-    job_id: str, profile: Annotated[JobProfileBody, Body(openapi_examples=examples.PROFILES)], services: ServicesDep
+    job_id: str, profile: Annotated[JobProfile, Body(openapi_examples=examples.PROFILES)], services: ServicesDep
 ) -> None:
     """Tell what only the job's code knows: parameters, examples, steps per epoch."""
-    services.repository.put_profile(job_id, profile.model_dump(mode="json"))
+    services.repository.put_profile(job_id, write(profile))
 
 
 @router.put("/v1/jobs/{job_id}/network", status_code=204)
 def put_network(
-    job_id: str, network: Annotated[NetworkBody, Body(openapi_examples=examples.NETWORKS)], services: ServicesDep
+    job_id: str, network: Annotated[Network, Body(openapi_examples=examples.NETWORKS)], services: ServicesDep
 ) -> None:
     """Tell the layers of what is trained: its speed can then be calculated before the first step is measured."""
-    document = network.model_dump(mode="json")
+    document = write(network)
     try:
         cost_of_description(document)
     except InvalidNetwork as error:
@@ -98,28 +93,40 @@ def put_network(
 
 @router.post("/v1/jobs/{job_id}/telemetry")
 def add_telemetry(
-    job_id: str, telemetry: Annotated[TelemetryBody, Body(openapi_examples=examples.TELEMETRY)], services: ServicesDep
-) -> TelemetryAnswerBody:
+    job_id: str, telemetry: Annotated[Telemetry, Body(openapi_examples=examples.TELEMETRY)], services: ServicesDep
+) -> TelemetryAnswer:
     """Report steps and losses, and what tasks use. Samples that are not counted are named with the reason; that is no
     error. Tasks that are not known are ignored."""
     if telemetry.tasks:
-        usages = {each.task: each.usage.model_dump(exclude_none=True) for each in telemetry.tasks}
+        usages = {each.task: write(each.usage, without_none=True) for each in telemetry.tasks}
         services.repository.put_usage(job_id, usages, services.clock())
     if not telemetry.samples:
-        return TelemetryAnswerBody(accepted=0, ignored=[])
-    samples = [Sample(**sample.model_dump(exclude_none=True)) for sample in telemetry.samples]
+        return TelemetryAnswer(accepted=0, ignored=[])
+    samples = [_stored(sample) for sample in telemetry.samples]
     added = services.repository.add_samples(job_id, samples, services.clock())
     services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))
     services.metrics.count_samples("accepted", added.accepted)
     for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
         services.metrics.count_samples(why, n_samples)
-    ignored = [IgnoredSampleBody(index=each.index, why=each.why) for each in added.ignored]
-    return TelemetryAnswerBody(accepted=added.accepted, ignored=ignored)
+    ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
+    return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
+
+
+def _stored(sample: SentSample) -> Sample:
+    usage, gradients = sample.usage, sample.gradients
+    return Sample(
+        **{name: getattr(sample, name) for name in _SAME},
+        usage=None if usage is None else write(usage, without_none=True),
+        gradients=None if gradients is None else write(gradients),
+    )
+
+
+_SAME = [each.name for each in fields(SentSample) if each.name not in ("usage", "gradients")]
 
 
 @router.post("/v1/jobs/{job_id}/result", status_code=204, responses=documented(409))
 def report_result(
-    job_id: str, result: Annotated[JobResultBody, Body(openapi_examples=examples.RESULTS)], services: ServicesDep
+    job_id: str, result: Annotated[JobResult, Body(openapi_examples=examples.RESULTS)], services: ServicesDep
 ) -> None:
     """Report how the job ended. 409: it has ended in another way already. After an error of the job's code the job
     may go on from its last checkpoint: see `retries` of its specification."""

@@ -8,10 +8,10 @@ from functools import cache
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from optimus_contract import answers
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import unavailable
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.contract import HealthBody, ProblemErrorBody
 from optimus_service.store.engine import head_revision
 from optimus_service.store.errors import StoreError
 
@@ -19,21 +19,21 @@ router = APIRouter(route_class=StrictRoute, tags=["health"])
 
 
 @router.get("/healthz")
-async def is_alive(services: ServicesDep) -> HealthBody:
+async def is_alive(services: ServicesDep) -> answers.Health:
     """The process answers. If it does not, restart it."""
-    return HealthBody(status="alive", version=services.version)
+    return answers.Health(status="alive", version=services.version)
 
 
 @router.get("/readyz")
-def is_ready(services: ServicesDep) -> HealthBody:
+def is_ready(services: ServicesDep) -> answers.Health:
     """The service can work: the database answers and has the right schema, the scheduling loop is alive. 503 if not."""
     found = {"database": _database_error(services), "loop": _loop_error(services)}
     wrong = {name: words for name, words in found.items() if words is not None}
     if wrong:
-        errors = [ProblemErrorBody(field=name, message=told) for name, (told, _) in wrong.items()]
+        errors = [answers.ProblemError(field=name, message=told) for name, (told, _) in wrong.items()]
         detail = "; ".join(f"{name}: {told}" for name, (told, _) in wrong.items())
         raise unavailable(detail, errors, cause="; ".join(f"{name}: {cause}" for name, (_, cause) in wrong.items()))
-    return HealthBody(status="ready", version=services.version)
+    return answers.Health(status="ready", version=services.version)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

@@ -7,20 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from optimus_contract import answers
+from optimus_contract.limits import MAX_TASKS
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import HistoriesDep, ServicesDep
-from optimus_service.contract import (
-    MAX_TASKS,
-    AllocationListBody,
-    DecisionListBody,
-    EventListBody,
-    LogBody,
-    LogListBody,
-    PredictionsBody,
-    TaskListBody,
-)
 from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.sizes import Limits
@@ -51,21 +43,21 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 @router.get("/v1/jobs/{job_id}/events", responses=documented(404))
 def list_events(
     job_id: str, services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50
-) -> EventListBody:
+) -> answers.EventList:
     """What happened to the job, newest first."""
     services.repository.get_job(job_id)
     page = services.repository.events(job_id, cursor, limit)
-    return EventListBody(events=[event_body(event) for event in page.items], next_cursor=page.next_cursor)
+    return answers.EventList(events=[event_body(event) for event in page.items], next_cursor=page.next_cursor)
 
 
 @router.get("/v1/jobs/{job_id}/decisions", responses=documented(404))
 def list_decisions(
     job_id: str, services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50
-) -> DecisionListBody:
+) -> answers.DecisionList:
     """What each round decided for the job and why, newest first."""
     services.repository.get_job(job_id)
     page = services.repository.decisions(job_id, cursor, limit)
-    return DecisionListBody(decisions=[decision_body(each) for each in page.items], next_cursor=page.next_cursor)
+    return answers.DecisionList(decisions=[decision_body(each) for each in page.items], next_cursor=page.next_cursor)
 
 
 @router.get("/v1/jobs/{job_id}/predictions", responses=documented(404))
@@ -77,7 +69,7 @@ def predict_job(
     servers: Annotated[str, SizesQuery] = "1-8",
     deadline_seconds: Annotated[float | None, DeadlineQuery] = None,
     budget: Annotated[float | None, BudgetQuery] = None,
-) -> PredictionsBody:
+) -> answers.Predictions:
     """What Optimus believes of the job now: its loss curve, when it will be done, its speed at other sizes."""
     sizes = sizes_in("workers", workers), sizes_in("servers", servers)
     if len(sizes[0]) * len(sizes[1]) > MAX_SIZES:
@@ -90,21 +82,21 @@ def predict_job(
 
 
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))
-def list_allocations(job_id: str, services: ServicesDep) -> AllocationListBody:
+def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""
     job = services.repository.get_job(job_id)
     points = [allocation_point_body(each, job) for each in services.repository.memberships(job_id)]
-    return AllocationListBody(allocations=points)
+    return answers.AllocationList(allocations=points)
 
 
 @router.get("/v1/jobs/{job_id}/tasks", responses=documented(404))
-def list_tasks(job_id: str, services: ServicesDep) -> TaskListBody:
+def list_tasks(job_id: str, services: ServicesDep) -> answers.TaskList:
     """The job's tasks that have not ended, and what each takes of its machine."""
     job = services.repository.get_job(job_id)
     found = services.repository.tasks(job_id=job_id)
     told = told_by_workers(newest_of(services, job), services.repository.memberships(job_id))
     told |= told_by_tasks(found, services.clock())
-    return TaskListBody(tasks=[task_body(task, told.get(task.key.name)) for task in found])
+    return answers.TaskList(tasks=[task_body(task, told.get(task.key.name)) for task in found])
 
 
 @router.get("/v1/jobs/{job_id}/logs", responses=documented(404))
@@ -115,7 +107,7 @@ def read_logs(
         str | None, Query(max_length=253, description="name of one task; default: all, the newest 50")
     ] = None,
     tail_bytes: Annotated[int, Query(ge=1, le=MAX_TAIL_BYTES, description="from the end of each log")] = 65_536,
-) -> LogListBody:
+) -> answers.LogList:
     """The end of what the job's tasks printed, newest task first."""
     services.repository.get_job(job_id)
     found = services.repository.tasks(active_only=False, job_id=job_id)
@@ -124,8 +116,8 @@ def read_logs(
         if not found:
             raise invalid_field("task", "the job has no task of this name")
     newest = sorted(found, key=_newest_first)[:MAX_LOGS]
-    logs = [LogBody(task=each.key.name, text=services.cluster.log_tail(each.key, tail_bytes)) for each in newest]
-    return LogListBody(logs=logs)
+    logs = [answers.Log(task=each.key.name, text=services.cluster.log_tail(each.key, tail_bytes)) for each in newest]
+    return answers.LogList(logs=logs)
 
 
 def sizes_in(field: str, text: str) -> range:

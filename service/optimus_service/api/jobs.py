@@ -8,6 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 
+from optimus_contract import answers
+from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
 from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission
@@ -15,7 +17,6 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.resuming import why_not_resumable
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
-from optimus_service.contract import JobBody, JobListBody, JobSpecBody, JobStateName
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.progress import measured_speed
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
@@ -47,12 +48,12 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 @router.post("/v1/jobs", status_code=201, responses={**examples.SUBMITTED, **documented(409)})
 async def submit_job(
-    spec: Annotated[JobSpecBody, Body(openapi_examples=examples.JOB_SPECS)],
+    spec: Annotated[JobSpec, Body(openapi_examples=examples.JOB_SPECS)],
     services: ServicesDep,
     task_checks: TaskChecksDep,
     response: Response,
     idempotency_key: IdempotencyKey = None,
-) -> JobBody:
+) -> answers.Job:
     """Submit a job. A scheduling round follows at once.
 
     Refused with 422 when its code cannot be loaded or the cluster could never hold its minimum. Repeated with the same
@@ -72,27 +73,27 @@ async def submit_job(
 @router.get("/v1/jobs")
 def list_jobs(
     services: ServicesDep,
-    state: Annotated[list[JobStateName] | None, Query(description="any of these states; may be repeated")] = None,
+    state: Annotated[list[answers.JobState] | None, Query(description="any of these states; may be repeated")] = None,
     project: Annotated[str | None, _Filter] = None,
     name: Annotated[str | None, Query(max_length=63, description="of the job; see `match`")] = None,
     match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
     cursor: CursorQuery = None,
     limit: LimitQuery = 50,
-) -> JobListBody:
+) -> answers.JobList:
     """Jobs, newest first."""
     states = None if state is None else {JobState(each) for each in state}
     page = services.repository.list_jobs(states, project, name, cursor, limit, match)
-    return JobListBody(jobs=_shown(services, page.items), next_cursor=page.next_cursor)
+    return answers.JobList(jobs=_shown(services, page.items), next_cursor=page.next_cursor)
 
 
 @router.get("/v1/jobs/{job_id}", responses=documented(404))
-def get_job(job_id: str, services: ServicesDep) -> JobBody:
+def get_job(job_id: str, services: ServicesDep) -> answers.Job:
     """One job: its state, how far it is, what it has."""
     return _shown(services, [services.repository.get_job(job_id)])[0]
 
 
 @router.post("/v1/jobs/{job_id}/cancel", responses=documented(404, 409))
-def cancel_job(job_id: str, services: ServicesDep) -> JobBody:
+def cancel_job(job_id: str, services: ServicesDep) -> answers.Job:
     """Cancel a job. Its tasks are stopped; it is `cancelled` once they are gone. 409 when it has ended already."""
     has_tasks = bool(services.repository.tasks(job_id=job_id))
     job = services.repository.advance_job(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
@@ -102,7 +103,7 @@ def cancel_job(job_id: str, services: ServicesDep) -> JobBody:
 
 
 @router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
-def resume_job(job_id: str, services: ServicesDep) -> JobBody:
+def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
     """Let a failed or cancelled job go on from its last checkpoint, under its id, with as many retries as at first.
 
     Again is harmless while it is active. 409 when it succeeded, is active without having been resumed, or has no
@@ -118,7 +119,7 @@ def resume_job(job_id: str, services: ServicesDep) -> JobBody:
     return _shown(services, [job])[0]
 
 
-def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[JobBody]:
+def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     """Bodies with the latest decisions and speeds: one query for all decisions, one for all samples."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])
     running = [job.id for job in jobs if job.state is JobState.RUNNING]

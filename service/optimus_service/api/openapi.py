@@ -13,10 +13,11 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from optimus_contract import answers
 from optimus_service.api.auth import is_job_path, is_open_path
 from optimus_service.api.body import STORABLE_TEXT
 from optimus_service.api.problems import documented
-from optimus_service.contract import ProblemBody
+from optimus_service.requests import adapter
 from optimus_service.settings import Settings
 
 _SECURITY_SCHEMES = {
@@ -70,9 +71,9 @@ def _complete(document: Json, *, users_need_a_token: bool) -> Json:
     components = document["components"]
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own error bodies, which are never sent
         components["schemas"].pop(name, None)
-    problem = ProblemBody.model_json_schema(ref_template=_REFERENCE + "{model}")
+    problem = adapter(answers.Problem).json_schema(ref_template=_REFERENCE + "{model}")
     components["schemas"].update(problem.pop("$defs"))
-    components["schemas"] |= {"ProblemBody": problem, _ANY_JSON: deepcopy(_STORABLE_JSON)}
+    components["schemas"] |= {"Problem": problem, _ANY_JSON: deepcopy(_STORABLE_JSON)}
     components["securitySchemes"] = _SECURITY_SCHEMES
     for path, operation in _operations(document):
         _add_what_holds_for_all(path, operation, users_need_a_token=users_need_a_token)

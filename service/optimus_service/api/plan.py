@@ -7,17 +7,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body
 
+from optimus_contract import answers
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Forecast, Interval, Resources
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import unavailable
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.contract import EffectBody, ExpectedBody, IntervalBody, JobSpecBody, PlanBody
-from optimus_service.contract.times import foreseen
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
 from optimus_service.insight.format import counted, duration, size, span
+from optimus_service.insight.moments import foreseen
 from optimus_service.insight.progress import finite, outlook
 from optimus_service.insight.queue_wait import expected_start
 from optimus_service.insight.reasons import text_of
@@ -28,10 +30,10 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 @router.post("/v1/plan")
 async def plan_job(
-    spec: Annotated[JobSpecBody, Body(openapi_examples=examples.JOB_SPECS)],
+    spec: Annotated[JobSpec, Body(openapi_examples=examples.JOB_SPECS)],
     services: ServicesDep,
     task_checks: TaskChecksDep,
-) -> PlanBody:
+) -> answers.Plan:
     """What a job would get if it were submitted now, when it would end, what it would cost, and what others would lose.
 
     Nothing is stored. The answer comes from the scheduler's own plan, on the present state of the cluster with the job
@@ -40,18 +42,18 @@ async def plan_job(
     return await task_checks.in_turn(_planned, services, task_checks, spec)
 
 
-def _planned(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> PlanBody:
+def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec) -> answers.Plan:
     submission.check(services, task_checks, spec)
     if services.preview is None:
         raise unavailable("this replica has no scheduler")
-    previewed = services.preview.of(spec.model_dump(mode="json"))
+    previewed = services.preview.of(write(spec))
     active = {job.id: job for job in services.repository.active_jobs()}
     return plan_body(previewed, active, _start(services, previewed, active), services.clock())
 
 
-def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRecord]) -> IntervalBody | None:
+def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRecord]) -> answers.Interval | None:
     if not previewed.decision.allocation.is_empty:
-        return IntervalBody(mean=0.0, low=0.0, high=0.0)
+        return answers.Interval(mean=0.0, low=0.0, high=0.0)
     decisions = services.repository.latest_decisions(list(active))
     left = {job_id: outlook(job, decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
     capacity = sum((node.capacity for node in services.cluster.nodes() if node.schedulable), Resources())
@@ -59,13 +61,13 @@ def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRec
 
 
 def plan_body(
-    previewed: Previewed, active: Mapping[str, JobRecord], start: IntervalBody | None, now: float
-) -> PlanBody:
+    previewed: Previewed, active: Mapping[str, JobRecord], start: answers.Interval | None, now: float
+) -> answers.Plan:
     """The answer in words and figures. Pure."""
     decision, ahead = previewed.decision, previewed.forecast
     finish = None if ahead is None else _interval(ahead.remaining_seconds)
     effects = [
-        EffectBody(
+        answers.Effect(
             job_id=effect.job_id,
             name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
             before=allocation_body(effect.before),
@@ -76,12 +78,12 @@ def plan_body(
         for effect in previewed.effects
     ]
     cost = None if ahead is None else _interval(ahead.cost)
-    expected = ExpectedBody(
+    expected = answers.Expected(
         start_seconds=start,
         finish_seconds=finish,
         finish_at=None if finish is None else foreseen(now + finish.mean),
     )
-    return PlanBody(
+    return answers.Plan(
         allocation=allocation_body(decision.allocation),
         reason=decision.reason.value,
         message=decision.message,
@@ -96,7 +98,7 @@ def plan_body(
     )
 
 
-def _on_time(expected: ExpectedBody, previewed: Previewed) -> list[str]:
+def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
     if previewed.forecast is None:
         if expected.start_seconds is None:
             return ["When it would start cannot be said: too little is known of the jobs that run."]
@@ -113,14 +115,14 @@ def _on_time(expected: ExpectedBody, previewed: Previewed) -> list[str]:
     ]
 
 
-def _on_money(cost: IntervalBody | None) -> list[str]:
+def _on_money(cost: answers.Interval | None) -> list[str]:
     if cost is None:
         return []
     bounds = "" if cost.low is None or cost.high is None else f" ({cost.low:.2f} to {cost.high:.2f})"
     return [f"It would cost about {cost.mean:.2f}{bounds}, at the prices that the service is set to."]
 
 
-def _on_others(effects: list[EffectBody]) -> list[str]:
+def _on_others(effects: list[answers.Effect]) -> list[str]:
     if not effects:
         return ["No other job would change its size."]
     return [
@@ -129,7 +131,7 @@ def _on_others(effects: list[EffectBody]) -> list[str]:
     ]
 
 
-def _delay(effect: EffectBody) -> str:
+def _delay(effect: answers.Effect) -> str:
     before, after = effect.finish_seconds_before, effect.finish_seconds_after
     if before is None or after is None:
         return ""
@@ -137,13 +139,13 @@ def _delay(effect: EffectBody) -> str:
     return f" and end {duration(abs(later))} {'later' if later >= 0 else 'sooner'}"
 
 
-def _finish(ahead: Forecast | None) -> IntervalBody | None:
+def _finish(ahead: Forecast | None) -> answers.Interval | None:
     return None if ahead is None else _interval(ahead.remaining_seconds)
 
 
-def _interval(value: Interval | None) -> IntervalBody | None:
+def _interval(value: Interval | None) -> answers.Interval | None:
     if value is None or finite(value.mean) is None:
         return None
     # Nothing is known of the low end where it is 0: the mean is then the job's limit.
     low = finite(value.low) if value.low > 0 or value.mean <= 0 else None
-    return IntervalBody(mean=value.mean, low=low, high=finite(value.high))
+    return answers.Interval(mean=value.mean, low=low, high=finite(value.high))

@@ -19,10 +19,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
+from optimus_contract import answers
+from optimus_contract.codec import write
 from optimus_scheduler.lifecycle import InvalidTransition
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.contract import ProblemBody, ProblemErrorBody
 from optimus_service.observe.spec import UnreadableSpecification
 from optimus_service.push.live_view import TooManySubscribers
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
@@ -74,7 +75,7 @@ class Problem(HTTPException):
         detail: str,
         *,
         kind: str | None = None,
-        errors: Sequence[ProblemErrorBody] = (),
+        errors: Sequence[answers.ProblemError] = (),
         headers: Mapping[str, str] | None = None,
         cause: str | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class Problem(HTTPException):
         self.errors = tuple(errors)
 
 
-def invalid(errors: Sequence[ProblemErrorBody]) -> Problem:
+def invalid(errors: Sequence[answers.ProblemError]) -> Problem:
     """A request that is well-formed and not acceptable (422)."""
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -94,7 +95,7 @@ def invalid(errors: Sequence[ProblemErrorBody]) -> Problem:
 
 def invalid_field(field: str, message: str) -> Problem:
     """The same with one field at fault."""
-    return invalid([ProblemErrorBody(field=field, message=message)])
+    return invalid([answers.ProblemError(field=field, message=message)])
 
 
 def problem_of(error: Exception) -> Problem:
@@ -113,7 +114,7 @@ def problem_of(error: Exception) -> Problem:
         case store_errors.InvalidValue():
             return Problem(422, str(error))
         case store_errors.IdempotencyConflict():
-            where = ProblemErrorBody(field="Idempotency-Key", message=f"was used for job {error.job_id}")
+            where = answers.ProblemError(field="Idempotency-Key", message=f"was used for job {error.job_id}")
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
         case UnreadableSpecification():
             return Problem(409, str(error))
@@ -130,7 +131,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(500, detail, kind="internal", headers={"Connection": "close"})
 
 
-def unavailable(detail: str, errors: Sequence[ProblemErrorBody] = (), *, cause: str | None = None) -> Problem:
+def unavailable(detail: str, errors: Sequence[answers.ProblemError] = (), *, cause: str | None = None) -> Problem:
     """A part of the service is away for now (503): trying again is right. `cause`: what the log says of it."""
     return Problem(503, detail, errors=errors, headers={"Retry-After": str(RETRY_AFTER_SECONDS)}, cause=cause)
 
@@ -139,7 +140,7 @@ def respond(request: Request, problem: Problem) -> Response:
     """The problem document as a response to `request`. The line in the log says why the service is at fault."""
     if problem.status_code >= 500:
         request.state.cause = problem.cause or problem.detail
-    body = ProblemBody(
+    body = answers.Problem(
         type=_TYPE_PREFIX + problem.kind,
         title=TITLES[problem.kind],
         status=problem.status_code,
@@ -148,7 +149,7 @@ def respond(request: Request, problem: Problem) -> Response:
         request_id=getattr(request.state, "request_id", None),
     )
     # ASCII: field names come from the client and may hold half a surrogate pair, which UTF-8 cannot say.
-    content = json.dumps(body.model_dump(), ensure_ascii=True)
+    content = json.dumps(write(body), ensure_ascii=True)
     headers = dict(problem.headers or {}) | ({"X-Request-ID": body.request_id} if body.request_id else {})
     return Response(content, problem.status_code, headers, MEDIA_TYPE)
 
@@ -188,7 +189,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries for the error answers of an endpoint."""
-    reference = {"$ref": "#/components/schemas/ProblemBody"}
+    reference = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": reference}}}
         for status in statuses

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Response
 
+from optimus_contract import answers
+from optimus_contract.project import ProjectQuota
 from optimus_scheduler.allocate.quotas import guarantees
 from optimus_scheduler.allocate.reservations import left
 from optimus_scheduler.model import Quota, Resources, Snapshot
@@ -15,8 +17,7 @@ from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.contract import NodeResourcesBody, ProjectBody, ProjectListBody, QuotaBody
-from optimus_service.contract.times import moment
+from optimus_service.insight.moments import moment
 from optimus_service.observe.spec import readable_spec
 from optimus_service.store.records import JobRecord, ProjectRecord
 
@@ -28,13 +29,13 @@ ProjectName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[a-z0-
 
 
 @router.get("/v1/projects")
-def list_projects(services: ServicesDep) -> ProjectListBody:
+def list_projects(services: ServicesDep) -> answers.ProjectList:
     """Projects that have a quota, by name; others have no guarantee and may borrow what is idle."""
-    return ProjectListBody(projects=_bodies(services, services.repository.projects()))
+    return answers.ProjectList(projects=_bodies(services, services.repository.projects()))
 
 
 @router.get("/v1/projects/{name}", responses=documented(404))
-def get_project(name: ProjectName, services: ServicesDep) -> ProjectBody:
+def get_project(name: ProjectName, services: ServicesDep) -> answers.Project:
     """One project: its quota, what that comes to now, what its jobs have been given."""
     return _body(services, name)
 
@@ -42,10 +43,10 @@ def get_project(name: ProjectName, services: ServicesDep) -> ProjectBody:
 @router.put("/v1/projects/{name}", responses={201: {"description": "It had no quota before"}, **documented(422)})
 def put_project(
     name: ProjectName,
-    quota: Annotated[QuotaBody, Body(openapi_examples=examples.QUOTAS)],
+    quota: Annotated[ProjectQuota, Body(openapi_examples=examples.QUOTAS)],
     services: ServicesDep,
     response: Response,
-) -> ProjectBody:
+) -> answers.Project:
     """Give a project a quota, in the place of any that it had. A scheduling round follows at once.
 
     422 when all shares together would be more than the whole cluster.
@@ -64,12 +65,12 @@ def delete_project(name: ProjectName, services: ServicesDep) -> None:
     services.trigger_round("quota")
 
 
-def quota_of(name: str, body: QuotaBody) -> Quota:
+def quota_of(name: str, body: ProjectQuota) -> Quota:
     """The quota of the project `name`."""
     return Quota(name, body.share, body.cpu, body.memory_bytes, dict(body.gpus), body.may_borrow)
 
 
-def _check_shares(name: str, quota: QuotaBody, projects: Iterable[ProjectRecord]) -> None:
+def _check_shares(name: str, quota: ProjectQuota, projects: Iterable[ProjectRecord]) -> None:
     others = sum(one.quota.share or 0.0 for one in projects if one.quota.project != name)
     if quota.share is not None and quota.share + others > 1.0 + _SHARES_HAIR:
         rest = max(1.0 - others, 0.0)
@@ -79,13 +80,13 @@ def _check_shares(name: str, quota: QuotaBody, projects: Iterable[ProjectRecord]
 # --- what it comes to ------------------------------------------------------------------------------------------------
 
 
-def _body(services: Services, name: str) -> ProjectBody:
+def _body(services: Services, name: str) -> answers.Project:
     services.repository.project(name)  # 404 when it has no quota
     bodies = _bodies(services, services.repository.projects())
     return next(body for body in bodies if body.name == name)
 
 
-def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[ProjectBody]:
+def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answers.Project]:
     capacity = Snapshot(services.clock(), services.cluster.nodes(), ()).capacity
     rights = guarantees([project.quota for project in projects], capacity)
     jobs = services.repository.active_jobs()
@@ -95,11 +96,11 @@ def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[Proje
     ]
 
 
-def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord]) -> ProjectBody:
+def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord]) -> answers.Project:
     quota, used = project.quota, sum(map(_held_by, jobs), Resources())
-    return ProjectBody(
+    return answers.Project(
         name=quota.project,
-        quota=QuotaBody(
+        quota=ProjectQuota(
             share=quota.share,
             cpu=quota.cpu,
             memory_bytes=quota.memory_bytes,
@@ -123,6 +124,6 @@ def _held_by(job: JobRecord) -> Resources:
     return spec.worker.resources * size.workers + spec.server.resources * size.servers
 
 
-def _resources_body(resources: Resources) -> NodeResourcesBody:
+def _resources_body(resources: Resources) -> answers.NodeResources:
     gpus = {kind: count for kind, count in resources.gpus.items() if count > 0}
-    return NodeResourcesBody(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=gpus)
+    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=gpus)

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from optimus_contract import answers
 from optimus_scheduler.model import Resources
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.contract.watch import ClusterHistoryBody, HistorySeriesBody
 from optimus_service.insight.timeline import timeline, unit_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.push.live_view import Change, Feed
@@ -41,7 +41,7 @@ def make_feed(services: Services) -> Feed:
 async def stream(request: Request, services: ServicesDep) -> StreamingResponse:
     """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
 
-    The data of `cluster` is one `ClusterLineBody`, of `jobs` a list of `JobLineBody`, of `gone` a list of ids. A
+    The data of `cluster` is one `ClusterLine`, of `jobs` a list of `JobLine`, of `gone` a list of ids. A
     comment is sent at least every 15 seconds.
     """
     return _EventStream(cast(Feed, request.app.state.feed), services.metrics)
@@ -88,7 +88,7 @@ def show_history(
     services: ServicesDep,
     seconds: Annotated[float, Query(ge=60, le=30 * 86_400, allow_inf_nan=False)] = 3600.0,
     points: Annotated[int, Query(ge=2, le=500)] = 120,
-) -> ClusterHistoryBody:
+) -> answers.ClusterHistory:
     """Who had how much of the cluster during the last `seconds`, at `points` evenly spaced moments."""
     now = services.clock()
     nodes = services.cluster.nodes()
@@ -96,12 +96,12 @@ def show_history(
     jobs, memberships = services.repository.jobs_since(now - seconds, MAX_JOBS)
     unit = unit_of(capacity)
     found = timeline(jobs, memberships, unit, now - seconds, now, points)
-    return ClusterHistoryBody(
+    return answers.ClusterHistory(
         unit=unit,
         capacity=float(sum(capacity.gpus.values())) if unit == "gpus" else capacity.cpu,
         at=list(found.at),
         series=[
-            HistorySeriesBody(id=job.id, name=job.name, held=list(held))
+            answers.HistorySeries(id=job.id, name=job.name, held=list(held))
             for job, held in zip(found.jobs, found.held, strict=True)
         ],
         others=list(found.others),

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_service.api.problems import Problem, invalid, invalid_field
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.contract import JobSpecBody
 from optimus_service.insight.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.process.job_tokens import new_nonce
@@ -33,7 +34,7 @@ _ID_ATTEMPTS = 10
 def submit(
     services: Services,
     task_checks: TaskChecks,
-    spec: JobSpecBody,
+    spec: JobSpec,
     idempotency_key: str | None,
     *,
     object_uid: str | None = None,
@@ -47,7 +48,7 @@ def submit(
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
         IdempotencyConflict: the key was used for another request.
     """
-    document = spec.model_dump(mode="json")
+    document = write(spec)
     request_hash = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
         # A repetition gets the answer of the first time, even if the job would not be accepted any more.
@@ -102,7 +103,7 @@ def new_job_id(name: str) -> str:
     return f"{name[:_LONGEST_ID_NAME].rstrip('-')}-{suffix}"
 
 
-def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> None:
+def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
     """Return if the job would be accepted.
 
     Raises:
@@ -118,7 +119,7 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
         raise invalid(errors)
     if spec.workers.resources.cpu == 0:
         raise invalid_field("workers.resources.cpu", "must be greater than 0: a worker that has no core cannot train")
-    due = deadline_of(spec.model_dump(include={"deadline", "deadline_seconds"}), services.clock())
+    due = deadline_of(write(spec), services.clock())
     if due is not None and due <= services.clock():
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:
@@ -128,16 +129,17 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpecBody) -> Non
         raise invalid_field(objection.field, objection.message)
 
 
-def _what_to_try(spec: JobSpecBody) -> dict[str, Any]:
+def _what_to_try(spec: JobSpec) -> dict[str, Any]:
     """The fields that decide whether the task can train."""
-    fields = {"task", "task_args", "working_directory", "global_batch_size", "environment"}
-    found = spec.model_dump(mode="json", include=fields)
+    names = ("task", "task_args", "working_directory", "global_batch_size", "environment")
+    document = write(spec)
+    found = {name: document[name] for name in names}
     if spec.elastic_batch is not None:
         found["global_batch_size"] = spec.elastic_batch.minimum
     return found
 
 
-def _check_origin(services: Services, spec: JobSpecBody) -> None:
+def _check_origin(services: Services, spec: JobSpec) -> None:
     """Raise `Problem` (422) if the job could not start from the checkpoint that it names."""
     if spec.from_job is None:
         return

@@ -15,9 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from optimus_contract import answers
 from optimus_service.api.problems import Problem, unavailable
 from optimus_service.clusters.base import TaskObjection
-from optimus_service.contract import ProblemErrorBody
 
 Question = tuple[str, str | None]
 """What is asked, and the working directory in which it is looked for."""
@@ -57,7 +57,7 @@ class _Answer:
 def _hangs(question: Question) -> Problem:
     field, of = ("task", "its code") if question[1] is None else ("working_directory", "this directory")
     message = f"looking at {of} takes too long: its file system may hang; try again later"
-    return unavailable(f"{field}: {message}", [ProblemErrorBody(field=field, message=message)])
+    return unavailable(f"{field}: {message}", [answers.ProblemError(field=field, message=message)])
 
 
 class TaskChecks:

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
+from optimus_contract.job import deadline_moment
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.contract.job_spec import deadline_moment
 from optimus_service.insight.trace_export import header, job_line
 from optimus_service.observe.snapshot import Histories
 from optimus_service.store.records import Document, JobRecord

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from pydantic import BaseModel
-
-from optimus_service.contract import ProblemErrorBody
+from optimus_contract import answers
+from optimus_contract.codec import field_types
+from optimus_contract.message import About, FieldError, Message
 
 MAX_ERRORS = 50
 """Errors named in one answer: a person reads a few, and a thousand bad samples are bad in the same way."""
@@ -18,9 +18,17 @@ _MAX_FIELD_LENGTH = 200
 Location = Sequence[str | int]
 
 
-def field_errors(errors: Sequence[Mapping[str, Any]], body: type[BaseModel] | None = None) -> list[ProblemErrorBody]:
+def field_errors(errors: Sequence[Mapping[str, Any]], body: type[Message] | None = None) -> list[answers.ProblemError]:
     """One entry per error of pydantic, at most `MAX_ERRORS`. `body` is the model that the request's body has."""
-    return [ProblemErrorBody(field=_path(error["loc"]), message=_message(error, body)) for error in errors[:MAX_ERRORS]]
+    return [
+        answers.ProblemError(field=_path(_place(error)), message=_message(error, body)) for error in errors[:MAX_ERRORS]
+    ]
+
+
+def _place(error: Mapping[str, Any]) -> Location:
+    """Where the error is; the check of a whole message may name the field that is meant."""
+    cause = error.get("ctx", {}).get("error")
+    return (*error["loc"], cause.field) if isinstance(cause, FieldError) else error["loc"]
 
 
 def dotted(location: Location) -> str:
@@ -35,16 +43,16 @@ def _path(location: Location) -> str:
     return dotted(rest)
 
 
-def _message(error: Mapping[str, Any], body: type[BaseModel] | None) -> str:
+def _message(error: Mapping[str, Any], body: type[Message] | None) -> str:
     kind, location = error["type"], error["loc"][1:]
     if kind == "missing":
         return "is required"
-    if kind == "extra_forbidden":
-        owner = _model_at(body, location[:-1])
-        return "unknown field" + (_meant(str(location[-1]), list(owner.model_fields)) if owner else "")
+    if kind == "unexpected_keyword_argument":
+        owner = _message_at(body, location[:-1])
+        return "unknown field" + (_meant(str(location[-1]), list(field_types(owner))) if owner else "")
     if kind == "string_pattern_mismatch":
         return _pattern_message(str(error["ctx"]["pattern"]), location, body)
-    if kind in ("model_attributes_type", "model_type", "dict_type"):
+    if kind in ("dataclass_type", "dict_type"):
         return "must be an object"
     return _reworded(str(error["msg"]))
 
@@ -56,10 +64,15 @@ def _meant(name: str, allowed: Sequence[str]) -> str:
     return f"; allowed here: {', '.join(allowed)}{hint}"
 
 
-def _pattern_message(pattern: str, location: Location, body: type[BaseModel] | None) -> str:
-    owner = _model_at(body, location[:-1])
-    field = owner.model_fields.get(str(location[-1])) if owner else None
-    return f"must have the form: {field.description}" if field and field.description else f"must match {pattern}"
+def _pattern_message(pattern: str, location: Location, body: type[Message] | None) -> str:
+    owner = _message_at(body, location[:-1])
+    annotation = field_types(owner).get(str(location[-1])) if owner else None
+    description = next((each.description for each in _abouts(annotation) if each.description), "")
+    return f"must have the form: {description}" if description else f"must match {pattern}"
+
+
+def _abouts(annotation: Any) -> list[About]:
+    return [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, About)]
 
 
 def _reworded(message: str) -> str:
@@ -70,20 +83,16 @@ def _reworded(message: str) -> str:
     return message
 
 
-def _model_at(model: type[BaseModel] | None, location: Location) -> type[BaseModel] | None:
-    """The model that is found by following field names from `model`; list positions change nothing."""
+def _message_at(kind: type[Message] | None, location: Location) -> type[Message] | None:
+    """The message that is found by following field names from `kind`; list positions change nothing."""
     for part in location:
-        if isinstance(part, int):
-            continue
-        field = model.model_fields.get(part) if model else None
-        if field is None:
-            return None
-        model = _model_in(field.annotation)
-    return model
+        if not isinstance(part, int):
+            kind = _message_in(field_types(kind).get(part)) if kind else None
+    return kind
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The first model in a type like `list[Model]` or `Model | None`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _message_in(annotation: Any) -> type[Message] | None:
+    """The first message in a type like `list[Sample]` or `Usage | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, Message):
         return annotation
-    return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
+    return next((found for part in get_args(annotation) if (found := _message_in(part))), None)

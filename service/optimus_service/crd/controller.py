@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import structlog
 from pydantic import ValidationError
 
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Directive
 from optimus_service.api.problems import Problem
 from optimus_service.api.resuming import OBJECT_GONE
@@ -28,7 +29,6 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.clusters.kubernetes.mirror import Mirror
 from optimus_service.clusters.kubernetes.watcher import Watcher
-from optimus_service.contract import JobSpecBody
 from optimus_service.crd.cancelling import cancel
 from optimus_service.crd.claims import Claims, belongs_to
 from optimus_service.crd.definition import GROUP, PLURAL, VERSION
@@ -46,6 +46,7 @@ from optimus_service.crd.translate import (
     training_job,
 )
 from optimus_service.insight.feasibility import objections, unpriced
+from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -165,10 +166,10 @@ class TrainingJobController:
     def _objections(self, job: JobRecord, edit: Edit) -> str:
         """Why the job could never run with what is new in this edit; empty when nothing speaks against it."""
         nodes, prices = self._services.cluster.nodes(), self._services.settings.scheduling
-        wanted = JobSpecBody.model_validate(edit.spec)
+        wanted = checked(JobSpec, edit.spec)
         errors = unpriced(wanted, prices) + objections(wanted, nodes)
         if errors:  # nodes may have gone since it was submitted: that does not speak against the edit
-            present = JobSpecBody.model_validate(job.spec)
+            present = checked(JobSpec, job.spec)
             known = unpriced(present, prices) + objections(present, nodes)
             errors = [each for each in errors if each not in known]
         return "; ".join(f"{each.field}: {each.message}" for each in errors)

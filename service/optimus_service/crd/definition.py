@@ -9,7 +9,9 @@ import json
 import sys
 from typing import Any
 
-from optimus_service.contract import MAX_COUNT, JobSpecBody
+from optimus_contract.job import JobSpec
+from optimus_contract.limits import MAX_COUNT
+from optimus_service.requests import adapter
 
 Json = dict[str, Any]
 GROUP, VERSION, PLURAL, KIND = "optimus.dev", "v1alpha1", "trainingjobs", "TrainingJob"
@@ -39,7 +41,7 @@ _SIZES = ("memory_bytes",)
 
 def definition() -> Json:
     """The CustomResourceDefinition."""
-    schema = JobSpecBody.model_json_schema()
+    schema = adapter(JobSpec).json_schema()
     spec = _structural(schema, schema["$defs"])
     spec["properties"].pop("name")  # the object's own
     spec["required"] = [name for name in spec["required"] if name != "name"]

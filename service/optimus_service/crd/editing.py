@@ -13,7 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optimus_service.contract import JobSpecBody
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
+from optimus_service.requests import checked
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
@@ -49,9 +51,9 @@ class Edit:
     """Fields that differ and cannot be changed any more: they stay as they are."""
 
 
-def edit_of(present: Mapping[str, Any], wanted: JobSpecBody) -> Edit:
+def edit_of(present: Mapping[str, Any], wanted: JobSpec) -> Edit:
     """Compare the stored specification of a job with the one that its object has now."""
-    before, after = _completed(present), wanted.model_dump(mode="json")
+    before, after = _completed(present), write(wanted)
     spec = deepcopy(before)
     fixed = []
     for path in _differences(before, after):
@@ -74,7 +76,7 @@ def table() -> str:
 def _completed(present: Mapping[str, Any]) -> Json:
     """With fields that a later release added, as they would be by default: nobody has changed those."""
     try:
-        return JobSpecBody.model_validate(present).model_dump(mode="json")
+        return write(checked(JobSpec, present))
     except ValidationError:  # stored by a release with other rules
         return dict(present)
 

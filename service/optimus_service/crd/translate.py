@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Role
 from optimus_service.clusters.kubernetes.names import (
     INSTALLATION,
@@ -20,9 +21,9 @@ from optimus_service.clusters.kubernetes.names import (
     job_labels,
     short,
 )
-from optimus_service.contract import JobSpecBody
 from optimus_service.crd.definition import GROUP, KIND, VERSION
 from optimus_service.insight.progress import outlook
+from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord
 
@@ -76,7 +77,7 @@ def training_job(found: Json) -> TrainingJob | None:
     )
 
 
-def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpecBody:
+def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpec:
     """The job that the object describes.
 
     Raises:
@@ -84,9 +85,9 @@ def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpecBody:
     """
     if found.mirrors is not None and job is not None:
         kept = {name: job.spec[name] for name in ("name", *_HIDDEN) if name in job.spec}
-        return JobSpecBody.model_validate({**found.spec, **kept})
+        return checked(JobSpec, {**found.spec, **kept})
     name = found.name.replace(".", "-")[:_LONGEST_NAME].rstrip("-")
-    return JobSpecBody.model_validate({**found.spec, "name": name})
+    return checked(JobSpec, {**found.spec, "name": name})
 
 
 def object_names(job_id: str) -> tuple[str, str]:

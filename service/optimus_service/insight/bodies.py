@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
+from optimus_contract import answers
+from optimus_contract.codec import read
+from optimus_contract.job import JobSpec
+from optimus_contract.membership import WantedMembership, WantedTask
+from optimus_contract.result import JobProfile, JobResult
 from optimus_scheduler.model import Allocation, JobState, PlacedTask
-from optimus_service.contract import (
-    AllocationBody,
-    AllocationPointBody,
-    DecisionBody,
-    EventBody,
-    IntervalBody,
-    JobBody,
-    JobProfileBody,
-    JobResultBody,
-    JobSpecBody,
-    JobUsageBody,
-    PredictionPointBody,
-    RoundBody,
-    TaskBody,
-    TaskUsageBody,
-    WantedBody,
-    WantedTaskBody,
-)
-from optimus_service.contract.stored import as_stored
-from optimus_service.contract.times import moment, moment_or_none
+from optimus_service.insight.moments import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, finite_document, interval, outlook
 from optimus_service.insight.usage import ToldUsage, job_usage
 from optimus_service.observe.noise import newest_noise_scale
@@ -45,13 +31,13 @@ from optimus_service.store.records import (
 
 def job_body(
     job: JobRecord, decision: DecisionRecord | None, steps_per_second: float | None, newest: Sequence[Sample] = ()
-) -> JobBody:
+) -> answers.Job:
     """A job with what its latest decision and its newest samples say of it."""
     usage = job_usage(newest)
     ahead = outlook(job, decision)
     explanation = explain(job, decision)
     # Not validated: rules for requests would be asked of the stored specification again.
-    return JobBody.model_construct(
+    return answers.Job(
         id=job.id,
         name=job.name,
         project=job.project,
@@ -76,7 +62,7 @@ def job_body(
         remaining_seconds=ahead.remaining_seconds,
         reason=explanation.reason,
         message=explanation.message,
-        profile=None if job.profile is None else as_stored(JobProfileBody, job.profile),
+        profile=_profile(job),
         result=None if job.result is None else _result_body(job.result),
         failure=job.failure,
         attempt=job.attempt,
@@ -84,25 +70,23 @@ def job_body(
         retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED else None,
         last_error=job.last_error,
         rescales=job.rescales,
-        usage=None if usage is None else JobUsageBody(**asdict(usage)),
+        usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
     )
 
 
-def _spec_body(job: JobRecord) -> JobSpecBody:
-    found = as_stored(JobSpecBody, job.spec, name=job.name, task="")
-    assert found is not None, "everything else has a default"
-    return found
+def _spec_body(job: JobRecord) -> JobSpec:
+    return read(JobSpec, job.spec, name=job.name, task="")  # everything else has a default
 
 
-def allocation_body(allocation: Allocation) -> AllocationBody:
+def allocation_body(allocation: Allocation) -> answers.Allocation:
     """An allocation."""
-    return AllocationBody(workers=allocation.workers, servers=allocation.servers, gpu_type=allocation.gpu_type)
+    return answers.Allocation(workers=allocation.workers, servers=allocation.servers, gpu_type=allocation.gpu_type)
 
 
-def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> AllocationPointBody:
+def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> answers.AllocationPoint:
     """One membership of the job's history."""
-    return AllocationPointBody(
+    return answers.AllocationPoint(
         at=moment(membership.at),
         at_seconds=membership.at - job.created_at,
         membership_epoch=membership.epoch,
@@ -117,29 +101,29 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> Alloc
     )
 
 
-def task_body(task: TaskRecord, told: ToldUsage | None) -> TaskBody:
+def task_body(task: TaskRecord, told: ToldUsage | None) -> answers.Task:
     """One task, with what it takes of its machine."""
-    return TaskBody(
+    return answers.Task(
         name=task.key.name,
         role=task.key.role.value,
         rank=task.key.rank,
         node=task.node,
         gpu_type=task.gpu_type,
         started_at=moment(task.created_at),
-        usage=None if told is None else TaskUsageBody(at=moment(told.at), **told.usage),
+        usage=None if told is None else answers.TaskUsage(at=moment(told.at), **told.usage),
     )
 
 
-def event_body(event: EventRecord) -> EventBody:
+def event_body(event: EventRecord) -> answers.Event:
     """Something that happened."""
-    return EventBody(
+    return answers.Event(
         id=event.id, at=moment(event.at), type=event.type, message=event.message, data=finite_document(event.data)
     )
 
 
-def decision_body(decision: DecisionRecord) -> DecisionBody:
+def decision_body(decision: DecisionRecord) -> answers.Decision:
     """What a round decided for one job."""
-    return DecisionBody(
+    return answers.Decision(
         round_id=decision.round_id,
         at=moment(decision.at),
         allocation=allocation_body(decision.allocation),
@@ -153,20 +137,20 @@ def decision_body(decision: DecisionRecord) -> DecisionBody:
     )
 
 
-def prediction_point_body(decision: DecisionRecord) -> PredictionPointBody:
+def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
     """What a round believed of the job's end, and the step the job was at: total minus what was left then."""
     total = interval(decision.forecast.get("total_steps"))
     left = interval(decision.forecast.get("remaining_steps"))
-    return PredictionPointBody(at=moment(decision.at), step=_step_then(total, left), total_steps=total)
+    return answers.PredictionPoint(at=moment(decision.at), step=_step_then(total, left), total_steps=total)
 
 
-def _step_then(total: IntervalBody | None, left: IntervalBody | None) -> int:
+def _step_then(total: answers.Interval | None, left: answers.Interval | None) -> int:
     return 0 if total is None or left is None else max(round(total.mean - left.mean), 0)
 
 
-def round_body(record: RoundRecord) -> RoundBody:
+def round_body(record: RoundRecord) -> answers.Round:
     """One scheduling round."""
-    return RoundBody(
+    return answers.Round(
         id=record.id,
         at=moment(record.at),
         trigger=record.trigger,
@@ -178,9 +162,9 @@ def round_body(record: RoundRecord) -> RoundBody:
     )
 
 
-def wanted_body(wanted: WantedRecord) -> WantedBody:
+def wanted_body(wanted: WantedRecord) -> WantedMembership:
     """What a job's coordinator should have."""
-    return WantedBody(
+    return WantedMembership(
         generation=wanted.generation,
         directive=wanted.directive.value,
         tasks=[_wanted_task_body(task) for task in wanted.tasks],
@@ -189,11 +173,20 @@ def wanted_body(wanted: WantedRecord) -> WantedBody:
     )
 
 
-def _wanted_task_body(task: PlacedTask) -> WantedTaskBody:
+def _wanted_task_body(task: PlacedTask) -> WantedTask:
     role = cast(Literal["worker", "server"], task.key.role.value)
-    return WantedTaskBody(name=task.key.name, role=role, rank=task.key.rank)
+    return WantedTask(name=task.key.name, role=role, rank=task.key.rank)
 
 
-def _result_body(result: Document) -> JobResultBody | None:
-    known: dict[str, Any] = {name: result[name] for name in JobResultBody.model_fields if name in result}
-    return as_stored(JobResultBody, finite_document(known))
+def _profile(job: JobRecord) -> JobProfile | None:
+    try:
+        return None if job.profile is None else read(JobProfile, job.profile)
+    except ValueError:  # another release has written it
+        return None
+
+
+def _result_body(result: Document) -> JobResult | None:
+    try:
+        return read(JobResult, finite_document(result))
+    except ValueError:
+        return None

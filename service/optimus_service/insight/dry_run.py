@@ -81,7 +81,7 @@ class Preview:
         self._turn = threading.Lock()
 
     def of(self, spec: Document) -> Previewed:
-        """What would happen if `spec` (a `JobSpecBody` as a document) were submitted now.
+        """What would happen if `spec` (a `JobSpec` as a document) were submitted now.
 
         Raises:
             ClusterUnavailable: nobody can tell.

@@ -11,18 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from optimus_contract import answers
 from optimus_scheduler.model import Resources, SpeedSample
-from optimus_service.contract import (
-    AllocationBody,
-    ExpectedBody,
-    ExplanationBody,
-    IntervalBody,
-    MarginalBody,
-    RescaleEffectBody,
-)
-from optimus_service.contract.times import foreseen, moment
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import duration, size, span, times
+from optimus_service.insight.moments import foreseen, moment
 from optimus_service.insight.progress import Explanation, explain, finite, outlook
 from optimus_service.insight.queue_wait import Start, expected_start
 from optimus_service.observe.spec import readable_spec
@@ -51,7 +44,7 @@ class Case:
     """What keeps its tasks from running, as the cluster says."""
 
 
-def explanation_of(case: Case) -> ExplanationBody:
+def explanation_of(case: Case) -> answers.Explanation:
     """Everything that can be said of why the job has what it has."""
     job, decision, words = case.job, case.decision, explain(case.job, case.decision)
     marginal, effect = marginal_job(case), last_rescale(case)
@@ -66,7 +59,7 @@ def explanation_of(case: Case) -> ExplanationBody:
         *_on_the_last_rescale(case, effect),
         *_on_its_history(case),
     ]
-    return ExplanationBody(
+    return answers.Explanation(
         job_id=job.id,
         state=job.state.value,
         at=None if decision is None else moment(decision.at),
@@ -89,7 +82,7 @@ def explanation_of(case: Case) -> ExplanationBody:
 # --- gains -----------------------------------------------------------------------------------------------------------
 
 
-def marginal_job(case: Case) -> MarginalBody | None:
+def marginal_job(case: Case) -> answers.Marginal | None:
     """Of the other jobs in the same round: who was granted a task with the least gain. None when nobody was."""
     if case.decision is None or case.job.state.is_final:
         return None
@@ -102,10 +95,10 @@ def marginal_job(case: Case) -> MarginalBody | None:
     if gain is None or job_id is None:
         return None
     name = case.others[job_id].name if job_id in case.others else job_id
-    return MarginalBody(job_id=job_id, name=name, gain=gain)
+    return answers.Marginal(job_id=job_id, name=name, gain=gain)
 
 
-def _on_gains(case: Case, words: Explanation, marginal: MarginalBody | None) -> list[str]:
+def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None) -> list[str]:
     next_gain = None if case.decision is None else finite(case.decision.next_gain)
     if case.job.state.is_final or next_gain is None or words.allocation.is_empty:
         return []
@@ -120,7 +113,7 @@ def _on_gains(case: Case, words: Explanation, marginal: MarginalBody | None) -> 
     ]
 
 
-def _change(case: Case, words: Explanation, marginal: MarginalBody | None) -> str:
+def _change(case: Case, words: Explanation, marginal: answers.Marginal | None) -> str:
     next_gain = None if case.decision is None else finite(case.decision.next_gain)
     spec = readable_spec(case.job)
     priority = 1.0 if spec is None else spec.priority
@@ -154,7 +147,7 @@ def _start_of(case: Case) -> Start | None:
             None if each is None else max(each, wait)
             for each in (start.seconds.low, start.seconds.mean, start.seconds.high)
         )
-        return replace(start, seconds=IntervalBody(mean=mean or wait, low=low, high=high))
+        return replace(start, seconds=answers.Interval(mean=mean or wait, low=low, high=high))
     return start
 
 
@@ -180,15 +173,15 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
     return [f"In the queue: {ahead}. It is expected to start in {span(start.seconds)}, when {name} ends."]
 
 
-def _expected(case: Case, start: Start | None) -> ExpectedBody:
+def _expected(case: Case, start: Start | None) -> answers.Expected:
     left = outlook(case.job, case.decision).remaining_seconds
     begins = None if start is None else start.seconds
     if left is None or case.job.state.is_final or case.job.wanted.is_empty:
-        return ExpectedBody(start_seconds=begins, finish_seconds=None, finish_at=None)
-    return ExpectedBody(start_seconds=begins, finish_seconds=left, finish_at=foreseen(case.now + left.mean))
+        return answers.Expected(start_seconds=begins, finish_seconds=None, finish_at=None)
+    return answers.Expected(start_seconds=begins, finish_seconds=left, finish_at=foreseen(case.now + left.mean))
 
 
-def _on_the_end(case: Case, expected: ExpectedBody) -> list[str]:
+def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or case.job.wanted.is_empty:
         return []
     if expected.finish_seconds is None:
@@ -199,7 +192,7 @@ def _on_the_end(case: Case, expected: ExpectedBody) -> list[str]:
 # --- the last rescale ------------------------------------------------------------------------------------------------
 
 
-def last_rescale(case: Case) -> RescaleEffectBody | None:
+def last_rescale(case: Case) -> answers.RescaleEffect | None:
     """What the newest change of size cost and bought; None when there was none."""
     for number in range(len(case.memberships) - 1, 0, -1):
         before, after = case.memberships[number - 1], case.memberships[number]
@@ -214,7 +207,7 @@ def _ended_at(case: Case, number: int) -> float:
     return case.now if case.job.finished_at is None else case.job.finished_at
 
 
-def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, ended_at: float) -> RescaleEffectBody:
+def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, ended_at: float) -> answers.RescaleEffect:
     stopped = after.pause_seconds or 0.0
     slow, fast = _speed_with(case, before), _speed_with(case, after)
     saved = None
@@ -222,7 +215,7 @@ def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, ended
         # With the old size the steps made since would have taken fast/slow times as long, without the stop.
         trained = max(ended_at - after.at, 0.0)
         saved = trained * fast / slow - (trained + stopped)
-    return RescaleEffectBody(
+    return answers.RescaleEffect(
         at=moment(after.at),
         before=_members(before),
         after=_members(after),
@@ -243,7 +236,7 @@ def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
     return n_steps / seconds if seconds > 0 else None
 
 
-def _on_the_last_rescale(case: Case, effect: RescaleEffectBody | None) -> list[str]:
+def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> list[str]:
     if effect is None:
         return []
     change = f"from {size(effect.before)} to {size(effect.after)}"
@@ -276,5 +269,5 @@ def _on_its_history(case: Case) -> list[str]:
     return [f"{', '.join(told)}, and ended at step {job.step}.{had}{changes if case.memberships else ''}"]
 
 
-def _members(membership: MembershipRecord) -> AllocationBody:
-    return AllocationBody(workers=len(membership.workers), servers=len(membership.servers))
+def _members(membership: MembershipRecord) -> answers.Allocation:
+    return answers.Allocation(workers=len(membership.workers), servers=len(membership.servers))

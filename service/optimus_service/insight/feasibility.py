@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from optimus_contract import answers
+from optimus_contract.job import JobSpec, TaskDemand, TaskResources
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Node, Resources
 from optimus_scheduler.settings import Settings
-from optimus_service.contract import JobSpecBody, ProblemErrorBody, ResourcesBody, TaskDemandBody
 
 _EPSILON = 1e-9
 """Cores are compared to within this, as in `Resources.fits_in`."""
@@ -21,7 +22,7 @@ Amounts = tuple[float, int, int]
 _NAMES = ("cpu", "memory_bytes", "gpus")
 
 
-def objections(spec: JobSpecBody, nodes: Sequence[Node]) -> list[ProblemErrorBody]:
+def objections(spec: JobSpec, nodes: Sequence[Node]) -> list[answers.ProblemError]:
     """What the job asks for beyond what there is, by field; empty when nothing speaks against it.
 
     Nodes that take no tasks at present count as well. Nothing is said when no node is known.
@@ -36,27 +37,27 @@ def objections(spec: JobSpecBody, nodes: Sequence[Node]) -> list[ProblemErrorBod
     return found or list(_too_many_tasks(spec, rooms))
 
 
-def unpriced(spec: JobSpecBody, settings: Settings) -> list[ProblemErrorBody]:
+def unpriced(spec: JobSpec, settings: Settings) -> list[answers.ProblemError]:
     """A budget where nothing has a price: it would never be used up."""
     if spec.convergence.max_cost is None or has_prices(settings):
         return []
     message = "the service has no prices: its operator sets OPTIMUS_PRICE_PER_GPU_HOUR or OPTIMUS_PRICE_PER_CORE_HOUR"
-    return [ProblemErrorBody(field="convergence.max_cost", message=message)]
+    return [answers.ProblemError(field="convergence.max_cost", message=message)]
 
 
-def _unknown_types(spec: JobSpecBody, nodes: Sequence[Node]) -> Iterator[ProblemErrorBody]:
+def _unknown_types(spec: JobSpec, nodes: Sequence[Node]) -> Iterator[answers.ProblemError]:
     """GPU types of which none is in the cluster. One that is there is enough."""
     offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
     if spec.gpu_types and spec.workers.resources.gpus and not set(spec.gpu_types) & set(offered):
         there = ", ".join(offered) or "none"
-        yield ProblemErrorBody(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
+        yield answers.ProblemError(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
 
 
-def _roles(spec: JobSpecBody) -> tuple[tuple[str, TaskDemandBody], ...]:
+def _roles(spec: JobSpec) -> tuple[tuple[str, TaskDemand], ...]:
     return ("workers", spec.workers), ("servers", spec.servers)
 
 
-def _too_large_tasks(role: str, demand: TaskDemandBody, rooms: Sequence[Amounts]) -> Iterator[ProblemErrorBody]:
+def _too_large_tasks(role: str, demand: TaskDemand, rooms: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
     """Tasks that no single node can host."""
     need = _amounts_of_task(demand.resources)
     named = False
@@ -65,19 +66,19 @@ def _too_large_tasks(role: str, demand: TaskDemandBody, rooms: Sequence[Amounts]
         if amount > largest + _EPSILON:
             named = True
             message = f"one task asks for {_said(index, amount)}; the largest node has {_said(index, largest)}"
-            yield ProblemErrorBody(field=f"{role}.resources.{_NAMES[index]}", message=message)
+            yield answers.ProblemError(field=f"{role}.resources.{_NAMES[index]}", message=message)
     if not named and not any(_fits(need, room) for room in rooms):
         message = f"no node has all of this together for one task: {_listed(need)}"
-        yield ProblemErrorBody(field=f"{role}.resources", message=message)
+        yield answers.ProblemError(field=f"{role}.resources", message=message)
 
 
-def _too_many_tasks(spec: JobSpecBody, rooms: Sequence[Amounts]) -> Iterator[ProblemErrorBody]:
+def _too_many_tasks(spec: JobSpec, rooms: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
     """A minimum of tasks that all nodes together cannot host."""
     for role, demand in _roles(spec):
         room_for = sum(_how_many(_amounts_of_task(demand.resources), room, demand.min) for room in rooms)
         if demand.min > room_for:
             message = f"at least {demand.min} asked for; the whole cluster has room for {room_for} of this size"
-            yield ProblemErrorBody(field=f"{role}.min", message=message)
+            yield answers.ProblemError(field=f"{role}.min", message=message)
     worker, server = (_amounts_of_task(demand.resources) for _, demand in _roles(spec))
     for index, (each_worker, each_server) in enumerate(zip(worker, server, strict=True)):
         total = spec.workers.min * each_worker + spec.servers.min * each_server
@@ -85,7 +86,7 @@ def _too_many_tasks(spec: JobSpecBody, rooms: Sequence[Amounts]) -> Iterator[Pro
         if total > there_is + _EPSILON:
             least = f"{spec.workers.min} workers and {spec.servers.min} servers"
             message = f"{least} need {_said(index, total)}; the whole cluster has {_said(index, there_is)}"
-            yield ProblemErrorBody(field=f"workers.resources.{_NAMES[index]}", message=message)
+            yield answers.ProblemError(field=f"workers.resources.{_NAMES[index]}", message=message)
 
 
 def _how_many(need: Amounts, room: Amounts, enough: int) -> int:
@@ -107,7 +108,7 @@ def _said(index: int, amount: float) -> str:
     return (cores, memory, gpus)[index]
 
 
-def _amounts_of_task(resources: ResourcesBody) -> Amounts:
+def _amounts_of_task(resources: TaskResources) -> Amounts:
     return resources.cpu, resources.memory_bytes, resources.gpus
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optimus_service.contract import AllocationBody, IntervalBody
+from optimus_contract import answers
 
 
 def duration(seconds: float) -> str:
@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
-def span(seconds: IntervalBody) -> str:
+def span(seconds: answers.Interval) -> str:
     """About 5 min (4 min to 8 min, with a probability of 80 %)."""
     if not seconds.low and seconds.high == seconds.mean > 0:
         return f"at most {duration(seconds.mean)}"  # a limit, and nothing else is known
@@ -26,7 +26,7 @@ def span(seconds: IntervalBody) -> str:
     return f"{about} ({duration(seconds.low)} to {duration(seconds.high)} with 80 % probability)"
 
 
-def size(allocation: AllocationBody) -> str:
+def size(allocation: answers.Allocation) -> str:
     """3 workers and 1 server; 3 workers, if there are no servers."""
     workers = counted(allocation.workers, "worker")
     return f"{workers} and {counted(allocation.servers, 'server')}" if allocation.servers else workers

@@ -15,25 +15,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_contract import answers
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.metric import MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Allocation, EndedJob, Job
 from optimus_scheduler.settings import Settings
-from optimus_service.contract import (
-    CurvePointBody,
-    FittedPointBody,
-    IntervalBody,
-    LearnedBody,
-    MetricBody,
-    MetricPointBody,
-    PredictionsBody,
-    SpeedPointBody,
-)
-from optimus_service.contract.times import moment
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
+from optimus_service.insight.moments import moment
 from optimus_service.insight.progress import finite, finite_document, interval, outlook
 from optimus_service.insight.review import outcome_body
 from optimus_service.insight.sizes import Limits, Size, cost_body, estimate_of, interval_body, sizes
@@ -139,7 +130,7 @@ class Question(NamedTuple):
 
 def predictions_body(
     record: JobRecord, job: Job, decisions: Sequence[DecisionRecord], question: Question, settings: Settings
-) -> PredictionsBody:
+) -> answers.Predictions:
     """Everything that is believed of a job; of one that has ended, also what came. Pure.
 
     Args:
@@ -158,7 +149,7 @@ def predictions_body(
     allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
     found = sizes(job.spec, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), settings)
     is_priced = has_prices(settings)
-    return PredictionsBody(
+    return answers.Predictions(
         at=None if latest is None else moment(latest.at),
         total_steps=total_steps,
         remaining_steps=ahead.remaining_steps,
@@ -182,9 +173,9 @@ def _gpu_type(job: Job) -> str | None:
     return job.allocation.gpu_type or job.spec.gpu_type
 
 
-def _learned(fitted: Fitted) -> LearnedBody:
+def _learned(fitted: Fitted) -> answers.Learned:
     experts, source = fitted.curve.experts, fitted.speeds.source
-    return LearnedBody(
+    return answers.Learned(
         finished_runs=experts.n_runs if experts else 0,
         share=1.0 - experts.own_share if experts else 0.0,
         speeds_from=None if source is None else source.value,
@@ -193,20 +184,20 @@ def _learned(fitted: Fitted) -> LearnedBody:
 
 def _speed_table(
     job: Job, allocations: Iterable[Allocation], found: Iterable[Size], *, is_priced: bool
-) -> list[SpeedPointBody]:
+) -> list[answers.SpeedPoint]:
     """One row per size; without a single measurement the speeds are unknown."""
     promised = {size.allocation: size for size in found}
     return [_speed_point(job, size, promised.get(size), is_priced=is_priced) for size in allocations]
 
 
-def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> SpeedPointBody:
+def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> answers.SpeedPoint:
     ahead = None if size is None else size.outlook
     here = [
         counted_speed(job, sample)
         for sample in job.speed_samples
         if (sample.workers, sample.servers) == (allocation.workers, allocation.servers)
     ]
-    return SpeedPointBody(
+    return answers.SpeedPoint(
         workers=allocation.workers,
         servers=allocation.servers,
         steps_per_second=None if size is None else finite(size.steps_per_second.mean),
@@ -216,13 +207,13 @@ def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_pric
     )
 
 
-def _metric_body(job: Job, curve: MetricCurve | None, total_steps: IntervalBody | None) -> MetricBody | None:
+def _metric_body(job: Job, curve: MetricCurve | None, total_steps: answers.Interval | None) -> answers.Metric | None:
     target = job.spec.convergence.target_metric
     if target is None or curve is None:
         return None
     steps = _steps_and_ahead(job.metric_steps, total_steps)
     fitted = curve.predict(steps).tolist() if curve.n_points else []
-    return MetricBody(
+    return answers.Metric(
         name=target.name,
         target=target.value,
         values=_metric_points(job.metric_steps, job.metric_values),
@@ -230,11 +221,11 @@ def _metric_body(job: Job, curve: MetricCurve | None, total_steps: IntervalBody 
     )
 
 
-def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[MetricPointBody]:
-    return [MetricPointBody(step=step, value=value) for step, value in zip(steps, values, strict=True)]
+def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[answers.MetricPoint]:
+    return [answers.MetricPoint(step=step, value=value) for step, value in zip(steps, values, strict=True)]
 
 
-def _steps_and_ahead(told: Sequence[float], total_steps: IntervalBody | None) -> NDArray[np.float64]:
+def _steps_and_ahead(told: Sequence[float], total_steps: answers.Interval | None) -> NDArray[np.float64]:
     """The steps of the data, and some on to the predicted end."""
     steps = np.asarray(told, dtype=np.float64)
     last = float(steps[-1]) if len(steps) else 0.0
@@ -243,19 +234,19 @@ def _steps_and_ahead(told: Sequence[float], total_steps: IntervalBody | None) ->
     return np.concatenate([steps, np.linspace(last, total_steps.mean, _POINTS_AHEAD + 1)[1:]])
 
 
-def _fitted_curve(curve: LossCurve, job: Job, total_steps: IntervalBody | None) -> list[FittedPointBody]:
+def _fitted_curve(curve: LossCurve, job: Job, total_steps: answers.Interval | None) -> list[answers.FittedPoint]:
     """The fitted curve at the steps of the data and on to the predicted end; empty when nothing can be fitted."""
     if curve.n_points == 0:
         return []
     steps = _steps_and_ahead(job.loss_steps, total_steps)
     low, high = curve.predict_interval(steps)
     return [
-        FittedPointBody(step=step, loss=finite(loss), low=finite(below), high=finite(above))
+        answers.FittedPoint(step=step, loss=finite(loss), low=finite(below), high=finite(above))
         for step, loss, below, above in zip(
             steps.tolist(), curve.predict(steps).tolist(), low.tolist(), high.tolist(), strict=True
         )
     ]
 
 
-def _curve_points(steps: Iterable[float], losses: Iterable[float]) -> list[CurvePointBody]:
-    return [CurvePointBody(step=step, loss=finite(loss)) for step, loss in zip(steps, losses, strict=True)]
+def _curve_points(steps: Iterable[float], losses: Iterable[float]) -> list[answers.CurvePoint]:
+    return [answers.CurvePoint(step=step, loss=finite(loss)) for step, loss in zip(steps, losses, strict=True)]

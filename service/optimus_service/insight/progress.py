@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, JobState
 from optimus_scheduler.model.format import headline
-from optimus_service.contract import IntervalBody
 from optimus_service.insight.reasons import text_of
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 
@@ -41,11 +41,11 @@ def finite_document(value: Any) -> Any:
             return value
 
 
-def interval(document: Mapping[str, Any] | None) -> IntervalBody | None:
+def interval(document: Mapping[str, Any] | None) -> answers.Interval | None:
     """An interval of a stored forecast; None when its mean is unknown or infinite."""
     if document is None or finite(document["mean"]) is None:
         return None
-    return IntervalBody(mean=document["mean"], low=finite(document["low"]), high=finite(document["high"]))
+    return answers.Interval(mean=document["mean"], low=finite(document["low"]), high=finite(document["high"]))
 
 
 # --- how far a job is ------------------------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ class Outlook:
 
     progress: float | None
     """0 to 1; None when nothing can be said."""
-    remaining_steps: IntervalBody | None
-    remaining_seconds: IntervalBody | None
+    remaining_steps: answers.Interval | None
+    remaining_seconds: answers.Interval | None
 
 
 def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
@@ -81,9 +81,9 @@ def _progress(job: JobRecord, decision: DecisionRecord | None) -> float | None:
     return min(job.step / total.mean, 1.0)
 
 
-def _mapped(value: IntervalBody, change: Any) -> IntervalBody:
+def _mapped(value: answers.Interval, change: Any) -> answers.Interval:
     low, high = (None if bound is None else change(bound) for bound in (value.low, value.high))
-    return IntervalBody(mean=change(value.mean), low=low, high=high)
+    return answers.Interval(mean=change(value.mean), low=low, high=high)
 
 
 def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:

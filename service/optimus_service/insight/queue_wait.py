@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from optimus_contract import answers
 from optimus_scheduler.model import Resources
-from optimus_service.contract import IntervalBody
 from optimus_service.observe.spec import readable_spec
 from optimus_service.store.records import JobRecord
 
@@ -23,14 +23,14 @@ class Start:
 
     n_ahead: int
     """Jobs that wait and were submitted before."""
-    seconds: IntervalBody | None
+    seconds: answers.Interval | None
     """From now; None: nobody can tell."""
     after: str | None
     """The job whose end makes the room; None: there is room now, or nobody can tell."""
 
 
 def expected_start(
-    job_id: str, active: Iterable[JobRecord], left: Mapping[str, IntervalBody | None], capacity: Resources
+    job_id: str, active: Iterable[JobRecord], left: Mapping[str, answers.Interval | None], capacity: Resources
 ) -> Start:
     """`active` has the job itself; `left` says how many seconds each job has left with what it has."""
     jobs = sorted(active, key=lambda job: (job.created_at, job.id))
@@ -42,7 +42,7 @@ def expected_start(
         room = room - _minimum(job)
     waiting, room = _admitted(waiting, room)
     if all(job.id != job_id for job in waiting):
-        return Start(n_ahead, IntervalBody(mean=0.0, low=0.0, high=0.0), None)
+        return Start(n_ahead, answers.Interval(mean=0.0, low=0.0, high=0.0), None)
     ends = [(seconds, job) for job in held if (seconds := left.get(job.id)) is not None]
     for seconds, job in sorted(ends, key=lambda end: (end[0].mean, end[1].id)):
         waiting, room = _admitted(waiting, room + _minimum(job))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from optimus_contract import answers
 from optimus_scheduler.model import JobState
-from optimus_service.contract import IntervalBody, OutcomeBody, ReviewPointBody
-from optimus_service.contract.times import moment
+from optimus_service.insight.moments import moment
 from optimus_service.insight.progress import finite, interval
 from optimus_service.store.records import DecisionRecord, JobRecord
 
@@ -14,13 +14,13 @@ _MAX_POINTS = 10
 """Predictions in one review, spread evenly over the job's steps."""
 
 
-def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: float | None) -> OutcomeBody | None:
+def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: float | None) -> answers.Outcome | None:
     """None while the job is active. `decisions`: its past ones, newest first."""
     if not record.state.is_final:
         return None
     result = record.result or {}
     started, finished = record.started_at, record.finished_at
-    return OutcomeBody(
+    return answers.Outcome(
         steps=record.step,
         seconds=None if started is None or finished is None else finished - started,
         final_loss=finite(result.get("final_loss")),
@@ -31,23 +31,23 @@ def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: f
     )
 
 
-def _review(record: JobRecord, decisions: Sequence[DecisionRecord]) -> list[ReviewPointBody]:
+def _review(record: JobRecord, decisions: Sequence[DecisionRecord]) -> list[answers.ReviewPoint]:
     """The first prediction, and then each that was made a tenth of the job's steps further on."""
-    points: list[ReviewPointBody] = []
+    points: list[answers.ReviewPoint] = []
     for point in _points(record, decisions):
         if not points or point.part >= points[-1].part + 1.0 / _MAX_POINTS:
             points.append(point)
     return points
 
 
-def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[ReviewPointBody]:
+def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[answers.ReviewPoint]:
     """Predictions of how many steps it would take, oldest first; none for a job that made no step."""
     for decision in reversed(decisions):
         total, left = interval(decision.forecast.get("total_steps")), interval(decision.forecast.get("remaining_steps"))
         if total is None or left is None or record.finished_at is None or record.step <= 0:
             continue
         step = round(total.mean - left.mean)
-        yield ReviewPointBody(
+        yield answers.ReviewPoint(
             at=moment(decision.at),
             step=step,
             part=min(max(step / record.step, 0.0), 1.0),
@@ -59,7 +59,7 @@ def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[
         )
 
 
-def _holds(predicted: IntervalBody, truth: float) -> bool:
+def _holds(predicted: answers.Interval, truth: float) -> bool:
     """A step more or less is no miss: steps are counted in whole ones."""
     low = predicted.low is None or predicted.low - 1.0 <= truth
     return low and (predicted.high is None or truth <= predicted.high + 1.0)

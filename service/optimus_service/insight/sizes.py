@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimus_contract import answers
 from optimus_models import cost as money
 from optimus_models.cost import Estimate, NothingFits, Prices
 from optimus_scheduler.forecast.prices import job_prices, priced
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import Allocation, JobSpec
 from optimus_scheduler.settings import Settings
-from optimus_service.contract import ChoiceBody, CostBody, IntervalBody
 from optimus_service.insight.progress import finite
 
 _COVERAGE = 0.8
@@ -73,11 +73,11 @@ def _outlook(allocation: Allocation, steps_left: Estimate, speed: Estimate, pric
     return money.outlooks([priced(allocation)], steps_left, lambda _: speed, prices)[0]
 
 
-def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> CostBody:
+def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> answers.Cost:
     """The money side of a prediction."""
     known = [size.outlook for size in found if size.outlook is not None]
     here = next((size.outlook for size in found if size.allocation == present), None)
-    return CostBody(
+    return answers.Cost(
         so_far=so_far,
         to_finish=None if here is None else interval_body(here.cost),
         cheapest_before_deadline=None
@@ -88,14 +88,14 @@ def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits:
     )
 
 
-def _choice(found: money.Outlook | NothingFits) -> ChoiceBody | None:
+def _choice(found: money.Outlook | NothingFits) -> answers.Choice | None:
     outlook = found.nearest if isinstance(found, NothingFits) else found
     if outlook is None:
         return None
     seconds, cost = interval_body(outlook.seconds), interval_body(outlook.cost)
     if seconds is None or cost is None:
         return None
-    return ChoiceBody(
+    return answers.Choice(
         workers=outlook.allocation.workers,
         servers=outlook.allocation.servers,
         remaining_seconds=seconds,
@@ -104,14 +104,14 @@ def _choice(found: money.Outlook | NothingFits) -> ChoiceBody | None:
     )
 
 
-def interval_body(estimate: Estimate) -> IntervalBody | None:
+def interval_body(estimate: Estimate) -> answers.Interval | None:
     """An estimate as the API shows it; None when nobody can say."""
     if finite(estimate.mean) is None:
         return None
-    return IntervalBody(mean=estimate.mean, low=finite(estimate.low), high=finite(estimate.high))
+    return answers.Interval(mean=estimate.mean, low=finite(estimate.low), high=finite(estimate.high))
 
 
-def estimate_of(body: IntervalBody | None) -> Estimate | None:
+def estimate_of(body: answers.Interval | None) -> Estimate | None:
     """The inverse of `interval_body`: a bound that nobody knows is far away."""
     if body is None:
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from optimus_contract import answers
 from optimus_scheduler.model import JobState, Resources
-from optimus_service.contract import IntervalBody
 from optimus_service.insight.usage import JobUsage
 from optimus_service.metrics import families as catalogue
 from optimus_service.metrics.families import Family
@@ -40,9 +40,9 @@ class JobFigures:
     progress: float | None = None
     steps_per_second: float | None = None
     predicted_steps_per_second: float | None = None
-    total_steps: IntervalBody | None = None
-    remaining_steps: IntervalBody | None = None
-    remaining_seconds: IntervalBody | None = None
+    total_steps: answers.Interval | None = None
+    remaining_steps: answers.Interval | None = None
+    remaining_seconds: answers.Interval | None = None
     confidence: float | None = None
     gain: float | None = None
     next_gain: float | None = None
@@ -55,7 +55,7 @@ class JobFigures:
     noise_scale: float | None = None
     submitted_at: float = 0.0
     cost_per_hour: float | None = None
-    remaining_cost: IntervalBody | None = None
+    remaining_cost: answers.Interval | None = None
     rescales: int = 0
     stopped_seconds: float = 0.0
     lost_steps: int = 0
@@ -132,7 +132,7 @@ def _used_by_role(name: str) -> _PointsOf:
     return points_of
 
 
-def _bounds(interval_of: Callable[[JobFigures], IntervalBody | None]) -> _PointsOf:
+def _bounds(interval_of: Callable[[JobFigures], answers.Interval | None]) -> _PointsOf:
     def points_of(job: JobFigures) -> Iterable[Point]:
         interval = interval_of(job)
         if interval is None:

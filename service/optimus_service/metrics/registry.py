@@ -19,8 +19,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from optimus_contract.membership import Cause
 from optimus_scheduler.model import Action, Node, Plan, Reason
-from optimus_service.contract import MembershipReportBody
 from optimus_service.metrics import families as catalogue
 from optimus_service.metrics.families import MAX_JOBS, Family
 from optimus_service.metrics.points import ClusterFigures, Point, points
@@ -33,7 +33,7 @@ THREADS = ("scheduling loop", "lease", "training jobs")
 """Those that survive errors that nobody foresaw, and count them."""
 SAMPLE_OUTCOMES = ("accepted", *get_args(IgnoredWhy))
 JOB_OUTCOMES = ("succeeded", "failed")
-PAUSE_CAUSES = get_args(MembershipReportBody.model_fields["cause"].annotation)
+PAUSE_CAUSES = get_args(Cause)
 
 
 class NoFigures(Enum):

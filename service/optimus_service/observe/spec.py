@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from optimus_contract.job import deadline_moment
 from optimus_models.speed.elastic_batch import ElasticBatch
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
@@ -23,13 +24,12 @@ from optimus_scheduler.model import (
     Resources,
     TaskDemand,
 )
-from optimus_service.contract import deadline_moment
 from optimus_service.store.records import JobRecord
 
 _MEMORY_BYTES = 512 * 2**20
 _MOST_TASKS = 16
 _USUAL_RULE: Mapping[str, Any] = {"loss_decrease": {"below": 0.01}, "max_epochs": 100}
-"""Defaults of the specification (`JobSpecBody`): a test compares them."""
+"""Defaults of the specification (`optimus_contract.job.JobSpec`): a test compares them."""
 
 
 class UnreadableSpecification(Exception):

@@ -46,9 +46,9 @@ class Change:
     """What is new since a subscriber was told last."""
 
     cluster: str | None = None
-    """JSON of a `ClusterLineBody`; None: as before."""
+    """JSON of a `ClusterLine`; None: as before."""
     jobs: Mapping[str, str] = field(default_factory=dict)
-    """JSON of `JobLineBody`s that are new or changed, by id."""
+    """JSON of `JobLine`s that are new or changed, by id."""
     gone: tuple[str, ...] = ()
     """Ids that are not shown any more."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.contract import NodeResourcesBody
-from optimus_service.contract.times import moment, moment_or_none
-from optimus_service.contract.watch import ClusterLineBody, JobLineBody
+from optimus_service.insight.moments import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, outlook
 from optimus_service.metrics.read import held_by, waiting_by_reason
+from optimus_service.requests import as_json
 from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.store.repository import Repository
 
@@ -42,7 +42,7 @@ def read_view(repository: Repository, cluster: Cluster, policy: str, version: st
     decisions = repository.latest_decisions([job.id for job in shown])
     nodes, error = _nodes(cluster)
     last_round = next(iter(repository.rounds(limit=1).items), None)
-    summary = ClusterLineBody(
+    summary = answers.ClusterLine(
         capacity=_body(sum((node.capacity for node in nodes if node.schedulable), Resources())),
         used=_body(sum((held_by(job) for job in active), Resources())),
         nodes=len(nodes),
@@ -55,14 +55,14 @@ def read_view(repository: Repository, cluster: Cluster, policy: str, version: st
         version=version,
         cluster_error=error,
     )
-    lines = {job.id: job_line(job, decisions.get(job.id)).model_dump_json() for job in shown}
-    return View(summary.model_dump_json(), lines)
+    lines = {job.id: as_json(job_line(job, decisions.get(job.id))) for job in shown}
+    return View(as_json(summary), lines)
 
 
-def job_line(job: JobRecord, decision: DecisionRecord | None) -> JobLineBody:
+def job_line(job: JobRecord, decision: DecisionRecord | None) -> answers.JobLine:
     """One job in a list. Pure."""
     ahead, words = outlook(job, decision), explain(job, decision)
-    return JobLineBody(
+    return answers.JobLine(
         id=job.id,
         name=job.name,
         project=job.project,
@@ -90,5 +90,5 @@ def _nodes(cluster: Cluster) -> tuple[tuple[Node, ...], str | None]:
         return (), str(error)
 
 
-def _body(resources: Resources) -> NodeResourcesBody:
-    return NodeResourcesBody(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))
+def _body(resources: Resources) -> answers.NodeResources:
+    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))

@@ -41,7 +41,7 @@ class JobRecord:
     name: str
     project: str
     spec: Document
-    """The submitted `JobSpecBody`."""
+    """The submitted `JobSpec`."""
     state: JobState
     directive: Directive
     created_at: float
@@ -68,7 +68,7 @@ class JobRecord:
     loss: float | None
     """Of the newest sample; may be NaN or infinite."""
     profile: Document | None
-    """The reported `JobProfileBody`."""
+    """The reported `JobProfile`."""
     result: Document | None
     """The reported end: `outcome`, `step`, `final_loss`, `metrics`, `error`."""
     failure: str | None
@@ -181,7 +181,7 @@ class MembershipRecord:
 class Sample:
     """One telemetry record as it was sent: `n_steps` consecutive steps of one worker that end with step `step`.
 
-    The fields are those of `optimus_service.contract.SampleBody`. Unique by (job, `membership_epoch`, `rank`,
+    The fields are those of `optimus_contract.telemetry.Sample`. Unique by (job, `membership_epoch`, `rank`,
     `sequence`).
     """
 

@@ -179,7 +179,7 @@ class Repository:
     ) -> tuple[JobRecord, bool]:
         """Store a submitted job (queued) and the event `JobSubmitted`.
 
-        `spec` is a `JobSpecBody` as a document; its `name` and `project` are what `list_jobs` filters by.
+        `spec` is a `JobSpec` as a document; its `name` and `project` are what `list_jobs` filters by.
 
         Returns:
             The job, and whether this call made it: with a known idempotency key and an equal `request_hash` the job
@@ -274,7 +274,7 @@ class Repository:
             return jobs.advance(session, job_id, event, now, self._backoff)
 
     def put_profile(self, job_id: str, profile: Document) -> None:
-        """Store what the job's tasks know about it (`JobProfileBody`), replacing the former profile.
+        """Store what the job's tasks know about it (`JobProfile`), replacing the former profile.
 
         Raises:
             JobNotFound: there is no such job.
@@ -283,7 +283,7 @@ class Repository:
             jobs.locked(session, job_id).profile = profile
 
     def put_network(self, job_id: str, network: Document) -> None:
-        """Store the layers of what a job trains (`NetworkBody`), apart from the rest of the job.
+        """Store the layers of what a job trains (`Network`), apart from the rest of the job.
 
         Raises:
             JobNotFound: there is no such job.

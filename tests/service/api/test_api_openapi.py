@@ -12,29 +12,27 @@ import jsonschema
 import pytest
 from tests.service.api.api_harness import Api, job_spec, on_sqlite, problem
 
+from optimus_contract.job import JobSpec
+from optimus_contract.membership import MembershipReport
+from optimus_contract.message import Message
+from optimus_contract.project import ProjectQuota
+from optimus_contract.result import JobProfile, JobResult
+from optimus_contract.telemetry import Telemetry
 from optimus_service.api import examples
 from optimus_service.api.docs_page import docs_page
-from optimus_service.contract import (
-    Body,
-    JobProfileBody,
-    JobResultBody,
-    JobSpecBody,
-    MembershipReportBody,
-    QuotaBody,
-    TelemetryBody,
-)
+from optimus_service.requests import checked
 
 pytestmark = on_sqlite
 TOKEN = "a token of sixteen or more"
 Serve = Callable[..., AbstractContextManager[Api]]
 
-ALL_EXAMPLES: list[tuple[type[Body], examples.Examples]] = [
-    (JobSpecBody, examples.JOB_SPECS),
-    (TelemetryBody, examples.TELEMETRY),
-    (MembershipReportBody, examples.MEMBERSHIPS),
-    (JobProfileBody, examples.PROFILES),
-    (JobResultBody, examples.RESULTS),
-    (QuotaBody, examples.QUOTAS),
+ALL_EXAMPLES: list[tuple[type[Message], examples.Examples]] = [
+    (JobSpec, examples.JOB_SPECS),
+    (Telemetry, examples.TELEMETRY),
+    (MembershipReport, examples.MEMBERSHIPS),
+    (JobProfile, examples.PROFILES),
+    (JobResult, examples.RESULTS),
+    (ProjectQuota, examples.QUOTAS),
 ]
 
 
@@ -142,7 +140,7 @@ def test_bounds_of_integers_are_the_integers_that_are_enforced(api: Api, documen
     ]
     assert bounds
     assert {type(bound) for bound in bounds} == {int}
-    of_sizes = document["components"]["schemas"]["QuotaBody-Input"]["properties"]["memory_bytes"]["anyOf"]
+    of_sizes = document["components"]["schemas"]["ProjectQuota-Input"]["properties"]["memory_bytes"]["anyOf"]
     most = next(each["maximum"] for each in of_sizes if each.get("type") == "integer")
     assert api.call("PUT", "/v1/projects/a", json={"memory_bytes": most}).status_code == 201
     problem(api.call("PUT", "/v1/projects/a", json={"memory_bytes": most + 1}), 422)
@@ -151,10 +149,10 @@ def test_bounds_of_integers_are_the_integers_that_are_enforced(api: Api, documen
 def test_the_document_says_what_may_be_written_as_text(document: dict[str, Any]) -> None:
     properties = {name: schema.get("properties", {}) for name, schema in document["components"]["schemas"].items()}
     for body, field, text in (
-        ("ResourcesBody-Input", "memory_bytes", "512Mi"),
-        ("QuotaBody-Input", "memory_bytes", " 1.5 GiB "),
-        ("SampleBody", "loss", "NaN"),
-        ("JobResultBody-Input", "final_loss", "-Infinity"),
+        ("TaskResources-Input", "memory_bytes", "512Mi"),
+        ("ProjectQuota-Input", "memory_bytes", " 1.5 GiB "),
+        ("Sample", "loss", "NaN"),
+        ("JobResult-Input", "final_loss", "-Infinity"),
     ):
         schema = {**properties[body][field], "components": document["components"]}
         jsonschema.validate(text, schema)
@@ -163,11 +161,11 @@ def test_the_document_says_what_may_be_written_as_text(document: dict[str, Any])
 
 
 def test_bodies_hold_no_text_that_databases_cannot_and_the_document_says_so(api: Api, document: dict[str, Any]) -> None:
-    spec = document["components"]["schemas"]["JobSpecBody-Input"]["properties"]
+    spec = document["components"]["schemas"]["JobSpec-Input"]["properties"]
     for schema in (spec["task_args"]["propertyNames"], spec["environment"]["additionalProperties"]):
         assert not re.search(schema["pattern"], "a\0")
         assert re.search(schema["pattern"], "a\n")
-    of_types = document["components"]["schemas"]["QuotaBody-Input"]["properties"]["gpus"]
+    of_types = document["components"]["schemas"]["ProjectQuota-Input"]["properties"]["gpus"]
     jsonschema.validate({"a100": 8}, of_types)
     for wrong_type in ("a 100", "a" * 64):
         problem(api.call("PUT", "/v1/projects/a", json={"gpus": {wrong_type: 8}}), 422)
@@ -178,7 +176,7 @@ def test_bodies_hold_no_text_that_databases_cannot_and_the_document_says_so(api:
 
 
 def test_open_objects_hold_such_text_at_no_depth(api: Api, document: dict[str, Any]) -> None:
-    layers = document["components"]["schemas"]["NetworkBody"]["properties"]["layers"]
+    layers = document["components"]["schemas"]["Network"]["properties"]["layers"]
     of_layer = {**layers["items"], "components": document["components"]}
     jsonschema.validate({"a": [1, {"b": None, "c": [0.5, True]}]}, of_layer)
     job_id = api.submit()
@@ -195,9 +193,9 @@ def test_a_moment_is_a_date_and_time(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("body", "given"), ALL_EXAMPLES, ids=lambda value: getattr(value, "__name__", ""))
-def test_examples_are_accepted_bodies(body: type[Body], given: examples.Examples, database_url: str) -> None:
+def test_examples_are_accepted_bodies(body: type[Message], given: examples.Examples, database_url: str) -> None:
     for example in given.values():
-        body.model_validate(example["value"])
+        checked(body, example["value"])
 
 
 def test_the_examples_of_a_job_are_accepted_by_the_service(api: Api) -> None:

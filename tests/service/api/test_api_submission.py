@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import CORES, Api, faults, job_spec, on_sqlite, problem
 
+from optimus_contract.limits import MAX_BODY_BYTES
 from optimus_scheduler.model import Node, Resources
 from optimus_service.api.body import parse_json
 from optimus_service.api.problems import Problem
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.contract import MAX_BODY_BYTES
 
 JSON = {"Content-Type": "application/json"}
 

@@ -7,24 +7,26 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from optimus_service.contract import JobSpecBody
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
+from optimus_service.requests import checked
 from optimus_workers.worker.device import ComputeOptions
 
 JOB: dict[str, Any] = {"name": "a", "task": "optimus_workers.zoo.digits:mlp"}
 
 
 def test_defaults_are_those_of_the_worker() -> None:
-    spec = JobSpecBody.model_validate(JOB).model_dump(mode="json")
+    spec = write(checked(JobSpec, JOB))
     assert ComputeOptions.from_spec(spec) == ComputeOptions() == ComputeOptions.from_spec({})
 
 
 def test_what_is_asked_for_reaches_the_worker() -> None:
     asked = {"device": "cuda", "precision": "bf16", "compile": True, "deterministic": True, "overlap": False}
-    spec = JobSpecBody.model_validate(JOB | asked).model_dump(mode="json")
+    spec = write(checked(JobSpec, JOB | asked))
     assert ComputeOptions.from_spec(spec) == ComputeOptions("cuda", "bf16", True, True, False)
 
 
 @pytest.mark.parametrize("wrong", [{"device": "gpu"}, {"precision": "fp8"}, {"compile": "fast"}, {"overlap": None}])
 def test_what_there_is_not_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
-        JobSpecBody.model_validate(JOB | wrong)
+        checked(JobSpec, JOB | wrong)

@@ -7,22 +7,23 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Node, Resources
-from optimus_service.contract import JobSpecBody
 from optimus_service.insight.feasibility import objections
+from optimus_service.requests import checked
 
 GIB = 2**30
 
 
-def spec(**changes: Any) -> JobSpecBody:
-    return JobSpecBody.model_validate({"name": "job", "task": "m:f", **changes})
+def spec(**changes: Any) -> JobSpec:
+    return checked(JobSpec, {"name": "job", "task": "m:f", **changes})
 
 
 def nodes(*capacities: Resources) -> list[Node]:
     return [Node(f"node-{index}", capacity) for index, capacity in enumerate(capacities)]
 
 
-def fields(job: JobSpecBody, *capacities: Resources) -> list[str]:
+def fields(job: JobSpec, *capacities: Resources) -> list[str]:
     return [error.field for error in objections(job, nodes(*capacities))]
 
 

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_models.speed.noise_scale import gain
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
 from optimus_scheduler.model import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
 from optimus_service import server
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.contract import JobSpecBody
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Planner
 from optimus_service.process.job_tokens import JobTokens
+from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord, Sample
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -133,7 +135,8 @@ class World:
     # --- what users do ----------------------------------------------------------------------------------------------
 
     def submit(self, job_id: str = "job-1", **changes: Any) -> JobRecord:
-        spec = JobSpecBody.model_validate(
+        spec = checked(
+            JobSpec,
             {
                 "name": job_id,
                 "task": "m:f",
@@ -141,9 +144,9 @@ class World:
                 "servers": {"max": 4},
                 "convergence": {"loss_decrease": {"below": 0.05}},
                 **changes,
-            }
+            },
         )
-        document = spec.model_dump(mode="json")
+        document = write(spec)
         job, created = self.repository.create_job(job_id, document, "nonce", None, "hash", self.clock())
         assert created
         return job

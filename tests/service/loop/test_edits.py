@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.service.loop.loop_world import NODES, World
 
+from optimus_contract.codec import field_types, write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Resources
-from optimus_service.contract import JobSpecBody
 from optimus_service.crd.editing import EDITABLE, edit_of, table
+from optimus_service.requests import checked
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
@@ -35,9 +37,9 @@ edits = st.fixed_dictionaries(
 )
 
 
-def wanted_spec(document: dict[str, Any]) -> JobSpecBody | None:
+def wanted_spec(document: dict[str, Any]) -> JobSpec | None:
     try:
-        return JobSpecBody.model_validate({"name": "job-1", "task": "m:f", **document})
+        return checked(JobSpec, {"name": "job-1", "task": "m:f", **document})
     except ValidationError:
         return None
 
@@ -78,13 +80,13 @@ def assert_within_capacity(world: World) -> None:
 
 
 def test_fields_of_a_later_release_are_no_edit() -> None:
-    spec = JobSpecBody.model_validate({"name": "job-1", "task": "m:f"}).model_dump(mode="json")
+    spec = write(checked(JobSpec, {"name": "job-1", "task": "m:f"}))
     del spec["seed"], spec["workers"]["resources"]
-    edit = edit_of(spec, JobSpecBody.model_validate({"name": "job-1", "task": "m:f"}))
+    edit = edit_of(spec, checked(JobSpec, {"name": "job-1", "task": "m:f"}))
     assert edit.fixed == ()
 
 
 def test_the_documentation_has_the_table() -> None:
     assert table() in DOCS.read_text()
-    fields = JobSpecBody.model_fields
+    fields = field_types(JobSpec)
     assert all(path[0] in fields for path in EDITABLE)

@@ -12,14 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.service.loop.loop_world import World
 
+from optimus_contract import answers, job
+from optimus_contract.codec import field_types, write
 from optimus_scheduler.model import JobSpec, JobState, MetricTarget
 from optimus_scheduler.settings import Settings
-from optimus_service.contract import JobSpecBody
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.dry_run import as_record
 from optimus_service.metrics.points import ClusterFigures
 from optimus_service.metrics.read import figures_reader
 from optimus_service.observe.spec import UnreadableSpecification, spec_of
+from optimus_service.requests import adapter, checked
 
 RELEASED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "stored" / "specifications-0.1.0.json").read_text(encoding="utf-8")
@@ -65,8 +67,8 @@ def test_all_that_a_specification_says_is_read() -> None:
 
 @pytest.mark.parametrize("architecture", ["ps", "allreduce"])
 def test_what_is_missing_has_the_default_of_a_request(architecture: str) -> None:
-    request = JobSpecBody.model_validate({"name": "a", "task": "m:f", "architecture": architecture})
-    assert read({"task": "m:f", "architecture": architecture}) == read(request.model_dump(mode="json"))
+    request = checked(job.JobSpec, {"name": "a", "task": "m:f", "architecture": architecture})
+    assert read({"task": "m:f", "architecture": architecture}) == read(write(request))
 
 
 json_values = st.recursive(
@@ -76,7 +78,7 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*JobSpecBody.model_fields, "other"]), json_values))
+@given(st.dictionaries(st.sampled_from([*field_types(job.JobSpec), "other"]), json_values))
 @example({"warmup_epochs": 5.0})
 def test_whatever_is_stored_is_read_or_named(document: dict[str, Any]) -> None:
     job = replace(as_record({"name": "a", "project": "p"}, now=1000.0), spec={"task": "m:f", **document})
@@ -87,7 +89,7 @@ def test_whatever_is_stored_is_read_or_named(document: dict[str, Any]) -> None:
     else:
         assert 0 <= spec.worker.minimum <= spec.worker.maximum
         assert spec.priority > 0
-    assert json.loads(job_body(job, None, None).model_dump_json(warnings="error"))["name"] == "a"
+    assert json.loads(adapter(answers.Job).dump_json(job_body(job, None, None), warnings="error"))["name"] == "a"
 
 
 @pytest.mark.parametrize("name", sorted(GARBAGE))

@@ -16,6 +16,8 @@ from typing import Any
 
 from tests.service.seeing.live import LiveService, LiveWorld, live_service
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import (
     CancelRequested,
     MembershipFormed,
@@ -25,7 +27,7 @@ from optimus_scheduler.lifecycle import (
     TooManyFailures,
 )
 from optimus_scheduler.model import Node, Resources
-from optimus_service.contract import JobSpecBody
+from optimus_service.requests import checked
 from optimus_service.store.records import MembershipRecord, Sample
 
 LONG_NAME = "a-fine-tuning-run-with-every-hyperparameter-in-its-name-lr3e-4x"
@@ -90,7 +92,7 @@ def add_one_of_each(world: LiveWorld) -> None:
 def _submitted(world: LiveWorld, job_id: str, name: str, age: float = 120.0, **changes: Any) -> None:
     """Store a job that was submitted `age` seconds ago."""
     fields = {"name": name, "project": LONG_PROJECT, "task": "my_company.training:task", **changes}
-    document = JobSpecBody.model_validate(fields).model_dump(mode="json")
+    document = write(checked(JobSpec, fields))
     world.repository.create_job(job_id, document, "nonce", None, "hash", world.clock() - age)
 
 

@@ -17,9 +17,9 @@ from tests.service.api.api_harness import NOW, Api, on_sqlite, sample, telemetry
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_decision
 
+from optimus_contract import answers
 from optimus_scheduler.model import Allocation, JobState, Node, Resources, Role
 from optimus_scheduler.settings import Settings
-from optimus_service.contract import IntervalBody
 from optimus_service.insight.usage import LATELY_SECONDS, JobUsage
 from optimus_service.metrics.families import MAX_JOBS, as_markdown, families
 from optimus_service.metrics.points import ClusterFigures, JobFigures
@@ -66,9 +66,9 @@ def a_job(**changes: Any) -> JobFigures:
         "progress": 0.4,
         "steps_per_second": 3.0,
         "predicted_steps_per_second": 3.1,
-        "total_steps": IntervalBody(mean=100, low=90, high=120),
-        "remaining_steps": IntervalBody(mean=60, low=50, high=None),
-        "remaining_seconds": IntervalBody(mean=20, low=None, high=None),
+        "total_steps": answers.Interval(mean=100, low=90, high=120),
+        "remaining_steps": answers.Interval(mean=60, low=50, high=None),
+        "remaining_seconds": answers.Interval(mean=20, low=None, high=None),
         "confidence": 0.7,
         "gain": 0.2,
         "next_gain": 0.1,
@@ -78,7 +78,7 @@ def a_job(**changes: Any) -> JobFigures:
         "usage_of_others": {"server": {"cpu_cores": 0.4, "memory_bytes": 3e8}},
         "noise_scale": 22.0,
         "cost_per_hour": 3.0,
-        "remaining_cost": IntervalBody(mean=5, low=4, high=6),
+        "remaining_cost": answers.Interval(mean=5, low=4, high=6),
     }
     return JobFigures(**({"job_id": "job-1", "name": "job"} | everything | changes))
 

@@ -15,8 +15,10 @@ from tests.service.seeing.browser import browser
 from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, crowded_service
 from tests.service.seeing.live import LiveService, live_service
 
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, ResultReported
-from optimus_service.contract import JobSpecBody
+from optimus_service.requests import checked
 from optimus_service.store.records import MembershipRecord
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def test_a_new_job_appears_by_itself(chromium: Browser, live: LiveService) -> No
     with opened(chromium, live.url) as page:
         rows(page).first.wait_for()
         spec = {"name": "late-comer", "task": "m:f", "workers": {"min": 8, "max": 8}, "servers": {"min": 15, "max": 15}}
-        document = JobSpecBody.model_validate(spec).model_dump(mode="json")
+        document = write(checked(JobSpec, spec))
         live.world.repository.create_job("late-comer-1", document, "n", None, "h", live.world.clock())
         live.loop.trigger("submit")
         row = rows(page).filter(has_text="late-comer")
@@ -119,7 +121,7 @@ def test_a_change_of_the_batch_is_said_in_words(chromium: Browser, live: LiveSer
     repository, now = live.world.repository, live.world.clock()
     elastic = {"minimum": 32, "maximum": 256, "per_pass": 64}
     spec = {"name": "elastic", "task": "m:f", "architecture": "allreduce", "elastic_batch": elastic}
-    document = JobSpecBody.model_validate(spec).model_dump(mode="json")
+    document = write(checked(JobSpec, spec))
     # It never runs here, so that no round interferes: three memberships, and its end.
     repository.create_job("elastic-1", document, "n", None, "h", now - 100)
     for epoch, (cause, batch) in enumerate((("start", 32), ("batch", 256)), start=1):
@@ -349,7 +351,7 @@ def test_only_its_own_files_may_be_loaded(live: LiveService) -> None:
 def test_a_thousand_jobs_are_fifty_rows(chromium: Browser, tmp_path: Path) -> None:
     with live_service(tmp_path, history_seconds=0) as service:
         service.loop.stop(10)
-        document = JobSpecBody.model_validate({"name": "many", "task": "m:f"}).model_dump(mode="json")
+        document = write(checked(JobSpec, {"name": "many", "task": "m:f"}))
         for number in range(1000):
             spec = {**document, "name": f"many-{number:04d}"}
             service.world.repository.create_job(f"many-{number:04d}", spec, "n", None, "h", service.world.clock())

@@ -11,11 +11,14 @@ from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.api.conftest import serve
 from tests.service.loop.loop_world import World
 
+from optimus_contract import answers
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState
 from optimus_service import server
 from optimus_service.api.plan import plan_body
-from optimus_service.contract import JobSpecBody, PlanBody
 from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed
+from optimus_service.requests import checked
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
 
@@ -25,10 +28,10 @@ def preview_of(world: World) -> Preview:
 
 
 def document(**spec: Any) -> dict[str, Any]:
-    return JobSpecBody.model_validate({"name": "new", "task": "m:f", **SPEC, **spec}).model_dump(mode="json")
+    return write(checked(JobSpec, {"name": "new", "task": "m:f", **SPEC, **spec}))
 
 
-def body(world: World, previewed: Previewed) -> PlanBody:
+def body(world: World, previewed: Previewed) -> answers.Plan:
     return plan_body(previewed, {job.id: job for job in world.repository.active_jobs()}, None, world.clock())
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.workers.protocol.conftest import Job, server, worker
 
-from optimus_service.contract import TelemetryBody
+from optimus_contract.telemetry import Telemetry
+from optimus_service.requests import checked
 from optimus_workers.coordinator.usage import UsageReporter
 from optimus_workers.errors import ServiceAway
 from optimus_workers.wire.messages import Pong
@@ -42,7 +43,7 @@ def test_real_servers_and_their_coordinator_tell_what_they_use(make_job: Callabl
         assert any(each["cpu_cores"] > 0.0 for each in told(name))
         assert newest["memory_bytes"] < 100e6
     assert told(worker(0)) == [], "workers tell it with their samples"
-    TelemetryBody.model_validate({"tasks": job.service.usage[-3:]})
+    checked(Telemetry, {"tasks": job.service.usage[-3:]})
 
     job.scale(worker(0), server(0))
     job.wait_for_size(1, 1)

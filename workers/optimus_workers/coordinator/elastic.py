@@ -25,7 +25,7 @@ RECOUNT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ElasticBounds:
-    """What the job's owner allows (`ElasticBatchBody`). All numbers are examples."""
+    """What the job's owner allows (`ElasticBatch`). All numbers are examples."""
 
     minimum: int
     per_pass: int
@@ -34,7 +34,7 @@ class ElasticBounds:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self | None:
-        """From a `JobSpecBody`'s JSON; None for a job whose batch is fixed."""
+        """From a `JobSpec`'s JSON; None for a job whose batch is fixed."""
         body = spec.get("elastic_batch")
         if body is None:
             return None

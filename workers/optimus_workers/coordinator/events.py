@@ -20,7 +20,7 @@ class Directive(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The task set that the service wants (`WantedBody`)."""
+    """The task set that the service wants (`WantedMembership`)."""
 
     generation: int
     directive: Directive

@@ -99,7 +99,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the job ended (fields of `JobResultBody`)."""
+    """How the job ended (fields of `JobResult`)."""
 
     outcome: str
     step: int

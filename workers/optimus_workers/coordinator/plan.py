@@ -36,7 +36,7 @@ class JobPlan:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """From a `JobSpecBody`'s JSON."""
+        """From a `JobSpec`'s JSON."""
         convergence = spec.get("convergence") or {}
         return cls(
             is_async=spec.get("mode") == "async",

@@ -123,7 +123,7 @@ class Reporter:
 
 
 def profile_body(profile: TaskProfile) -> dict[str, Any]:
-    """A `JobProfileBody`."""
+    """A `JobProfile`."""
     return {
         "n_parameters": profile.n_parameters,
         "n_examples": profile.n_examples,
@@ -133,7 +133,7 @@ def profile_body(profile: TaskProfile) -> dict[str, Any]:
 
 
 def membership_body(formed: Formed) -> dict[str, Any]:
-    """A `MembershipReportBody`."""
+    """A `MembershipReport`."""
     return {
         "epoch": formed.epoch,
         "generation": formed.generation,
@@ -149,7 +149,7 @@ def membership_body(formed: Formed) -> dict[str, Any]:
 
 
 def result_body(ended: Ended, attempt: int = 0) -> dict[str, Any]:
-    """A `JobResultBody`."""
+    """A `JobResult`."""
     return {
         "outcome": ended.outcome,
         "step": ended.step,

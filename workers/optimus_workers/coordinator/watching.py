@@ -47,7 +47,7 @@ def _watch(client: ServiceClient, on_wanted: Callable[[Wanted], None]) -> None:
 
 
 def parse_wanted(body: dict[str, Any]) -> Wanted:
-    """A `WantedBody`. Raises `ValueError` when it is not one."""
+    """A `WantedMembership`. Raises `ValueError` when it is not one."""
     try:
         tasks = frozenset(str(task["name"]) for task in body["tasks"])
         batch = body.get("global_batch")

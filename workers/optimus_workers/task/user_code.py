@@ -33,7 +33,7 @@ def load_task(
 
 
 def load_job_task(spec: Mapping[str, Any]) -> TrainingTask:
-    """The task of a job with what the job says in place of the task's own values. `spec`: the submitted `JobSpecBody`
+    """The task of a job with what the job says in place of the task's own values. `spec`: the submitted `JobSpec`
     as plain values; an elastic batch begins with the smallest. Raises `TaskError`, as `load_task` does."""
     task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
     elastic = spec.get("elastic_batch")

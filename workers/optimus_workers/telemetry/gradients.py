@@ -118,7 +118,7 @@ class GradientStatistics:
 
 
 def period_of_spec(spec: Mapping[str, Any]) -> int:
-    """Of a `JobSpecBody`'s JSON: an elastic batch is chosen by what is measured."""
+    """Of a `JobSpec`'s JSON: an elastic batch is chosen by what is measured."""
     if spec.get("elastic_batch") is not None:
         return ELASTIC_PERIOD
     return PERIOD if spec.get("gradient_statistics") else 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Sample = dict[str, Any]
-"""A `SampleBody` as plain JSON values."""
+"""A `Sample` as plain JSON values."""
 
 SAMPLE_SECONDS = 0.25
 """Steps are gathered for at least this long: short steps would otherwise cost more to report than to compute."""

@@ -102,7 +102,7 @@ class Compressor:
 
 
 def make_compressor(spec: Mapping[str, Any], parameter_floats: int) -> Compressor | None:
-    """What a `JobSpecBody` asks for; None: pushes are sent as they are."""
+    """What a `JobSpec` asks for; None: pushes are sent as they are."""
     if spec.get("architecture") == "allreduce":
         return None  # torch compresses what travels among workers
     compression = Compression(spec.get("compression") or "none")

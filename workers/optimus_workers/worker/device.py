@@ -41,7 +41,7 @@ class ComputeOptions:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Of a `JobSpecBody`."""
+        """Of a `JobSpec`."""
         return cls(**{name: spec[name] for name in cls.__slots__ if spec.get(name) is not None})
 
     def prepare_process(self) -> None:

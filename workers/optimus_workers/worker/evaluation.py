@@ -32,7 +32,7 @@ class Evaluations:
     """Knows when the next evaluation is due. Counts whole periods, so that none is missed or made twice."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        """`spec`: the submitted `JobSpecBody` as plain values."""
+        """`spec`: the submitted `JobSpec` as plain values."""
         target = (spec.get("convergence") or {}).get("target_metric")
         self.target_name: str | None = target["name"] if target else None
         period = spec.get("evaluate_epochs") or (_DEFAULT_EPOCHS if target else None)

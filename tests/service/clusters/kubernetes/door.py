@@ -12,6 +12,7 @@ import yaml
 from tests.service.clusters.kubernetes.control_plane import ControlPlane
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness, wait_for
 
+from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.api.services import Services
 from optimus_service.api.submission import submit
@@ -19,11 +20,11 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.clusters.kubernetes.names import installation
-from optimus_service.contract import JobSpecBody
 from optimus_service.crd.controller import TrainingJobController
 from optimus_service.crd.translate import TrainingJob
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import JobRecord
@@ -65,7 +66,7 @@ class Door:
 
     def submit(self, **spec: Any) -> JobRecord:
         """As `POST /v1/jobs` does."""
-        body = JobSpecBody.model_validate({"name": "by-rest", **EXAMPLE["spec"], **spec})
+        body = checked(JobSpec, {"name": "by-rest", **EXAMPLE["spec"], **spec})
         job, _ = submit(self.services, TaskChecks(self.services.cluster.check_task), body, None)
         return job
 

@@ -1,0 +1,99 @@
+"""Why a job has what it has, and what another job would change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
+
+from optimus_contract.answers.jobs import Allocation, Interval, JobState
+from optimus_contract.message import About, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marginal(Message):
+    """Of the other jobs in the same round: the one that was granted a task with the least gain."""
+
+    job_id: str
+    name: str
+    gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected(Message):
+    """When a job is expected to start and to end; null where nothing can be said."""
+
+    start_seconds: Annotated[Interval | None, About("from now, of a job that waits; 0: with the next round")]
+    finish_seconds: Annotated[Interval | None, About("from now, if it keeps what it has")]
+    finish_at: Annotated[datetime | None, About("null beyond the year 9999, too")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleEffect(Message):
+    """What the newest change of size cost, and what it bought."""
+
+    at: datetime
+    before: Allocation
+    after: Allocation
+    stopped_seconds: float
+    lost_steps: int
+    steps_per_second_before: Annotated[float | None, About("measured with the size before")]
+    steps_per_second_after: Annotated[float | None, About("measured with the size after")]
+    saved_seconds: Annotated[float | None, About("training time saved so far, the stop taken off; may be negative")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation(Message):
+    """Why a job has what it has (`GET /v1/jobs/{id}/explanation`), from its latest decision. For ended jobs as well."""
+
+    job_id: str
+    state: JobState
+    at: Annotated[datetime | None, About("when it was decided; null before the first round")]
+    reason: Annotated[str | None, About("reason code", examples=("BetterUsedElsewhere",))]
+    message: Annotated[str, About("one sentence for the job's owner")]
+    what_would_change_it: Annotated[str, About("what would have to happen for the job to get more")]
+    sentences: Annotated[list[str], About("the whole explanation, to be read in this order")]
+    allocation: Allocation
+    previous: Allocation
+    gain: Annotated[float | None, About("marginal gain of the last task that it was granted")]
+    next_gain: Annotated[float | None, About("marginal gain that its next task would have had")]
+    marginal: Marginal | None
+    confidence: Annotated[float | None, About("of the forecast behind the decision, 0 to 1")]
+    expected: Expected
+    last_rescale: RescaleEffect | None
+    troubles: Annotated[
+        list[str],
+        About(
+            "what keeps its tasks from running, as the cluster says",
+            examples=(["digits-x7k2p-worker-1-0: ImagePull: no such image"],),
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect(Message):
+    """What a new job would do to one that is there."""
+
+    job_id: str
+    name: str
+    before: Annotated[Allocation, About("what the next round would give it without the new job")]
+    after: Allocation
+    finish_seconds_before: Interval | None
+    finish_seconds_after: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Message):
+    """What would happen if a job were submitted now (`POST /v1/plan`). Nothing has been stored."""
+
+    allocation: Annotated[Allocation, About("what the next round would give it; it may grow later")]
+    reason: str
+    message: str
+    what_would_change_it: str
+    sentences: Annotated[list[str], About("all of this, to be read in this order")]
+    expected: Expected
+    cost: Annotated[Interval | None, About("from start to end with this size; null without prices or forecast")]
+    speed_from: Annotated[str | None, About("what the speed was predicted from; null: no speed is known")]
+    finished_runs: Annotated[int, About("finished jobs of the same task that the forecast learned from")]
+    confidence: float
+    effects: Annotated[list[Effect], About("jobs that would get another size")]

@@ -1,0 +1,175 @@
+"""Jobs, their tasks, events, decisions and memberships."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from optimus_contract.job import JobSpec
+from optimus_contract.message import About, Message
+from optimus_contract.result import JobProfile, JobResult
+
+JobState = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation(Message):
+    workers: int
+    servers: int
+    gpu_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval(Message):
+    """A prediction with its 80 % interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUsage(Message):
+    """What a job's workers take of their machines, all together; `/v1/jobs/{id}/tasks` has each task."""
+
+    workers: Annotated[int, About("that told it")]
+    cpu_cores: float
+    memory_bytes: float
+    gpu_utilization: Annotated[float | None, About("mean over workers, 0 to 1")]
+    gpu_memory_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskUsage(Message):
+    """What one task took of its machine when it told it last."""
+
+    at: Annotated[datetime, About("when the service heard it")]
+    cpu_cores: Annotated[float, About("mean since the time before")]
+    memory_bytes: Annotated[float, About("resident")]
+    gpu_utilization: Annotated[float | None, About("0 to 1; of a shared GPU the whole")] = None
+    gpu_memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(Message):
+    """One task of a job that has not ended."""
+
+    name: str
+    role: Literal["worker", "server", "coordinator"]
+    rank: Annotated[int, About("the one in its name; a worker's in the membership may be another")]
+    node: str
+    gpu_type: str | None
+    started_at: datetime
+    usage: Annotated[TaskUsage | None, About("none: it has told nothing lately")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskList(Message):
+    tasks: list[Task]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Message):
+    """A job as the API shows it."""
+
+    id: str
+    name: str
+    project: str
+    state: JobState
+    directive: Literal["run", "pause", "finish", "cancel"]
+    spec: JobSpec
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    jct_seconds: Annotated[float | None, About("job completion time: submission to end; None while active")]
+    first_step: int | None
+    step: int
+    epoch: float | None
+    loss: float | None
+    steps_per_second: Annotated[float | None, About("measured over the last half minute")]
+    wanted: Allocation
+    running: Annotated[Allocation, About("what the current membership has")]
+    membership_epoch: int
+    global_batch: Annotated[int | None, About("of a job with an elastic batch: what it is to have")] = None
+    progress: Annotated[float | None, About("step / predicted total steps, 0 to 1")]
+    remaining_steps: Interval | None
+    remaining_seconds: Interval | None
+    reason: Annotated[str | None, About("reason code of the last decision")]
+    message: str | None
+    profile: JobProfile | None
+    result: JobResult | None
+    failure: str | None
+    attempt: Annotated[int, About("how often training began anew from a checkpoint")] = 0
+    retries: Annotated[int, About("how many of these were retries after an error, since the last resume")] = 0
+    retry_at: Annotated[datetime | None, About("paused after an error: when it may go on")] = None
+    last_error: Annotated[str | None, About("what the job's code raised last, in one line")] = None
+    rescales: Annotated[int, About("membership changes while training")]
+    usage: JobUsage | None = None
+    noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/training.md")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobList(Message):
+    jobs: list[Job]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(Message):
+    id: int
+    at: datetime
+    type: Annotated[
+        str,
+        About(examples=("JobSubmitted", "MembershipChanged", "TaskExited")),
+    ]
+    message: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventList(Message):
+    events: list[Event]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Message):
+    round_id: int
+    at: datetime
+    allocation: Allocation
+    previous: Allocation
+    reason: str
+    message: str
+    gain: float | None
+    next_gain: float | None
+    batch: Annotated[int | None, About("the global batch, of a job with an elastic one")] = None
+    forecast: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionList(Message):
+    decisions: list[Decision]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationPoint(Message):
+    """The job's membership from this moment on."""
+
+    at: datetime
+    at_seconds: Annotated[float, About("since submission")]
+    membership_epoch: int
+    step: int
+    workers: int
+    servers: int
+    gpu_type: str | None
+    global_batch: Annotated[int | None, About("of a job with an elastic batch")] = None
+    cause: str
+    pause_seconds: float | None
+    lost_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationList(Message):
+    allocations: list[AllocationPoint]

@@ -1,0 +1,139 @@
+"""What is predicted of a job, and what became of predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from optimus_contract.answers.jobs import Interval
+from optimus_contract.message import About, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedPoint(Message):
+    """Predicted speed and time left for one (workers, servers)."""
+
+    workers: int
+    servers: int
+    steps_per_second: float | None
+    remaining_seconds: Interval | None
+    measured: Annotated[float | None, About("steps per second measured with this size")]
+    cost: Annotated[Interval | None, About("to finish with this size; null without prices")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint(Message):
+    step: float
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedPoint(CurvePoint):
+    low: Annotated[float | None, About("with `high`: the interval that holds the loss with 80 % probability")]
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPoint(Message):
+    step: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric(Message):
+    """The figure that the convergence rule is about, as it was evaluated."""
+
+    name: str
+    target: float
+    values: list[MetricPoint]
+    fitted: Annotated[list[MetricPoint], About("its fitted curve, on to the predicted end")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned(Message):
+    """What predictions rest on beside the job's own telemetry."""
+
+    finished_runs: Annotated[int, About("ended jobs of the same task that the loss curve is judged by")]
+    share: Annotated[float, About("how much they count beside the job's own losses, 0 to 1")]
+    speeds_from: Annotated[
+        Literal["measured", "similar jobs", "analysis"] | None,
+        About("what predicted speeds rest on; null: nothing is known"),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Message):
+    """A size, and what finishing with it would take."""
+
+    workers: int
+    servers: int
+    remaining_seconds: Interval
+    cost: Interval
+    keeps_limit: Annotated[bool, About("false: no size does, and this one comes nearest")] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost(Message):
+    """Money, at the prices that the service is set to."""
+
+    so_far: float
+    to_finish: Annotated[Interval | None, About("with the present size; null without one")]
+    cheapest_before_deadline: Annotated[Choice | None, About("among the sizes asked for")]
+    fastest_under_budget: Choice | None
+    worth_considering: Annotated[list[Choice], About("sizes that no other beats in time and cost, fastest first")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewPoint(Message):
+    """One prediction of a job that has ended, beside what came."""
+
+    at: datetime
+    step: int
+    part: Annotated[float, About("of all its steps that were done then, 0 to 1")]
+    total_steps: Interval
+    error_percent: Annotated[float, About("predicted over true total steps, minus 1")]
+    held: Annotated[bool, About("whether the interval holds the truth")]
+    remaining_seconds: Interval | None
+    true_remaining_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Message):
+    """What became of a job that has ended, and of what was predicted."""
+
+    steps: int
+    seconds: Annotated[float | None, About("from the start of training to the end")]
+    final_loss: float | None
+    metrics: dict[str, float | None]
+    cost: float | None
+    review: Annotated[list[ReviewPoint], About("predictions from its beginning to its end")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionPoint(Message):
+    at: datetime
+    step: int
+    total_steps: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions(Message):
+    """What Optimus believes of a job now (`GET /v1/jobs/{id}/predictions`)."""
+
+    at: datetime | None
+    total_steps: Interval | None
+    remaining_steps: Interval | None
+    remaining_seconds: Interval | None
+    confidence: float
+    rule: str | None
+    loss_curve: dict[str, float | None]
+    speed_model: dict[str, float | None]
+    speeds: list[SpeedPoint]
+    losses: Annotated[list[CurvePoint], About("down-sampled loss history")]
+    fitted: Annotated[list[FittedPoint], About("the fitted curve at the same steps and on to the predicted end")]
+    history: Annotated[list[PredictionPoint], About("earlier predictions, one per round")]
+    learned: Learned
+    metric: Annotated[Metric | None, About("with a `target_metric`")]
+    cost: Annotated[Cost | None, About("null when the service has no prices")]
+    outcome: Annotated[Outcome | None, About("of a job that has ended")]

@@ -1,0 +1,73 @@
+"""What live views are told: one line per job, the cluster in one look, and both over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from optimus_contract.answers.cluster import NodeResources
+from optimus_contract.answers.jobs import Interval, JobState
+from optimus_contract.message import About, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine(Message):
+    """One job in a list: small, as thousands of them may be sent."""
+
+    id: str
+    name: str
+    project: str
+    state: JobState
+    reason: str | None
+    message: str | None
+    workers: int
+    servers: int
+    wanted_workers: int
+    wanted_servers: int
+    step: int
+    loss: float | None
+    progress: float | None
+    remaining_seconds: Interval | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLine(Message):
+    """The cluster in one look."""
+
+    capacity: NodeResources
+    used: Annotated[NodeResources, About("by the memberships of active jobs")]
+    nodes: int
+    cordoned: int
+    jobs: dict[JobState, int]
+    waiting_by_reason: dict[str, int]
+    last_round_at: datetime | None
+    last_round_error: str | None
+    policy: str
+    version: str
+    cluster_error: Annotated[str | None, About("what is wrong when the cluster cannot be asked")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySeries(Message):
+    """One job over time."""
+
+    id: str
+    name: str
+    held: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHistory(Message):
+    """Who had how much, at evenly spaced moments (`GET /v1/cluster/history`)."""
+
+    unit: Annotated[str, About("what `held` counts: `cpu_cores` or, on a cluster with GPUs, `gpus`")]
+    capacity: float
+    at: Annotated[list[float], About("POSIX seconds")]
+    series: Annotated[list[HistorySeries], About("the jobs that held most, largest first")]
+    others: Annotated[list[float], About("what all other jobs held together")]
+    training: Annotated[list[int], About("jobs with tasks")]
+    waiting: Annotated[list[int], About("jobs without")]

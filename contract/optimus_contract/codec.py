@@ -1,0 +1,191 @@
+"""Messages to and from JSON values, without the checks that requests are put to.
+
+Whoever reads what another release may have written reads it here: fields that are not known are left alone, and a field
+that is missing or has a wrong type has its default.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from optimus_contract.message import Message
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+Reader = Callable[[Any], Any]
+"""Raises `ValueError` if the value is not of its type."""
+
+
+def read(kind: type[AnyMessage], document: object, **instead: object) -> AnyMessage:
+    """The message that a JSON object says.
+
+    `instead`: what a field has that the object does not say, in place of the field's own default.
+
+    Raises:
+        ValueError: it is no object, or a field without a default is missing or wrong; the text names the field.
+    """
+    document = kind.prepared(document)
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{kind.__name__} is {document!r:.200}, not an object")  # noqa: TRY004 - what is read is data
+    values = dict(instead)
+    for name, reader, needed in _readers(cast(Any, kind)):
+        if name in document:
+            try:
+                values[name] = reader(document[name])
+                continue
+            except ValueError as error:
+                wrong: Exception | None = error
+        else:
+            wrong = None
+        if needed and name not in values:
+            raise ValueError(f"{name}: {wrong}" if wrong else f"{name} is missing") from wrong
+    return kind(**values)
+
+
+def write(message: Message, *, without_none: bool = False) -> dict[str, Any]:
+    """The message as JSON values: NaN and infinities as the strings that JSON readers know, moments as RFC 3339."""
+    found = {name: _plain(getattr(message, name), without_none) for name in _names(cast(Any, type(message)))}
+    return {name: value for name, value in found.items() if value is not None} if without_none else found
+
+
+def json_number(value: float) -> float | str:
+    """The number, or where JSON has no number for it one of the strings "NaN", "Infinity", "-Infinity"."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _plain(value: Any, without_none: bool) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, Message):
+        return write(value, without_none=without_none)
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each, without_none) for name, each in value.items()}
+    return [_plain(each, without_none) for each in value]
+
+
+# --- readers, made once per type -------------------------------------------------------------------------------------
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in _fields(kind))
+
+
+@cache
+def _readers(kind: Any) -> tuple[tuple[str, Reader, bool], ...]:
+    """Of each field: its name, how it is read, and whether it must be there."""
+    hints = field_types(kind)
+    return tuple((each.name, _reader(hints[each.name]), not has_default(each)) for each in _fields(kind))
+
+
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
+def field_types(kind: type[Message]) -> dict[str, Any]:
+    """The annotations of a message's fields, with their metadata."""
+    key: Any = kind
+    return _field_types(key)
+
+
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: hints[each.name] for each in _fields(kind)}
+
+
+def has_default(field: Field[Any]) -> bool:
+    """Whether a message may leave the field out."""
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _reader(annotation: Any) -> Reader:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inner = _reader(arguments[0])
+        made = [each.function for each in arguments[1:] if hasattr(each, "converts")]
+        return inner if not made else lambda value: inner(made[0](value))
+    if origin in (Union, types.UnionType):
+        return _first_of([_reader(each) for each in arguments])
+    if origin is Literal:
+        return _one_of(arguments)
+    if origin is list:
+        item = _reader(arguments[0])
+        return lambda value: [item(each) for each in _instance(value, list, "a list")]
+    if origin is dict:
+        item = _reader(arguments[1])
+        return lambda value: {str(name): item(each) for name, each in _instance(value, Mapping, "an object").items()}
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        return lambda value: read(annotation, value)
+    return _SCALARS[annotation]
+
+
+def _instance(value: Any, kind: type, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{value!r:.200} is not {name}")  # noqa: TRY004
+    return value
+
+
+def _first_of(readers: list[Reader]) -> Reader:
+    def read_first(value: Any) -> Any:
+        error: ValueError | None = None
+        for reader in readers:
+            try:
+                return reader(value)
+            except ValueError as found:
+                error = error or found
+        raise error or ValueError(f"{value!r:.200}")
+
+    return read_first
+
+
+def _one_of(allowed: tuple[Any, ...]) -> Reader:
+    def read_one(value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"{value!r:.200} is none of {', '.join(map(str, allowed))}")
+        return value
+
+    return read_one
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r:.200} is not a number")  # noqa: TRY004
+    return value
+
+
+def _whole(value: Any) -> int:
+    if _number(value) != int(value):
+        raise ValueError(f"{value!r:.200} is not a whole number")
+    return int(value)
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise ValueError(f"{value!r:.200} is not null")
+
+
+_SCALARS: dict[Any, Reader] = {
+    Any: lambda value: value,
+    str: lambda value: _instance(value, str, "text"),
+    bool: lambda value: _instance(value, bool, "true or false"),
+    int: _whole,
+    float: _number,
+    type(None): _nothing,
+    datetime: lambda value: (
+        value if isinstance(value, datetime) else datetime.fromisoformat(_instance(value, str, "a moment"))
+    ),
+}

@@ -1,0 +1,47 @@
+"""Types of fields that several messages have."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from optimus_contract.limits import MAX_COUNT, MAX_POSIX_SECONDS
+from optimus_contract.message import FINITE, About, Convert
+
+Name = Annotated[str, About(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+GpuType = Annotated[str, About(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
+TaskName = Annotated[str, About(min_length=1, max_length=253)]
+MetricName = Annotated[str, About(min_length=1, max_length=100)]
+Count = Annotated[int, About(ge=0, le=MAX_COUNT)]
+PosixSeconds = Annotated[float, FINITE, About(ge=0, le=MAX_POSIX_SECONDS)]
+Duration = Annotated[float, FINITE, About(ge=0, le=MAX_POSIX_SECONDS)]
+"""Seconds."""
+
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How a number is written that JSON has no number for."""
+
+
+def _named_number(value: object) -> object:
+    return float(value) if isinstance(value, str) and value in NOT_FINITE else value
+
+
+Measured = Annotated[float, Convert(_named_number, also={"type": "literal", "expected": list(NOT_FINITE)})]
+"""A measured number, which may be NaN or infinite; then it is written as one of the strings `NOT_FINITE`."""
+
+_SIZE = re.compile(r"^ *([0-9]{1,16}(?:\.[0-9]{1,16})?) *(|k|M|G|T|Ki|Mi|Gi|Ti)B? *$")
+_UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def parse_size(value: object) -> object:
+    """A size like `512Mi` as bytes; anything but text as it is. Raises `ValueError`."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None or len(value) > 100:
+        raise ValueError("expected bytes or a size like 512Mi or 2Gi")
+    return int(float(match[1]) * _UNIT_BYTES[match[2]])
+
+
+SIZE = Convert(parse_size, also={"type": "str", "pattern": _SIZE.pattern, "max_length": 100})
+"""Metadata of a number of bytes that may be written like 512Mi."""

@@ -1,0 +1,388 @@
+"""What a job is asked for with: its specification, as job files, the REST API and TrainingJobs have it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Annotated, Literal
+
+from optimus_contract.codec import write
+from optimus_contract.fields import SIZE, GpuType, Name
+from optimus_contract.limits import DEFAULT_RETRIES, MAX_RETRIES, MAX_SPEC_BYTES, MAX_TASKS
+from optimus_contract.message import FINITE, About, Check, Convert, FieldError, Message
+
+LEAST_PRIORITY, MOST_PRIORITY = 0.01, 1000.0
+"""Five orders of magnitude: below the least, a job would hardly ever keep what it gets."""
+MAX_BATCH = 10**7
+"""Examples in a step."""
+
+
+def deadline_moment(text: str) -> datetime:
+    """A date and time with its UTC offset. Raises `ValueError`."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
+    return moment
+
+
+def _deadline(text: str | None) -> str | None:
+    if text is not None:
+        deadline_moment(text)
+    return text
+
+
+def _absolute(path: str | None) -> str | None:
+    if path is not None and not path.startswith("/"):
+        raise ValueError("must be an absolute path")
+    return path
+
+
+def _each_once(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a type twice")
+    return names
+
+
+def _variables(variables: dict[str, str]) -> dict[str, str]:
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{name[:100]!r} is not a variable name")
+        if name.startswith("OPTIMUS_"):
+            raise ValueError(f"{name[:100]!r}: names that start with OPTIMUS_ are reserved")
+    return variables
+
+
+def _task_argument(value: object) -> str | int | float | bool:
+    """One check instead of a union's four, so that one message says what is allowed."""
+    if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("must be a string, a finite number or a boolean")
+    return value
+
+
+TaskArgument = Annotated[str | int | float | bool, Convert(_task_argument)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticBatch(Message):
+    """The global batch is chosen by the scheduler, with the number of workers. All sizes are examples."""
+
+    minimum: Annotated[
+        int, About("the batch it begins with; steps count as steps with this one", ge=1, le=MAX_BATCH, examples=(64,))
+    ]
+    maximum: Annotated[int, About(ge=1, le=MAX_BATCH, examples=(1024,))]
+    per_pass: Annotated[
+        int, About("what one worker computes at once; more is done in passes", ge=1, le=MAX_BATCH, examples=(128,))
+    ]
+    most_passes: Annotated[int, About("of one worker in one step", ge=1, le=64)] = 16
+    warmup_epochs: Annotated[
+        float, FINITE, About("epochs in which the learning rate grows with the batch", ge=0, le=1e6)
+    ] = 1.0
+
+    def check(self) -> None:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum ({self.minimum}) must not be above maximum ({self.maximum})")
+        if self.minimum > self.per_pass * self.most_passes:
+            most = self.per_pass * self.most_passes
+            raise ValueError(f"one worker computes {most} examples in a step at most: minimum must not be above that")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResources(Message):
+    """Resources of one task."""
+
+    cpu: Annotated[float, FINITE, About("CPU cores", ge=0, le=4096)] = 1.0
+    memory_bytes: Annotated[
+        int,
+        SIZE,
+        About(
+            "bytes, or a string like 512Mi",
+            ge=0,
+            le=2**50,
+            examples=(536870912, "512Mi"),
+        ),
+    ] = 512 * 2**20
+    gpus: Annotated[int, About("GPUs of one task; of which type: `gpu_types`", ge=0, le=64)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDemand(Message):
+    """How many workers (or servers) the job may have, and what one of them needs."""
+
+    min: Annotated[int, About(ge=1, le=MAX_TASKS)] = 1
+    max: Annotated[int, About(ge=1, le=MAX_TASKS)] = 16
+    resources: TaskResources = TaskResources()
+
+    def check(self) -> None:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) must not be above max ({self.max})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDemand(TaskDemand):
+    """How many parameter servers the job may have, none for all-reduce, and what one of them needs."""
+
+    min: Annotated[int, About(ge=0, le=MAX_TASKS)] = 1
+    max: Annotated[int, About(ge=0, le=MAX_TASKS)] = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDecrease(Message):
+    """Converged when the fitted loss falls by less than `below` per epoch, for `patience_epochs` epochs in a row."""
+
+    below: Annotated[float, FINITE, About(gt=0, lt=1, examples=(0.01,))]
+    relative_to: Literal["previous", "maximum"] = "previous"
+    patience_epochs: Annotated[int, About(ge=1, le=1000)] = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMetric(Message):
+    """A figure of the job's own evaluation that has to rise or fall to a value."""
+
+    name: Annotated[str, About("as `evaluate` names it", min_length=1, max_length=100, examples=("test_accuracy",))]
+    at_least: Annotated[float | None, FINITE, About(examples=(0.95,))] = None
+    at_most: Annotated[float | None, FINITE] = None
+    best: Annotated[
+        float | None, FINITE, About("best value of a metric that rises; default: 1, for targets above 1 it is 100")
+    ] = None
+
+    def check(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("give one of at_least and at_most")
+        if self.best is not None and (self.at_least is None or self.best < self.at_least):
+            raise ValueError("best goes with at_least and must not be below it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convergence(Message):
+    """The job is done as soon as the first of the given conditions holds."""
+
+    loss_decrease: LossDecrease | None = None
+    target_loss: Annotated[float | None, FINITE] = None
+    max_epochs: Annotated[float | None, FINITE, About(gt=0, le=1e9)] = None
+    max_steps: Annotated[int | None, About(gt=0, le=10**12)] = None
+    max_seconds: Annotated[float | None, FINITE, About(gt=0, le=1e9)] = None
+    target_metric: TargetMetric | None = None
+    max_cost: Annotated[
+        float | None, FINITE, About("money, at the prices that the service is set to", gt=0, le=1e12)
+    ] = None
+
+    def check(self) -> None:
+        names = [each.name for each in fields(self)]
+        if all(getattr(self, name) is None for name in names):
+            raise ValueError("give at least one of " + ", ".join(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Message):
+    """A training job as its owner describes it (`POST /v1/jobs`, `optimus submit FILE`)."""
+
+    name: Annotated[Name, About("lower-case letters, digits and -, 63 at most", examples=("digits-cnn",))]
+    project: Name = "default"
+    task: Annotated[
+        str,
+        About(
+            "package.module:name, the import path of a function that returns a TrainingTask",
+            max_length=300,
+            pattern="^[A-Za-z_][\\w]*(\\.[A-Za-z_][\\w]*)*:[A-Za-z_][\\w]*$",
+            examples=("optimus_workers.zoo.digits:cnn",),
+        ),
+    ]
+    task_args: Annotated[dict[str, TaskArgument], About("keyword arguments of that function", max_length=50)] = field(
+        default_factory=dict
+    )
+    working_directory: Annotated[
+        str | None,
+        Check(_absolute),
+        About(
+            "absolute path that tasks run in and import from", max_length=4096, json_schema={"pattern": "^/[^\\x00]*$"}
+        ),
+    ] = None
+    mode: Literal["sync", "async"] = "sync"
+    architecture: Annotated[
+        Literal["ps", "allreduce"],
+        About("allreduce: no servers, the workers sum their gradients among themselves (DDP)"),
+    ] = "ps"
+    global_batch_size: Annotated[
+        int | None, About("examples per step (sync) or per worker step (async); default: the task's", ge=1, le=10**7)
+    ] = None
+    gpu_types: Annotated[
+        list[GpuType],
+        Check(_each_once),
+        About(
+            "GPU types that the workers may run on, one type at a time; empty: any that the cluster has",
+            max_length=20,
+            json_schema={"uniqueItems": True},
+            examples=(["a100", "v100"],),
+        ),
+    ] = field(default_factory=list)
+    convergence: Convergence = Convergence(loss_decrease=LossDecrease(below=0.01), max_epochs=100.0)
+    evaluate_epochs: Annotated[
+        float | None,
+        FINITE,
+        About(
+            "evaluate every so many epochs; default: every epoch with a target_metric, else only at the end",
+            gt=0,
+            le=1e9,
+        ),
+    ] = None
+    workers: TaskDemand = TaskDemand()
+    servers: ServerDemand = ServerDemand()
+    priority: Annotated[
+        float,
+        FINITE,
+        About("multiplies what the job gains by resources, beside other jobs", ge=LEAST_PRIORITY, le=MOST_PRIORITY),
+    ] = 1.0
+    deadline_seconds: Annotated[float | None, FINITE, About("after submission; see also `deadline`", gt=0, le=1e9)] = (
+        None
+    )
+    deadline: Annotated[
+        str | None,
+        Check(_deadline),
+        About(
+            "when it should be done: a date and time with its UTC offset (RFC 3339)",
+            max_length=40,
+            examples=("2026-12-24T18:00:00Z",),
+        ),
+    ] = None
+    seed: Annotated[int, About(ge=0, lt=2**63)] = 0
+    checkpoint_seconds: Annotated[float, FINITE, About("checkpoint period", ge=1, le=86400)] = 30.0
+    checkpoint_url: Annotated[
+        str | None,
+        About(
+            "where checkpoints go, any URL that fsspec knows; default: the job's directory",
+            max_length=1024,
+            pattern="^[a-z][a-z0-9+.-]*://\\S+$",
+            examples=("s3://bucket/checkpoints",),
+        ),
+    ] = None
+    hang_seconds: Annotated[
+        float | None,
+        FINITE,
+        About(
+            "a worker whose code takes longer for one micro-batch is replaced; default: learned, 60 at least",
+            gt=0,
+            le=86400,
+        ),
+    ] = None
+    compression: Annotated[
+        Literal["none", "fp16", "bf16", "int8", "topk", "powersgd"],
+        About("how gradients travel, see docs/training.md; int8 and topk to servers, powersgd among workers only"),
+    ] = "none"
+    compression_keep: Annotated[
+        float | None, FINITE, About("fraction of values that topk sends; default: 0.01", gt=0, le=1)
+    ] = None
+    gradient_statistics: Annotated[
+        bool, About("measure the noise scale of the gradients at every 20th step (async: of worker 0)")
+    ] = False
+    scaling: Annotated[
+        Literal["strong", "weak"],
+        About("strong: the global batch is the same for any number of workers; weak: each worker has one (sync)"),
+    ] = "strong"
+    warmup_epochs: Annotated[
+        float | None,
+        FINITE,
+        About("weak scaling: epochs in which the learning rate grows with the workers; default: 5", ge=0, le=1e6),
+    ] = None
+    elastic_batch: Annotated[
+        ElasticBatch | None, About("let the scheduler choose the global batch within these bounds (all-reduce)")
+    ] = None
+    max_gradient_norm: Annotated[
+        float | None,
+        FINITE,
+        About("clip each step's gradient to this norm over all parameters; default: the task's", gt=0),
+    ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], About("where workers compute; auto: on a GPU if they see one")
+    ] = "auto"
+    precision: Annotated[
+        Literal["float32", "bf16"], About("bf16: forward passes under autocast; parameters and sums stay float32")
+    ] = "float32"
+    compile: Annotated[bool, About("have torch.compile translate the model")] = False
+    deterministic: Annotated[bool, About("only algorithms that give the same numbers each time")] = False
+    overlap: Annotated[
+        bool, About("push during the backward pass, and fetch the next batch while parameters arrive")
+    ] = True
+    retries: Annotated[
+        int,
+        About(
+            "times that the job goes on from its last checkpoint, after a wait, when its code raises an error "
+            "after its first step; an error before that fails the job at once",
+            ge=0,
+            le=MAX_RETRIES,
+        ),
+    ] = DEFAULT_RETRIES
+    from_job: Annotated[
+        Name | None,
+        About(
+            "id of a job whose last checkpoint gives the first parameters; steps count from 0, the optimizer "
+            "begins anew; the task must have the same parameters, `checkpoint_url` must be that job's",
+            examples=("digits-cnn-x7k2p",),
+        ),
+    ] = None
+    environment: Annotated[
+        dict[str, str],
+        Check(_variables),
+        About(
+            "variables for the tasks",
+            max_length=100,
+            json_schema={"propertyNames": {"pattern": "^(?!OPTIMUS_)[A-Za-z_][A-Za-z0-9_]*$"}},
+        ),
+    ] = field(default_factory=dict)
+
+    @classmethod
+    def prepared(cls, value: object) -> object:
+        """An all-reduce job need not say that it has no servers."""
+        if isinstance(value, dict) and value.get("architecture") == "allreduce" and value.get("servers") in (None, {}):
+            return {**value, "servers": {"min": 0, "max": 0}}
+        return value
+
+    def check(self) -> None:
+        if self.elastic_batch is not None:
+            _check_elastic(self, self.elastic_batch)
+        if self.architecture == "allreduce":
+            _check_allreduce(self)
+        elif self.servers.min < 1:
+            raise ValueError("a job without servers says architecture: allreduce")
+        elif self.compression == "powersgd":
+            raise ValueError("compression powersgd is for architecture: allreduce")
+        if self.scaling == "weak" and self.mode != "sync":
+            raise ValueError("scaling weak is for mode sync: in mode async each worker has a batch of its own anyway")
+        if self.scaling == "strong" and self.warmup_epochs is not None:
+            raise ValueError("warmup_epochs is for scaling weak; put a warm-up of your own into learning_rate_at")
+        if self.deadline is not None and self.deadline_seconds is not None:
+            raise ValueError("give one of deadline and deadline_seconds")
+        size = len(json.dumps(write(self)))
+        if size > MAX_SPEC_BYTES:
+            raise ValueError(f"the whole specification may have {MAX_SPEC_BYTES} bytes as JSON, this one has {size}")
+
+
+def _check_allreduce(spec: JobSpec) -> None:
+    if spec.servers.max > 0:
+        raise ValueError("an all-reduce job has no servers: leave them out, or give min 0 and max 0")
+    if spec.mode != "sync":
+        raise ValueError("an all-reduce job is sync: its workers sum their gradients at every step")
+    if spec.compression in ("int8", "topk"):
+        raise ValueError(f"compression {spec.compression} is for servers; all-reduce has fp16, bf16, powersgd")
+
+
+def _check_elastic(spec: JobSpec, batch: ElasticBatch) -> None:
+    name = "elastic_batch"
+    if spec.architecture == "ps":
+        raise FieldError(name, "an elastic batch is for all-reduce jobs: say architecture: allreduce, or leave it out")
+    if spec.mode == "async":
+        raise FieldError(name, "an elastic batch is for mode sync: in mode async each worker has a batch of its own")
+    if spec.scaling == "weak":
+        raise FieldError(name, "give one of elastic_batch and scaling: weak; both set the batch")
+    fixed = spec.global_batch_size
+    if fixed is not None and not batch.minimum <= fixed <= batch.maximum:
+        raise FieldError(
+            name,
+            f"global_batch_size ({fixed}) must be from {batch.minimum} to {batch.maximum}: it is what policies give "
+            "that choose no batches; leave it out for the smallest",
+        )

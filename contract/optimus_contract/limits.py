@@ -1,0 +1,17 @@
+"""The largest numbers that messages may hold."""
+
+MAX_TASKS = 1024
+"""Workers (or servers) that one job may ask for."""
+MAX_SAMPLES_PER_POST = 1000
+MAX_BODY_BYTES = 1_048_576
+MAX_COUNT = 2**53
+"""Largest step, byte count and the like: beyond it a JSON reader with doubles would round."""
+MAX_POSIX_SECONDS = 1e11
+"""Latest moment that is accepted, in the year 5138: within what dates can say."""
+MAX_SPEC_BYTES = 100_000
+"""A job's specification as JSON: tasks get it in one environment variable, which Linux limits to 128 KiB."""
+MAX_METRICS = 20
+"""Figures of one evaluation."""
+DEFAULT_RETRIES = 2
+MAX_RETRIES = 20
+"""Times that a job goes on after an error of its own."""

@@ -1,0 +1,52 @@
+"""Which tasks take part in a job: what the service wants, and what the coordinator has formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from optimus_contract.fields import Count, Duration, PosixSeconds, TaskName
+from optimus_contract.limits import MAX_COUNT, MAX_TASKS
+from optimus_contract.message import About, Message
+
+Directive = Literal["run", "pause", "finish", "cancel"]
+Cause = Literal["start", "rescale", "batch", "worker_lost", "server_lost", "coordinator_restart", "resume", "pause"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTask(Message):
+    name: str
+    role: Literal["worker", "server"]
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedMembership(Message):
+    """What a job's coordinator should have (`GET /v1/jobs/{id}/membership`, a long poll)."""
+
+    generation: Annotated[int, About("grows with every change of what is wanted")]
+    directive: Directive
+    tasks: list[WantedTask]
+    global_batch: Annotated[int | None, About("of a job with an elastic batch: examples of a step")] = None
+    membership_epoch: Annotated[
+        int, About("the highest that was reported; a coordinator without a journal goes on after it", ge=0)
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipReport(Message):
+    """A membership epoch that a coordinator has formed (`POST /v1/jobs/{id}/membership`); again is harmless."""
+
+    epoch: Annotated[int, About(ge=1, le=MAX_COUNT)]
+    generation: Annotated[Count, About("the wanted generation that it answers")]
+    at: PosixSeconds
+    step: Annotated[Count, About("steps completed when it began")]
+    workers: Annotated[list[TaskName], About("task names by rank", max_length=MAX_TASKS)]
+    servers: Annotated[list[TaskName], About(max_length=MAX_TASKS)]
+    cause: Cause
+    global_batch: Annotated[int | None, About("elastic batch: examples of each of its steps", ge=1, le=MAX_COUNT)] = (
+        None
+    )
+    pause_seconds: Annotated[Duration | None, About("training stood still")] = None
+    lost_steps: Annotated[Count, About("steps rolled back")] = 0
+    message: Annotated[str | None, About(max_length=2000)] = None

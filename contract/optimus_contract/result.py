@@ -1,0 +1,53 @@
+"""What a job's tasks know about it at the start, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from optimus_contract.fields import Count, Measured
+from optimus_contract.limits import MAX_COUNT
+from optimus_contract.message import FINITE, About, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProfile(Message):
+    """What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`)."""
+
+    n_parameters: Count
+    n_examples: Annotated[Count, About("training examples in one epoch")]
+    global_batch_size: Annotated[int, About(ge=1, le=MAX_COUNT)]
+    steps_per_epoch: Annotated[float, FINITE, About(gt=0, le=MAX_COUNT)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network(Message):
+    """The layers of what a job trains (`PUT /v1/jobs/{id}/network`): speeds are calculated from them at first."""
+
+    format: Literal["optimus-network/1"]
+    name: Annotated[str, About(max_length=300)] = "network"
+    layers: Annotated[list[dict[str, Any]], About("see docs/study.md", min_length=1, max_length=10000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult(Message):
+    """How the job ended (`POST /v1/jobs/{id}/result`)."""
+
+    outcome: Literal["succeeded", "failed"]
+    step: Count
+    final_loss: Annotated[Measured | None, About("may be NaN or infinite, and is null in answers then")] = None
+    metrics: Annotated[dict[str, Measured | None], About(max_length=100, examples=({"test_accuracy": 0.97},))] = field(
+        default_factory=dict
+    )
+    checkpoint: Annotated[str | None, About(max_length=4096)] = None
+    model: Annotated[str | None, About("path of the trained model's state_dict", max_length=4096)] = None
+    error: Annotated[str | None, About("with `failed`: what went wrong", max_length=20000)] = None
+    permanent: Annotated[bool, About("with `failed`: a retry would fail likewise, so none is made")] = False
+    attempt: Annotated[
+        int | None,
+        About(
+            "which attempt ended (`OPTIMUS_ATTEMPT`): the end of an older one is ignored; default: the present",
+            ge=0,
+            le=MAX_COUNT,
+        ),
+    ] = None
