@@ -18,32 +18,47 @@ from optimus_contract.message import Message
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 Reader = Callable[[Any], Any]
-"""Raises `ValueError` if the value is not of its type."""
+"""Raises `Unreadable` if the value is not of its type."""
 
 
-def read(kind: type[AnyMessage], document: object, **instead: object) -> AnyMessage:
+class Unreadable(ValueError):
+    """What is not the message that it should be; the text names the field."""
+
+    def __init__(self, why: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{'.'.join(path)}: {why}" if path else why)
+        self.why = why
+        self.path = path
+
+    def inside(self, name: str) -> Unreadable:
+        """The same error, seen from the message that has the field `name`."""
+        return Unreadable(self.why, (name, *self.path))
+
+
+def read(kind: type[AnyMessage], document: object, *, strict: bool = False, **instead: object) -> AnyMessage:
     """The message that a JSON object says.
 
-    `instead`: what a field has that the object does not say, in place of the field's own default.
+    `strict`: a field of a wrong type is an error, at any depth. `instead`: what a field has that the object does not
+    say, in place of the field's own default.
 
     Raises:
-        ValueError: it is no object, or a field without a default is missing or wrong; the text names the field.
+        Unreadable: it is no object, or a field without a default is missing or wrong.
     """
     document = kind.prepared(document)
     if not isinstance(document, Mapping):
-        raise ValueError(f"{kind.__name__} is {document!r:.200}, not an object")  # noqa: TRY004 - what is read is data
+        raise Unreadable(f"{document!r:.200} is not an object")
     values = dict(instead)
-    for name, reader, needed in _readers(cast(Any, kind)):
+    for name, reader, needed in _readers(cast(Any, kind), strict):
+        wrong: Unreadable | None = None
         if name in document:
             try:
                 values[name] = reader(document[name])
                 continue
-            except ValueError as error:
-                wrong: Exception | None = error
-        else:
-            wrong = None
+            except Unreadable as error:
+                wrong = error.inside(name)
+        if wrong is not None and strict and (document[name] is not None or needed):
+            raise wrong
         if needed and name not in values:
-            raise ValueError(f"{name}: {wrong}" if wrong else f"{name} is missing") from wrong
+            raise wrong or Unreadable("is missing", (name,))
     return kind(**values)
 
 
@@ -85,10 +100,10 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 @cache
-def _readers(kind: Any) -> tuple[tuple[str, Reader, bool], ...]:
+def _readers(kind: Any, strict: bool) -> tuple[tuple[str, Reader, bool], ...]:
     """Of each field: its name, how it is read, and whether it must be there."""
     hints = field_types(kind)
-    return tuple((each.name, _reader(hints[each.name]), not has_default(each)) for each in _fields(kind))
+    return tuple((each.name, _reader(hints[each.name], strict), not has_default(each)) for each in _fields(kind))
 
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:
@@ -112,42 +127,49 @@ def has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _reader(annotation: Any) -> Reader:
+def _reader(annotation: Any, strict: bool) -> Reader:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        inner = _reader(arguments[0])
+        inner = _reader(arguments[0], strict)
         made = [each.function for each in arguments[1:] if hasattr(each, "converts")]
-        return inner if not made else lambda value: inner(made[0](value))
+        return inner if not made else lambda value: inner(_converted(made[0], value))
     if origin in (Union, types.UnionType):
-        return _first_of([_reader(each) for each in arguments])
+        return _first_of([_reader(each, strict) for each in arguments])
     if origin is Literal:
         return _one_of(arguments)
     if origin is list:
-        item = _reader(arguments[0])
+        item = _reader(arguments[0], strict)
         return lambda value: [item(each) for each in _instance(value, list, "a list")]
     if origin is dict:
-        item = _reader(arguments[1])
+        item = _reader(arguments[1], strict)
         return lambda value: {str(name): item(each) for name, each in _instance(value, Mapping, "an object").items()}
     if isinstance(annotation, type) and issubclass(annotation, Message):
-        return lambda value: read(annotation, value)
+        return lambda value: read(annotation, value, strict=strict)
     return _SCALARS[annotation]
+
+
+def _converted(function: Callable[[Any], object], value: Any) -> object:
+    try:
+        return function(value)
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
 
 
 def _instance(value: Any, kind: type, name: str) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{value!r:.200} is not {name}")  # noqa: TRY004
+        raise Unreadable(f"{value!r:.200} is not {name}")
     return value
 
 
 def _first_of(readers: list[Reader]) -> Reader:
     def read_first(value: Any) -> Any:
-        error: ValueError | None = None
+        error: Unreadable | None = None
         for reader in readers:
             try:
                 return reader(value)
-            except ValueError as found:
+            except Unreadable as found:
                 error = error or found
-        raise error or ValueError(f"{value!r:.200}")
+        raise error or Unreadable(f"{value!r:.200}")
 
     return read_first
 
@@ -155,7 +177,7 @@ def _first_of(readers: list[Reader]) -> Reader:
 def _one_of(allowed: tuple[Any, ...]) -> Reader:
     def read_one(value: Any) -> Any:
         if value not in allowed:
-            raise ValueError(f"{value!r:.200} is none of {', '.join(map(str, allowed))}")
+            raise Unreadable(f"{value!r:.200} is none of {', '.join(map(str, allowed))}")
         return value
 
     return read_one
@@ -163,19 +185,19 @@ def _one_of(allowed: tuple[Any, ...]) -> Reader:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r:.200} is not a number")  # noqa: TRY004
+        raise Unreadable(f"{value!r:.200} is not a number")
     return value
 
 
 def _whole(value: Any) -> int:
     if _number(value) != int(value):
-        raise ValueError(f"{value!r:.200} is not a whole number")
+        raise Unreadable(f"{value!r:.200} is not a whole number")
     return int(value)
 
 
 def _nothing(value: Any) -> None:
     if value is not None:
-        raise ValueError(f"{value!r:.200} is not null")
+        raise Unreadable(f"{value!r:.200} is not null")
 
 
 _SCALARS: dict[Any, Reader] = {

@@ -95,7 +95,7 @@ def test_losses_that_json_has_no_number_for_are_named(text: str, number: float) 
 
 
 def test_an_error_names_the_field() -> None:
-    with pytest.raises(ValueError, match="n_examples is missing"):
+    with pytest.raises(ValueError, match="n_examples: is missing"):
         read(Sample, {name: value for name, value in SAMPLE.items() if name != "n_examples"})
     with pytest.raises(ValueError, match="step: 'x' is not a number"):
         read(Sample, SAMPLE | {"step": "x"})

@@ -119,7 +119,7 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
         raise invalid(errors)
     if spec.workers.resources.cpu == 0:
         raise invalid_field("workers.resources.cpu", "must be greater than 0: a worker that has no core cannot train")
-    due = deadline_of(write(spec), services.clock())
+    due = deadline_of(spec, services.clock())
     if due is not None and due <= services.clock():
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:

@@ -17,11 +17,13 @@ from statistics import median
 
 import structlog
 
+from optimus_contract.codec import read
+from optimus_contract.job import Convergence
 from optimus_models.analytic.description import cost_of_description
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
-from optimus_service.observe.spec import readable_spec, rule_from
+from optimus_service.observe.spec import readable_spec, rule_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord
 from optimus_service.store.repository import LeaderRepository, Repository
@@ -188,7 +190,7 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         architecture=Architecture(document["architecture"]),
         global_batch_size=document["global_batch_size"],
         total_steps=document.get("total_steps", 0),
-        rule=rule_from(document["convergence"]) if "convergence" in document else None,
+        rule=rule_of(read(Convergence, document["convergence"], strict=True)) if "convergence" in document else None,
         device=document.get("device"),
         percent_of_peak=document.get("percent_of_peak"),
         noise_steps=tuple(step for step, _ in document.get("noise", ())),

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from optimus_contract.job import deadline_moment
+from optimus_contract import job as contract
+from optimus_contract.codec import read
 from optimus_models.speed.elastic_batch import ElasticBatch
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
@@ -26,10 +27,23 @@ from optimus_scheduler.model import (
 )
 from optimus_service.store.records import JobRecord
 
-_MEMORY_BYTES = 512 * 2**20
-_MOST_TASKS = 16
-_USUAL_RULE: Mapping[str, Any] = {"loss_decrease": {"below": 0.01}, "max_epochs": 100}
-"""Defaults of the specification (`optimus_contract.job.JobSpec`): a test compares them."""
+_DECISIVE = (
+    "name",
+    "task",
+    "project",
+    "mode",
+    "architecture",
+    "global_batch_size",
+    "gpu_types",
+    "convergence",
+    "workers",
+    "servers",
+    "priority",
+    "deadline",
+    "deadline_seconds",
+    "elastic_batch",
+)
+"""What decisions depend on; everything else may be as it likes."""
 
 
 class UnreadableSpecification(Exception):
@@ -68,7 +82,7 @@ def readable(jobs: Iterable[JobRecord]) -> list[JobRecord]:
 
 def environment_of(job: JobRecord) -> dict[str, str]:
     """The variables that the owner gives to the tasks."""
-    return {str(name): str(value) for name, value in _object(job.spec, "environment").items()}
+    return {str(name): str(value) for name, value in (job.spec.get("environment") or {}).items()}
 
 
 def on_type(resources: Resources, gpu_type: str | None) -> Resources:
@@ -78,126 +92,95 @@ def on_type(resources: Resources, gpu_type: str | None) -> Resources:
     return replace(resources, gpus={gpu_type: sum(resources.gpus.values())})
 
 
-def _spec(document: Mapping[str, Any], job: JobRecord) -> JobSpec:
-    task = document.get("task")
-    if not isinstance(task, str) or not task:
-        raise ValueError("task is missing")
+def _spec(document: object, job: JobRecord) -> JobSpec:
+    said = _decisive(document, job)
+    elastic = None if said.elastic_batch is None else _elastic(said.elastic_batch)
     reported: dict[str, Any] = job.profile or {}
-    elastic = _elastic(_object(document, "elastic_batch"))
-    architecture = Architecture(document.get("architecture") or "ps")
-    types = _names(document, "gpu_types")
-    named = types[0] if types else ANY_GPU
-    batch = _whole(document, "global_batch_size", None, 1)
+    gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     return JobSpec(
-        worker=_demand(document, "workers", named, 1, _MOST_TASKS),
-        server=_demand(document, "servers", named, *((0, 0) if architecture is Architecture.ALLREDUCE else (1, 16))),
-        convergence=rule_from(_object(document, "convergence") or _USUAL_RULE),
-        mode=Mode(document.get("mode") or "sync"),
-        architecture=architecture,
-        global_batch_size=batch or (elastic and elastic.minimum) or reported.get("global_batch_size"),
-        priority=_above_zero(document, "priority") or 1.0,
-        family=task,
-        project=str(document.get("project") or "default"),
-        gpu_types=types,
-        deadline_at=deadline_of(document, job.created_at),
+        worker=_demand("workers", said.workers, gpu_type, least=1),
+        server=_demand("servers", said.servers, gpu_type, least=0),
+        convergence=rule_of(said.convergence),
+        mode=Mode(said.mode),
+        architecture=Architecture(said.architecture),
+        global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or reported.get("global_batch_size"),
+        priority=_above_zero("priority", said.priority),
+        family=said.task,
+        project=said.project,
+        gpu_types=tuple(said.gpu_types),
+        deadline_at=deadline_of(said, job.created_at),
         elastic_batch=elastic,
     )
 
 
-def rule_from(document: Mapping[str, Any]) -> ConvergenceRule:
-    """The rule in a stored specification. Raises `ValueError`."""
-    decrease, metric = _object(document, "loss_decrease"), _object(document, "target_metric")
-    below = _above_zero(decrease, "below")
-    return ConvergenceRule(
-        loss_decrease=below,
-        relative=decrease.get("relative_to", "previous") == "previous",
-        patience_epochs=_whole(decrease, "patience_epochs", 3, 1) or 3,
-        target_loss=_number(document, "target_loss"),
-        max_steps=_whole(document, "max_steps", None, 1),
-        max_epochs=_above_zero(document, "max_epochs"),
-        max_seconds=_above_zero(document, "max_seconds"),
-        target_metric=_metric(metric) if metric else None,
-        max_cost=_above_zero(document, "max_cost"),
-    )
+def _decisive(document: object, job: JobRecord) -> contract.JobSpec:
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
+    found = {name: document[name] for name in _DECISIVE if name in document}
+    said = read(contract.JobSpec, found, strict=True, name=job.name)
+    if not said.task:
+        raise ValueError("task is missing")
+    return said
 
 
-def _metric(document: Mapping[str, Any]) -> MetricTarget:
-    name, least, most = document.get("name"), _number(document, "at_least"), _number(document, "at_most")
-    if not isinstance(name, str) or (least is None) == (most is None):
-        raise ValueError(f"target_metric is {dict(document)!r:.200}")
-    return MetricTarget(name, least, most, _number(document, "best"))
+def rule_of(said: contract.Convergence) -> ConvergenceRule:
+    """The rule that a specification asks for. Raises `ValueError` when nothing can be decided by it."""
+    decrease, metric = said.loss_decrease, said.target_metric
+    limits = {name: getattr(said, name) for name in ("max_steps", "max_epochs", "max_seconds", "max_cost")}
+    for name, limit in limits.items():
+        if limit is not None:
+            _above_zero(name, limit)
+    found = ConvergenceRule(target_loss=_finite("target_loss", said.target_loss), **limits)
+    if decrease is not None:
+        found = replace(
+            found,
+            loss_decrease=_above_zero("loss_decrease.below", decrease.below),
+            relative=decrease.relative_to == "previous",
+            patience_epochs=_above_zero("loss_decrease.patience_epochs", decrease.patience_epochs),
+        )
+    return found if metric is None else replace(found, target_metric=_metric(metric))
 
 
-def _demand(document: Mapping[str, Any], role: str, gpu_type: str, minimum: int, maximum: int) -> TaskDemand:
-    demand = _object(document, role)
-    needs = _object(demand, "resources")
-    cpu, gpus = _number(needs, "cpu"), _whole(needs, "gpus", 0, 0)
-    if cpu is not None and cpu < 0:
-        raise ValueError(f"{role}.resources.cpu is {cpu}")
-    resources = Resources(
-        1.0 if cpu is None else float(cpu),
-        _whole(needs, "memory_bytes", _MEMORY_BYTES, 0) or 0,
-        {gpu_type: gpus} if gpus else {},
-    )
-    least, most = _whole(demand, "min", minimum, 0) or 0, _whole(demand, "max", maximum, 0) or 0
-    if least > most or (role == "workers" and most < 1):
-        raise ValueError(f"{role}: min is {least} and max is {most}")
-    return TaskDemand(resources, least, most)
+def _metric(said: contract.TargetMetric) -> MetricTarget:
+    if (said.at_least is None) == (said.at_most is None):
+        raise ValueError(f"target_metric: {said.name} has none or both of at_least and at_most")
+    return MetricTarget(said.name, *(_finite(name, getattr(said, name)) for name in ("at_least", "at_most", "best")))
 
 
-def _elastic(document: Mapping[str, Any]) -> ElasticBatch | None:
-    if not document:
-        return None
-    sizes = [_whole(document, name, None, 1) for name in ("minimum", "maximum", "per_pass")]
-    least, most, per_pass = (size or 0 for size in sizes)
-    return ElasticBatch(least, most, per_pass, _whole(document, "most_passes", 16, 1) or 16)
+def _demand(role: str, said: contract.TaskDemand, gpu_type: str, least: int) -> TaskDemand:
+    needs = said.resources
+    if not 0 <= needs.cpu < math.inf or needs.memory_bytes < 0 or needs.gpus < 0:
+        raise ValueError(f"{role}.resources: {needs} is no amount")
+    if not 0 <= said.min <= said.max or said.max < least:
+        raise ValueError(f"{role}: min is {said.min} and max is {said.max}")
+    gpus = {gpu_type: needs.gpus} if needs.gpus else {}
+    return TaskDemand(Resources(float(needs.cpu), needs.memory_bytes, gpus), said.min, said.max)
 
 
-def deadline_of(document: Mapping[str, Any], created_at: float) -> float | None:
+def _elastic(said: contract.ElasticBatch) -> ElasticBatch:
+    least = min(said.minimum, said.maximum, said.per_pass, said.most_passes)
+    if least < 1:
+        raise ValueError(f"elastic_batch: {said} has a size below 1")
+    return ElasticBatch(said.minimum, said.maximum, said.per_pass, said.most_passes)
+
+
+def deadline_of(said: contract.JobSpec, created_at: float) -> float | None:
     """When a job that was submitted at `created_at` should be done, POSIX seconds. Raises `ValueError`."""
-    if document.get("deadline") is not None:
-        return deadline_moment(str(document["deadline"])).timestamp()
-    seconds = _number(document, "deadline_seconds")
-    return None if seconds is None else created_at + seconds
+    if said.deadline is not None:
+        return contract.deadline_moment(said.deadline).timestamp()
+    return None if said.deadline_seconds is None else created_at + said.deadline_seconds
 
 
-# --- fields ----------------------------------------------------------------------------------------------------------
+_Number = TypeVar("_Number", int, float)
 
 
-def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = document.get(name)
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{name} is {value!r:.200}, not an object")
-    return value or {}
-
-
-def _names(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = document.get(name) or ()
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"{name} is {value!r:.200}, not a list of names")
-    return tuple(value)
-
-
-def _number(document: Mapping[str, Any], name: str) -> float | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} is {value!r:.200}, not a number")
+def _above_zero(name: str, value: _Number) -> _Number:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}: {value} is not above 0")
     return value
 
 
-def _above_zero(document: Mapping[str, Any], name: str) -> float | None:
-    value = _number(document, name)
-    if value is not None and value <= 0:
-        raise ValueError(f"{name} is {value}, not above 0")
+def _finite(name: str, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{name}: {value} is not a number")
     return value
-
-
-def _whole(document: Mapping[str, Any], name: str, default: int | None, least: int) -> int | None:
-    value = _number(document, name)
-    if value is None:
-        return default
-    if value != int(value) or value < least:
-        raise ValueError(f"{name} is {value}, not a whole number from {least} on")
-    return int(value)
