@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from optimus_workers.allreduce.loop import apply_update
+from optimus_workers.allreduce.state import apply_update
 from optimus_workers.server.shard import BLOCK_FLOATS
 from optimus_workers.server.update import n_state_sections, write_update
 from optimus_workers.wire.compression import Compression, decode

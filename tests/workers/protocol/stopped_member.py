@@ -24,7 +24,7 @@ import torch
 
 from optimus_workers.allreduce import gloo_sockets
 from optimus_workers.allreduce.process_group import ProcessGroup
-from optimus_workers.allreduce.rendezvous import Board
+from optimus_workers.allreduce.rendezvous import Rendezvous
 from optimus_workers.errors import ConnectionOver
 from optimus_workers.wire.messages import Publish, Published
 
@@ -40,10 +40,10 @@ def sender(stream: IO[str]) -> Callable[[Publish], None]:
     return send
 
 
-def listen(board: Board, stream: IO[str]) -> None:
+def listen(rendezvous: Rendezvous, stream: IO[str]) -> None:
     for line in stream:
         epoch, key, value = line.split()
-        board.received(Published(int(epoch), key, value))
+        rendezvous.received(Published(int(epoch), key, value))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -52,9 +52,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def member(rank: int, out: IO[str], into: IO[str]) -> ProcessGroup:
-    board = Board(sender(out))
-    threading.Thread(target=listen, args=(board, into), daemon=True).start()
-    group = ProcessGroup(board, 1, rank, 2, "127.0.0.1", torch.device("cpu"))
+    rendezvous = Rendezvous(sender(out))
+    threading.Thread(target=listen, args=(rendezvous, into), daemon=True).start()
+    group = ProcessGroup(rendezvous, 1, rank, 2, "127.0.0.1", torch.device("cpu"))
     group.open()
     return group
 
@@ -104,7 +104,7 @@ def goes_on() -> None:
         else:
             raise AssertionError("the other one is stopped")
         other.kill()
-    alone = ProcessGroup(Board(lambda _: None), 2, 0, 1, "127.0.0.1", torch.device("cpu"))
+    alone = ProcessGroup(Rendezvous(lambda _: None), 2, 0, 1, "127.0.0.1", torch.device("cpu"))
     alone.open()
     alone.sum(torch.ones(3))
     alone.close()

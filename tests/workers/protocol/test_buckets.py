@@ -96,7 +96,7 @@ def test_gradients_are_told_when_they_are_final_tied_ones_once() -> None:
 
     for number in range(3):
         model.zero_grad()
-        with hooks.telling(tell):
+        with hooks.reporting(tell):
             torch.autograd.backward(model(torch.ones(2, 4)).sum())
         assert len(told) == number * len(parameters), "the first pass is only watched"
     assert hooks.is_reliable
@@ -118,7 +118,7 @@ def test_gradients_that_are_made_in_several_parts_are_never_told() -> None:
     hooks = GradientHooks(list(model.parameters()))
     told: list[int] = []
     for _ in range(3):
-        with hooks.telling(told.append):
+        with hooks.reporting(told.append):
             torch.autograd.backward(twice(model, torch.ones(1, 3, requires_grad=True)))
     assert not hooks.is_reliable
     assert told == []
@@ -128,11 +128,11 @@ def test_a_gradient_that_changes_after_it_was_told_ends_the_pass() -> None:
     model = nn.Linear(3, 3)
     hooks = GradientHooks(list(model.parameters()))
     inputs = torch.ones(1, 3, requires_grad=True)
-    with hooks.telling(lambda _: None):
+    with hooks.reporting(lambda _: None):
         torch.autograd.backward(model(inputs).sum())
-    with pytest.raises(AccumulatedTwice), hooks.telling(lambda _: None):
+    with pytest.raises(AccumulatedTwice), hooks.reporting(lambda _: None):
         torch.autograd.backward(twice(model, inputs))
     told: list[int] = []
-    with hooks.telling(told.append):
+    with hooks.reporting(told.append):
         torch.autograd.backward(twice(model, inputs))
     assert told == [], "from then on the whole push waits for the end"

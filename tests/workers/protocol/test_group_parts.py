@@ -1,4 +1,4 @@
-"""What all-reduce workers are made of: the board they meet at, the sum of their gradients, their connections."""
+"""What all-reduce workers are made of: the rendezvous they meet at, the sum of their gradients, their connections."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from optimus_workers.allreduce import gloo_sockets
-from optimus_workers.allreduce.abort import Escape
+from optimus_workers.allreduce.abort import AbortableOperations
 from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients
 from optimus_workers.allreduce.process_group import ProcessGroup
-from optimus_workers.allreduce.rendezvous import Board, BoardStore
+from optimus_workers.allreduce.rendezvous import Rendezvous, RendezvousStore
 from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire.messages import Publish, Published
 
 
 def test_what_one_says_the_others_read() -> None:
     said: list[Publish] = []
-    ours, theirs = Board(said.append), Board(lambda _: None)
-    BoardStore(ours, 3).set("1//key", b"\x00\xff")
+    ours, theirs = Rendezvous(said.append), Rendezvous(lambda _: None)
+    RendezvousStore(ours, 3).set("1//key", b"\x00\xff")
     assert said == [Publish(3, "key", "00ff")]
     theirs.received(Published(said[0].epoch, said[0].key, said[0].value))
-    store = BoardStore(theirs, 3)
+    store = RendezvousStore(theirs, 3)
     store.wait(["0//key"])
-    assert store.get("key") == BoardStore(ours, 3).get("key") == b"\x00\xff"
+    assert store.get("key") == RendezvousStore(ours, 3).get("key") == b"\x00\xff"
     assert store.check(["key"])
-    assert not BoardStore(theirs, 4).check(["key"])
+    assert not RendezvousStore(theirs, 4).check(["key"])
     with pytest.raises(WireError, match="hexadecimal"):
         theirs.received(Published(3, "key", "no"))
 
 
 def test_nobody_waits_for_the_members_of_a_membership_that_is_over() -> None:
-    board = Board(lambda _: None)
+    rendezvous = Rendezvous(lambda _: None)
     errors: list[BaseException] = []
 
     def wait() -> None:
         try:
-            board.wait(7, "key")
+            rendezvous.wait(7, "key")
         except ConnectionOver as error:
             errors.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    board.close(7)
+    rendezvous.close(7)
     waiting.join(30)
     assert len(errors) == 1
-    board.received(Published(7, "key", "00"))
-    assert board.now(7, "") == [], "late words are not kept"
+    rendezvous.received(Published(7, "key", "00"))
+    assert rendezvous.published(7, "") == [], "late words are not kept"
     with pytest.raises(ConnectionOver):
-        board.wait(8, "key", timeout_seconds=0.01)
+        rendezvous.wait(8, "key", timeout_seconds=0.01)
 
 
 def test_connections_of_a_group_are_told_from_others_and_ended() -> None:
@@ -82,7 +82,7 @@ def test_connections_of_a_group_are_told_from_others_and_ended() -> None:
 @pytest.fixture
 def alone() -> Iterator[ProcessGroup]:
     """A process group of one member."""
-    group = ProcessGroup(Board(lambda _: None), 1, 0, 1, "127.0.0.1", torch.device("cpu"))
+    group = ProcessGroup(Rendezvous(lambda _: None), 1, 0, 1, "127.0.0.1", torch.device("cpu"))
     group.open()
     yield group
     group.close()
@@ -148,23 +148,23 @@ def test_a_group_that_was_aborted_is_broken_and_says_so(alone: ProcessGroup) -> 
     assert alone.is_broken
     alone.close()
     with pytest.raises(ConnectionOver):
-        ProcessGroup(Board(lambda _: None), 2, 0, 1, "203.0.113.1", torch.device("cpu")).open()
+        ProcessGroup(Rendezvous(lambda _: None), 2, 0, 1, "203.0.113.1", torch.device("cpu")).open()
 
 
 @pytest.mark.parametrize("begun_after_the_end", [False, True])
 def test_an_operation_that_never_ends_holds_up_nobody_once_the_group_is_over(begun_after_the_end: bool) -> None:
-    escape, endless = Escape(), torch.futures.Future[Tensor]()
+    operations, endless = AbortableOperations(), torch.futures.Future[Tensor]()
     if begun_after_the_end:
-        escape.open(0.01)
-        escape.close()
-        assert not escape.is_stuck
-    guarded = escape.guard(endless)
+        operations.abort(0.01)
+        operations.close()
+        assert not operations.is_stuck
+    guarded = operations.guard(endless)
     if not begun_after_the_end:
-        escape.open(0.01)
+        operations.abort(0.01)
     with pytest.raises(RuntimeError, match="the process group is over"):
         guarded.wait()
-    escape.close()
-    assert escape.is_stuck
+    operations.close()
+    assert operations.is_stuck
     endless.set_result(torch.ones(1))  # late, and nobody's concern
 
 

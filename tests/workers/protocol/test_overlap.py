@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -23,15 +23,34 @@ from optimus_workers.wire.ranges import server_ranges, worker_slots
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.wire.values import ServerRange
 from optimus_workers.worker.buckets import GradientHooks
-from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
+from optimus_workers.worker.compute import Batches, compute_slots
 from optimus_workers.worker.flat_model import FlatModel, task_profile
 from optimus_workers.worker.session import DataOptions, Session
-from optimus_workers.worker.staging import NoStreams, OnePlace, Staging, TwoPlaces
+from optimus_workers.worker.slots import sync_slots
+from optimus_workers.worker.staging import DeviceStaging, DirectStaging, Staging, Wait
 
 TOKEN = "secret"
 WIDTH = 600
 N_STEPS = 4
 Stage = Callable[[Tensor, Tensor], Staging]
+
+
+class NoStreams:
+    """Each copy is through when its call is: a device without streams."""
+
+    def mark(self) -> None:
+        """Everything is through at all times."""
+
+    def copy_down(self, targets: Sequence[Tensor], sources: Sequence[Tensor], after: None) -> Wait:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+        return lambda: None
+
+    def copy_up(self, target: Tensor, source: Tensor, after: None) -> None:
+        target.copy_(source)
+
+    def await_copies_up(self) -> None:
+        """They are through."""
 
 
 class Network(nn.Module):
@@ -121,7 +140,7 @@ class Worker:
         flat, join = self.flat, session.join
         session.begin_push(step, 0.5, flat.push)
         slots = sync_slots(self.task, 3, step, join.first_slot, join.end_slot)
-        last_pass = self.hooks.telling(tell) if overlap else nullcontext()
+        last_pass = self.hooks.reporting(tell) if overlap else nullcontext()
         # torch has one random generator, and these workers are threads of one process.
         with RANDOM:
             compute_slots(self.task, flat, slots, lambda: None, last_pass=last_pass)
@@ -133,7 +152,9 @@ class Worker:
 RANDOM = threading.Lock()
 
 
-def trained(n_workers: int, n_servers: int, transport: Transport, *, overlap: bool, stage: Stage = OnePlace) -> Worker:
+def trained(
+    n_workers: int, n_servers: int, transport: Transport, *, overlap: bool, stage: Stage = DirectStaging
+) -> Worker:
     """Worker 0 after some steps."""
     workers = [Worker(rank, n_workers, stage) for rank in range(n_workers)]
     with servers(n_servers, n_workers, workers[0].flat) as found, ThreadPoolExecutor(n_workers) as pool:
@@ -176,7 +197,7 @@ def test_parameters_that_are_in_use_are_not_written_to(transport: Transport) -> 
         session.begin_push(0, 0.5, flat.push)
         for place in range(len(ranges) - 1, 0, -1):  # all but the first layer's weights
             session.gradient_ready(place)
-        (link,) = session._links
+        (link,) = session._servers
         assert within(60.0, lambda: link.first_byte_at > 0), "the server answers what it has"
         assert not within(0.2, lambda: not torch.equal(flat.values, before))
         session.finish_push()
@@ -196,7 +217,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 def test_vectors_of_their_own_change_no_bit() -> None:
     """What a GPU needs, with copies that the CPU makes."""
-    stage = partial(TwoPlaces, device=torch.device("cpu"), streams=NoStreams())
+    stage = partial(DeviceStaging, device=torch.device("cpu"), streams=NoStreams())
     expected = trained(2, 2, Transport.TCP, overlap=True).flat
     for overlap in (False, True):
         found = trained(2, 2, Transport.AUTO, overlap=overlap, stage=stage).flat

@@ -27,20 +27,20 @@ def test_the_limit_is_learned_from_the_slowest_micro_batch() -> None:
     watchdog.begin()
     for seconds in (1.0, 10.0, 2.0):
         clock.now += seconds
-        watchdog.sign()
+        watchdog.progress()
     assert watchdog.limit_seconds == 200.0
     watchdog.end()
     quick = Watchdog(clock=clock)
     quick.begin()
     for _ in range(3):
-        quick.sign()
+        quick.progress()
     assert quick.limit_seconds == MIN_SECONDS
     quick.end()
 
 
 def test_it_bites_who_gives_no_sign_and_nobody_else() -> None:
     bitten = threading.Event()
-    watchdog = Watchdog(0.01, bite=bitten.set)
+    watchdog = Watchdog(0.01, on_hang=bitten.set)
     watchdog.begin()
     watchdog.end()
     assert not bitten.wait(0.1), "nothing is computed"

@@ -1,7 +1,7 @@
 """The all-reduce architecture: workers that hold all parameters and average their gradients among themselves (DDP).
 
-loop           joining, one step from top to bottom, checkpoints
-session        one membership epoch: the process group and the shared gradients
+loop           one step from top to bottom; joining; a member's part in one membership epoch
+state          parameters and the optimizer's state on each member: update, checkpoints
 process_group  torch's process group (gloo, NCCL), which can be aborted
 rendezvous     how the members find each other: through the coordinator
 gradients      DistributedDataParallel and its hooks, compression among members

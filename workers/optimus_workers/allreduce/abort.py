@@ -1,9 +1,9 @@
-"""A way out of operations that never end, though all connections of their group have been hung up.
+"""Ends operations of a process group that gloo does not end, though all connections of the group are hung up.
 
-gloo tells the operations that wait of an error on a connection, but for two: that of a message that it has half
-received, and that of one that it is still to send. Who waits for either waits for ever: for instance a member that
-passes its state on to one that is stopped (gloo, `transport/tcp/pair.cc`, `signalException`). So nobody here waits for
-gloo itself, but for a future beside it, which can be given an outcome from outside.
+gloo reports a connection's error to the operations that wait, but not to two kinds: those of a message that is half
+received, and those of a message still to be sent. Such an operation waits for ever: for instance one that passes a
+member's state on to a member that is stopped (gloo, `transport/tcp/pair.cc`, `signalException`). So nothing here waits
+for gloo itself, but for a future beside it, which can be given an outcome from outside.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 Future = torch.futures.Future[Any]
 
 
-class Escape:
-    """Knows the operations of one group that are going on. Used by several threads."""
+class AbortableOperations:
+    """The operations of one group that are going on. Used by several threads."""
 
     def __init__(self, devices: Sequence[torch.device | str | int] = ()) -> None:
         """`devices`: GPUs whose streams the operations write on."""
@@ -33,7 +33,7 @@ class Escape:
         self._patience: float | None = None
         self._watches: list[threading.Thread] = []
         self.is_stuck = False
-        """Whether an operation goes on whose end nobody waits for any more: its group must not be taken apart."""
+        """Whether an operation was abandoned and goes on: its group must not be taken apart."""
 
     def guard(self, operation: Future) -> Future:
         """A future with the outcome of `operation`, or with an error if that does not come in time."""
@@ -45,19 +45,19 @@ class Escape:
         operation.add_done_callback(lambda done: self._end(outcome, _result(done)))
         return outcome.then(_unpacked)
 
-    def open(self, after_seconds: float) -> None:
-        """From now on operations have this long to end by themselves. Returns at once; once for each group."""
+    def abort(self, after_seconds: float) -> None:
+        """Abandon operations that do not end by themselves within this time. Returns at once; once for each group."""
         with self._changed:
             self._patience = after_seconds
             self._watch(after_seconds)
 
     def close(self) -> None:
-        """Wait until nobody waits any more, which `open` sees to. Nothing may be begun meanwhile."""
+        """Wait until every operation has ended or is abandoned, after `abort`. Nothing may be begun meanwhile."""
         for watch in self._watches:
             watch.join()
 
     def _watch(self, seconds: float) -> None:
-        watch = threading.Thread(target=self._give_up, args=(seconds,), name="group-escape", daemon=True)
+        watch = threading.Thread(target=self._give_up, args=(seconds,), name="group-abort", daemon=True)
         self._watches.append(watch)
         watch.start()
 
@@ -67,7 +67,7 @@ class Escape:
             left = list(self._waiting.values())
             self.is_stuck |= bool(left)
         if left:
-            log.warning("%d operations of a group that is over do not end: they are left to themselves", len(left))
+            log.warning("%d operations of a group that is over do not end: they are abandoned", len(left))
         for outcome in left:
             self._end(outcome, ConnectionOver("the process group is over"))
 

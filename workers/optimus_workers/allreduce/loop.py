@@ -1,84 +1,129 @@
-"""The training that a worker of an all-reduce job does: it holds all parameters and the optimizer's state itself.
+"""One step of a worker of an all-reduce job, from top to bottom: `GroupTraining.step`. Before it, `join`.
 
-The update rule on all of a worker's parameters, by torch's fused kernels, where the parameters are.
+Each member holds all parameters and the optimizer's state. `GroupSession` is its part in one membership epoch.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
-from optimus_workers.allreduce.gradients import GroupCompression, StepParts
-from optimus_workers.allreduce.rendezvous import Board
-from optimus_workers.allreduce.session import GroupSession
-from optimus_workers.checkpoint.shards import write_shard
+from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients, StepParts
+from optimus_workers.allreduce.process_group import ProcessGroup
+from optimus_workers.allreduce.rendezvous import Rendezvous
+from optimus_workers.allreduce.state import MemberState
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import ConnectionOver
-from optimus_workers.server.range_state import RangeState, collect
-from optimus_workers.server.update import n_state_sections, pieces
-from optimus_workers.task.user_code import UserCodeFailed, users
+from optimus_workers.task.definition import TrainingTask
+from optimus_workers.task.user_code import UserCodeFailed, run_user_code
 from optimus_workers.telemetry.gradients import GradientStatistics
 from optimus_workers.wire.control import Delivered, Inbox
-from optimus_workers.wire.memory import Floats, private_floats
-from optimus_workers.wire.messages import (
-    Assume,
-    Done,
-    Go,
-    Halt,
-    Halted,
-    Join,
-    Joined,
-    Published,
-    Save,
-    Saved,
-    SaveFailed,
-    SnapshotTaken,
-)
-from optimus_workers.wire.ranges import block_floats, server_ranges
-from optimus_workers.wire.values import Address, Holding, UpdateRule
+from optimus_workers.wire.frames import FLOAT_BYTES
+from optimus_workers.wire.messages import Done, Go, Halt, Halted, Join, Joined, Published, Save
+from optimus_workers.wire.values import Address, Group
 from optimus_workers.worker.compute import Computed, compute_slots
-from optimus_workers.worker.flat_model import clip
+from optimus_workers.worker.flat_model import FlatModel
 from optimus_workers.worker.session import Exchanged
 from optimus_workers.worker.staging import Staging, stage
-from optimus_workers.worker.training import TELLING_RANK, Answer, Training
+from optimus_workers.worker.training import REPORTING_RANK, Answer, Training
 
-log = logging.getLogger(__name__)
+BYTES_PER_VALUE = {GroupCompression.FP16: 2, GroupCompression.BF16: 2}
 
 
-class GroupTraining(Training):
+class GroupTraining(Training["GroupSession"]):
     """`Training` with a process group in place of servers; it answers for the state as a server would."""
 
     def __init__(self, environment: TaskEnvironment, inbox: Inbox, send: Callable[[Answer], None]) -> None:
         super().__init__(environment, inbox, send)
-        self._board = Board(send)
+        self._rendezvous = Rendezvous(send)
         self._compression = GroupCompression(environment.spec.get("compression") or "none")
-        n_states = n_state_sections(self.profile.update)
-        floats = self._flat.total_floats
-        self._sections: list[Tensor] = [
-            self._flat.values,
-            *(torch.from_numpy(private_floats(floats)).to(self._flat.device) for _ in range(n_states)),
-        ]
+        self._state = MemberState(self._flat, self.profile, environment)
         self._shared_task = self._task
+        """The task whose backward passes leave the sum over all members."""
         is_elastic = environment.spec.get("elastic_batch") is not None
-        # Every member can measure, so whoever becomes the one that tells has figures already.
+        # Every member can measure, so whichever becomes the one that reports has figures already.
         self._gradients = GradientStatistics(self.profile.gradient_period, is_elastic=is_elastic)
         self._parts: StepParts | None = None
         """Of the step at hand, if it is measured."""
         self._is_waiting = False
-        self._held: Holding | None = None
-        """What the sections are a state of; None: of nothing whole."""
-        # One at a time: two checkpoints at once would only slow each other down.
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        """This member's gradients are made, the rest is up to the others."""
 
-    def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
-        return stage(device, values, push, servers=False)
+    def step(self, go: Go) -> None:
+        """Step `go.step`: fetch batches, compute, sum over all members, update, report."""
+        session, held, flat = self._session, self._state.held, self._flat
+        if session is None or session.join.epoch != go.epoch or held is None:
+            return  # an earlier membership's
+        join, started_at = session.join, time.perf_counter()
+
+        # The slots that this member computes. The prefetching process makes their batches, and the next ones.
+        slots = self._steps.slots(join, go.step)
+        self._batches.expect(self._steps.slots_ahead(join, go.step, slots))
+        parts = self._parts = StepParts(slots) if self._gradients.measures(go.step) else None
+
+        # Compute. The last slot's backward pass sums the gradients over all members, bucket by bucket; then the rest.
+        session.begin_step(len(slots), measures=parts is not None)
+        self._is_waiting = False
+        with self._watchdog.watching():
+            try:
+                computed = run_user_code(
+                    lambda: compute_slots(
+                        self._shared_task,
+                        flat,
+                        slots,
+                        self._after_slot,
+                        batches=self._batches,
+                        options=self._compute_options,
+                    )
+                )
+                exchanged = session.finish_step(computed, parts)
+            except UserCodeFailed as error:
+                # A member that dies ends the backward passes of all others, within their own code.
+                if session.is_broken:
+                    raise ConnectionOver(f"the process group is broken: {error}") from error
+                raise
+
+        # Measure the noise of the gradient, before it is clipped.
+        if parts is not None:
+            gradient = flat.push[: flat.parameter_floats]
+            self._gradients.parts_done(*parts.sums.tolist())
+            self._gradients.step_done(float(torch.dot(gradient, gradient)), self._steps.batch(join).size)
+
+        # Update: every member does the same.
+        self._state.update(self._steps.learning_rate(join, go.step), held.version)
+        self._state.is_now(go.epoch, go.step + 1)
+        self.newest_version = exchanged.version = go.step + 1
+
+        # Report.
+        noise = self._gradients.noise_scale if join.rank == REPORTING_RANK else None
+        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples, noise))
+        self._report(join, go.step + 1, computed, exchanged, time.perf_counter() - started_at)
+
+    def join(self, join: Join) -> None:
+        """Become a member of the group, and have what its root has."""
+        self.halt()
+        self._inbox.check()
+        session = GroupSession(join, self._rendezvous, self.host, self._flat, self._compression)
+        self._session = session
+        self._inbox.check()
+        session.meet(self._environment.network_bytes_per_second)
+        state, group = self._state, session.group
+        # What is overwritten with what it was anyway stays whole even when the root dies meanwhile.
+        if state.held is None or state.held.version != join.version or group.sources or join.brings_parameters:
+            state.held = None
+        if join.rank == group.root and join.brings_parameters:
+            self._restore_initial()
+            state.reset_optimizer()
+        elif join.rank == group.root and group.sources:
+            state.read(join, group.sources)
+        session.share_state(state.sections)
+        state.is_now(join.epoch, join.version)
+        self._shared_task = session.share_gradients_of(self._task, self._gradients_are_ready)
+        self._joined(join)
+        self._send(Joined(join.epoch))
 
     @property
     def address(self) -> Address:
@@ -87,208 +132,131 @@ class GroupTraining(Training):
     def deliver_at_once(self, message: Delivered) -> bool:
         """On the reading thread: whether the message is one that the main thread may be waiting for."""
         if isinstance(message, Published):
-            self._board.received(message)
+            self._rendezvous.received(message)
         return isinstance(message, Published)
 
     def answer_halt(self, halt: Halt) -> None:
-        self._board.close(halt.epoch - 1)
-        self._send(Halted(halt.epoch, (self._held,) if self._held is not None else ()))
+        self._rendezvous.close(halt.epoch - 1)
+        held = self._state.held
+        self._send(Halted(halt.epoch, () if held is None else (held,)))
 
     def obey(self, message: Delivered) -> bool:
-        """Do what a server would be asked for; whether it was that."""
+        """Save a part of the state; whether it was asked for that."""
         if isinstance(message, Save):
-            self._save(message)
+            self._state.save(message, None if self._session is None else self._session.join, self._send)
         return isinstance(message, Save)
 
-    # --- becoming a member -------------------------------------------------------------------------------------------
-
-    def join(self, join: Join) -> None:
-        """Become a member of the group, and have what its root has."""
-        self.halt()
-        self._inbox.check()
-        session = GroupSession(join, self._board, self.host, self._flat, self._compression)
-        self._session = session
-        self._inbox.check()
-        session.meet(self._environment.network_bytes_per_second)
-        self._get_state(session)
-        self._held = Holding(join.epoch, join.version, 0, self._flat.total_floats)
-        self._shared_task = session.share_gradients_of(self._task, self._gradients_are_ready)
-        self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._steps.data_epoch(join, join.version))
-        self._send(Joined(join.epoch))
-
-    def _get_state(self, session: GroupSession) -> None:
-        join, held = session.join, self._held
-        # What is overwritten with what it was anyway stays whole even when the root dies at it.
-        if held is None or held.version != join.version or session.group.sources or join.brings_parameters:
-            self._held = None
-        if join.rank == session.group.root:
-            self._make_state(session)
-        session.share_state(self._sections)
-
-    def _make_state(self, session: GroupSession) -> None:
-        """The root's part, if it has not got the state in memory."""
-        join = session.join
-        if join.brings_parameters:
-            self._restore_initial()
-            for section in self._sections[1:]:
-                section.zero_()
-        elif session.group.sources:
-            for section, read in zip(self._sections, self._read(session).sections, strict=True):
-                section.copy_(torch.from_numpy(read))
-
-    def _read(self, session: GroupSession) -> RangeState:
-        """The checkpoint. Raises `OSError`."""
-        join, environment = session.join, self._environment
-        whole = Assume(
-            join.epoch, join.version, 0, self._flat.total_floats, self.profile, join.n_workers, False,
-            session.group.sources,
-        )  # fmt: skip
-        token, own, origin = environment.job_token, environment.checkpoints, environment.origin
-        state = collect(whole, environment.task_name, (), token, own, origin)
-        assert state is not None, "there are sources"
-        return state
-
-    # --- a step ------------------------------------------------------------------------------------------------------
-
-    def step(self, go: Go) -> None:
-        """Compute, sum, update, tell."""
-        session, held = self._session, self._held
-        if not isinstance(session, GroupSession) or session.join.epoch != go.epoch or held is None:
-            return
-        started_at = time.perf_counter()
-        computed, exchanged = self._compute_and_share(session, go.step)
-        self._measure(session)
-        self._update(self._steps.learning_rate(session.join, go.step), held.version)
-        self._held = Holding(go.epoch, go.step + 1, held.first, held.end)
-        self.newest_version = exchanged.version = go.step + 1
-        noise = self._gradients.noise_scale if session.join.rank == TELLING_RANK else None
-        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples, noise))
-        self._record(session.join, go.step, computed, exchanged, time.perf_counter() - started_at, None)
-
-    def _compute_and_share(self, session: GroupSession, step: int) -> tuple[Computed, Exchanged]:
-        """Leave the gradients and buffers of the whole batch in `flat.push`. Raises `ConnectionOver`."""
-
-        slots = self._steps.slots(session.join, step)
-        self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
-        self._parts = StepParts(slots) if self._gradients.measures(step) else None
-        session.begin_step(len(slots), measures=self._parts is not None)
-        self._is_waiting = False
-        self._watchdog.begin()
-        try:
-            computed = users(
-                lambda: compute_slots(
-                    self._shared_task,
-                    self._flat,
-                    slots,
-                    self._after_slot,
-                    batches=self._batches,
-                    options=self._compute_options,
-                )
-            )
-            return computed, session.finish_step(computed, self._parts)
-        except UserCodeFailed as error:
-            # A member that dies ends the backward passes of all others, within their own code.
-            if session.is_broken:
-                raise ConnectionOver(f"the process group is broken: {error}") from error
-            raise
-        finally:
-            self._watchdog.end()
-
-    def _measure(self, session: GroupSession) -> None:
-        """Once the sum is there, and before it is clipped."""
-        if self._parts is None:
-            return
-        self._gradients.parts_done(*self._parts.sums.tolist())
-        gradient = self._flat.push[: self._flat.parameter_floats]
-        self._gradients.step_done(float(torch.dot(gradient, gradient)), self._steps.batch(session.join).size)
+    def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
+        return stage(device, values, push, servers=False)
 
     def _gradients_are_ready(self) -> None:
         """From here on it is up to the others: they may take their time without this worker being hung."""
-        self._watchdog.sign()
+        self._watchdog.progress()
         self._watchdog.end()
         self._is_waiting = True
 
     def _after_slot(self) -> None:
         if not self._is_waiting:
-            self._watchdog.sign()
-        session = self._session
-        if self._parts is not None and isinstance(session, GroupSession) and session.is_alone:
+            self._watchdog.progress()
+        if self._parts is not None and self._session is not None and self._session.is_alone:
             self._parts.slot_done(self._flat.staging.gradients[: self._flat.parameter_floats])
         self._pacer.pace()
         self._inbox.check()
 
-    def _update(self, learning_rate: float, n_updates: int) -> None:
-        """What servers do with the sum, on all of it."""
-        rule, end = self.profile.update, self._flat.parameter_floats
-        gradient = self._flat.push[:end]
-        if rule.max_gradient_norm is not None:
-            clip(gradient, rule.max_gradient_norm, block_floats(self._flat.total_floats))
-        for piece in pieces(rule, (0, end)):
-            parameters, *state = (section[piece.first : piece.end] for section in self._sections)
-            rate = learning_rate * piece.learning_rate_scale
-            apply_update(piece.rule, rate, n_updates, parameters, gradient[piece.first : piece.end], state)
-        self._flat.values[end:].copy_(self._flat.push[end:])  # buffers: the mean, no optimizer
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
+class GroupSession:
+    """A worker's part in one membership epoch of an all-reduce job. A single worker needs no process group."""
 
-    def _save(self, save: Save) -> None:
-        """Write this worker's share of the state, as a server with the same range would."""
-        session, held = self._session, self._held
-        if session is None or held is None or held.version != save.version:
-            self._send(SaveFailed(save.epoch, save.version, "this worker does not have that version"))
-            return
-        first, end = server_ranges(self._flat.total_floats, session.join.n_workers)[session.join.rank]
-        sections = [section[first:end].to("cpu", copy=True).numpy() for section in self._sections]
-        self._send(SnapshotTaken(save.epoch, save.version))
-        self._writer.submit(self._write, save, first, sections)
+    def __init__(
+        self, join: Join, rendezvous: Rendezvous, host: str, flat: FlatModel, compression: GroupCompression
+    ) -> None:
+        assert join.group is not None, "an all-reduce job's membership is a group"
+        self.join = join
+        self.group: Group = join.group
+        self.lost: Address | None = None
+        """A member that does not answer, named as in its hello to the coordinator."""
+        self._flat = flat
+        self._compression = compression
+        self._gradients: SharedGradients | None = None
+        self._members: ProcessGroup | None = None
+        if join.n_workers > 1:
+            device = flat.values.device
+            self._members = ProcessGroup(
+                rendezvous, join.epoch, join.rank, join.n_workers, host, device, self._cannot_reach
+            )
 
-    def _write(self, save: Save, first: int, sections: list[Floats]) -> None:
-        try:
-            file = write_shard(self._environment.checkpoints, save.epoch, save.version, first, sections)
-        except OSError as error:
-            self._send(SaveFailed(save.epoch, save.version, str(error)))
+    def _cannot_reach(self, host: str) -> None:
+        self.lost = host, 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self._members is None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a member is gone: what failed meanwhile is not the user's code."""
+        return self._members is not None and self._members.is_broken
+
+    def meet(self, bytes_per_second: float | None) -> None:
+        """Connect to the other members. Raises `ConnectionOver` when one of them does not come."""
+        if self._members is not None:
+            self._members.open(bytes_per_second)
+
+    def share_state(self, sections: list[Tensor]) -> None:
+        """Every member gets the root's. Raises `ConnectionOver`."""
+        if self._members is not None and self.group.shares_state:
+            for section in sections:
+                self._members.broadcast(section, self.group.root)
+
+    def share_gradients_of(self, task: TrainingTask, on_ready: Callable[[], None]) -> TrainingTask:
+        """The task whose backward passes leave the sum over all members."""
+        if self._members is None:
+            return task
+        self._gradients = SharedGradients(self._flat.model, task.loss, self._compression, on_ready, self._members.guard)
+        return replace(task, loss=self._gradients.loss)
+
+    def begin_step(self, n_slots: int, *, measures: bool) -> None:
+        """`measures`: `finish_step` is given what is to be measured."""
+        if self._gradients is not None:
+            self._gradients.begin(n_slots, measures=measures)
+
+    def finish_step(self, computed: Computed, parts: StepParts | None = None) -> Exchanged:
+        """After all slots: wait until gradients and buffers of all members are in `flat.push`, and what all of them
+        measured in `parts`. Raises `ConnectionOver`."""
+        if self._members is None or self._gradients is None:
+            return Exchanged()
+        if computed.n_examples:
+            # The last slot's backward pass ends when all members have sent their part.
+            computed.compute_seconds -= time.perf_counter() - self._gradients.ready_at
         else:
-            self._send(Saved(save.epoch, save.version, file))
+            self._members.run(self._gradients.take_part)
+        flat, n_workers = self._flat, self.join.n_workers
+        buffers = flat.push[flat.parameter_floats :]
+        if len(buffers):
+            self._members.sum(buffers)
+        if parts is not None:
+            parts.share_done(self._gradients.local_square())
+            parts.sums = parts.sums.to(flat.values.device)
+            self._members.sum(parts.sums)
+        # Each member of a ring sends, and receives, 2·(w − 1)/w times what is summed. PowerSGD sends less.
+        summed_bytes = BYTES_PER_VALUE.get(self._compression, FLOAT_BYTES) * flat.parameter_floats
+        summed_bytes += FLOAT_BYTES * (flat.total_floats - flat.parameter_floats)
+        n_bytes = 2 * summed_bytes * (n_workers - 1) // n_workers
+        waited = time.perf_counter() - self._gradients.ready_at
+        return Exchanged(wait_seconds=waited, sent_bytes=n_bytes, received_bytes=n_bytes)
 
+    def abort(self) -> None:
+        """End a transfer that is going on. Safe from other threads."""
+        if self._members is not None:
+            self._members.abort()
 
-# --- the update ------------------------------------------------------------------------------------------------------
-
-
-def apply_update(
-    rule: UpdateRule, learning_rate: float, n_updates: int, parameters: Tensor, gradient: Tensor, state: list[Tensor]
-) -> None:
-    """Update `parameters` and `state` in place; all of shape (n,). `n_updates`: how many came before this one.
-
-    State that is all zeros is that of an optimizer before its first update.
-    """
-    if rule.kind == "adamw":
-        adamw(
-            [parameters],
-            [gradient],
-            [state[0]],
-            [state[1]],
-            [],
-            [torch.tensor(float(n_updates))],
-            fused=True,
-            amsgrad=False,
-            beta1=rule.betas[0],
-            beta2=rule.betas[1],
-            lr=learning_rate,
-            weight_decay=rule.weight_decay,
-            eps=rule.eps,
-            maximize=False,
-        )
-        return
-    sgd(
-        [parameters],
-        [gradient],
-        [state[0] if state else None],
-        fused=True,
-        weight_decay=rule.weight_decay,
-        momentum=rule.momentum,
-        lr=learning_rate,
-        dampening=0.0,
-        nesterov=rule.nesterov,
-        maximize=False,
-    )
+    def close(self) -> None:
+        """The membership is over."""
+        self.abort()
+        if self._gradients is not None:
+            self._gradients.close()
+            self._gradients = None
+        if self._members is not None:
+            self._members.close()
+        if self._flat.values.is_cuda:
+            torch.cuda.synchronize(self._flat.values.device)

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from optimus_workers.allreduce import gloo_sockets
-from optimus_workers.allreduce.abort import Escape, Future
-from optimus_workers.allreduce.rendezvous import Board, BoardStore
+from optimus_workers.allreduce.abort import AbortableOperations, Future
+from optimus_workers.allreduce.rendezvous import Rendezvous, RendezvousStore
 from optimus_workers.errors import ConnectionOver
 from optimus_workers.wire.values import Address
 
@@ -27,7 +27,7 @@ CONNECT_SECONDS = 10.0
 OPERATION_SECONDS = 24 * 3600.0
 """No limit in practice: a slow member is no failure. Those that died or hang are found by the coordinator, which ends
 the group."""
-ESCAPE_SECONDS = 2.0
+ABORT_SECONDS = 2.0
 """For operations to end once their group is over."""
 CHECK_SECONDS = 2.0
 """How often the connections are looked at."""
@@ -39,7 +39,7 @@ class ProcessGroup:
 
     def __init__(
         self,
-        board: Board,
+        rendezvous: Rendezvous,
         epoch: int,
         rank: int,
         size: int,
@@ -51,7 +51,7 @@ class ProcessGroup:
         told the host of a member that is there but cannot be reached, before what waits for it fails."""
         self.rank = rank
         self.size = size
-        self._board = board
+        self._rendezvous = rendezvous
         self._epoch = epoch
         self._host = host
         self._device = device
@@ -60,7 +60,7 @@ class ProcessGroup:
         self._on_unreachable = on_unreachable
         self._aborted = False
         self._aborting = threading.Lock()
-        self._escape = Escape([device] if device.type == "cuda" else [])
+        self._operations = AbortableOperations([device] if device.type == "cuda" else [])
         self._backend: Any = None
         self._over = threading.Event()
         self._changed = threading.Event()  # set once the group is connected, or is over
@@ -72,7 +72,7 @@ class ProcessGroup:
         try:
             dist.init_process_group(
                 BACKEND,
-                store=BoardStore(self._board, self._epoch),
+                store=RendezvousStore(self._rendezvous, self._epoch),
                 rank=self.rank,
                 world_size=self.size,
                 timeout=timedelta(seconds=CONNECT_SECONDS),
@@ -89,8 +89,8 @@ class ProcessGroup:
     def _each_has_a_gpu(self) -> bool:
         """NCCL refuses two members on one GPU; gloo then goes by way of the CPU."""
         identity = str(torch.cuda.get_device_properties(self._device).uuid).encode()
-        self._board.publish(self._epoch, f"gpu/{self.rank}", identity)
-        seen = [self._board.wait(self._epoch, f"gpu/{rank}") for rank in range(self.size)]
+        self._rendezvous.publish(self._epoch, f"gpu/{self.rank}", identity)
+        seen = [self._rendezvous.wait(self._epoch, f"gpu/{rank}") for rank in range(self.size)]
         return dist.is_nccl_available() and len(set(seen)) == self.size
 
     def _make_backend(self, options: Any, _: Any) -> Any:
@@ -105,7 +105,7 @@ class ProcessGroup:
         settings._timeout = timedelta(seconds=CONNECT_SECONDS)
         self._listens_at = (gloo_sockets.listening() - before).pop()
         host, port = self._listens_at
-        self._board.publish(self._epoch, f"listens/{self.rank}", f"{host} {port}".encode())
+        self._rendezvous.publish(self._epoch, f"listens/{self.rank}", f"{host} {port}".encode())
         backend = self._connected(
             lambda: dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, settings)
         )
@@ -134,7 +134,7 @@ class ProcessGroup:
 
     def _others(self) -> set[Address]:
         """Where the other members listen, as far as they have said."""
-        said = (value.decode().rpartition(" ") for value in self._board.now(self._epoch, "listens/"))
+        said = (value.decode().rpartition(" ") for value in self._rendezvous.published(self._epoch, "listens/"))
         return {(host, int(port)) for host, _, port in said} - {self._listens_at or ("", 0)}
 
     def _find_unreachable(self) -> None:
@@ -163,11 +163,11 @@ class ProcessGroup:
 
     def guard(self, operation: Future) -> Future:
         """The same outcome, which `abort` brings about if nothing else does."""
-        return operation if self._is_nccl else self._escape.guard(operation)  # NCCL ends what it is told to end
+        return operation if self._is_nccl else self._operations.guard(operation)  # NCCL ends what it is told to end
 
     def _wait_for(self, work: Any) -> None:
         if not self._is_nccl:
-            self._escape.guard(work.get_future()).wait()
+            self._operations.guard(work.get_future()).wait()
         work.wait()
 
     def run(self, operation: Callable[[], object]) -> None:
@@ -197,14 +197,14 @@ class ProcessGroup:
                     dist.group.WORLD.abort()  # type: ignore[union-attr]
             elif self._listens_at is not None:
                 gloo_sockets.hang_up(self._listens_at, self._others())
-            self._escape.open(ESCAPE_SECONDS)
-        self._board.close(self._epoch)
+            self._operations.abort(ABORT_SECONDS)
+        self._rendezvous.close(self._epoch)
 
     def close(self) -> None:
         """Give everything back; the next group may be opened."""
         self.abort()
-        self._escape.close()
-        if self._escape.is_stuck:
+        self._operations.close()
+        if self._operations.is_stuck:
             # Taking it apart would wait for the operation that does not end.
             for kept in (self._backend, dist.group.WORLD):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))

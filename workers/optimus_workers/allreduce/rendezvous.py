@@ -1,8 +1,9 @@
-"""How the members of a process group find each other: through the coordinator, whom everybody knows already.
+"""How the members of a process group find each other: through the coordinator, to which every member is connected.
 
 torch's process groups want a key-value store for their rendezvous. Its usual one listens on a port of its own without
-asking who calls. Here what a member says of itself (where it listens) goes over its control connection, whose both ends
-have proved that they know the job token, and the coordinator passes it on to the other members of the same membership.
+authentication. Here an entry of a member (the address at which it listens) travels over its control connection, whose
+both ends have proved that they know the job token, and the coordinator forwards it to the other members of the same
+membership.
 """
 
 from __future__ import annotations
@@ -18,27 +19,26 @@ from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire.messages import Publish, Published
 
 WAIT_SECONDS = 60.0
-"""How long a member waits for what another one says, at most; the coordinator's word that the membership is over ends
-it earlier."""
+"""The longest wait for an entry of another member; the end of the membership ends it earlier."""
 
 
-class Board:
-    """What the members of the memberships said, by (membership epoch, key). Used by several threads."""
+class Rendezvous:
+    """The entries of all members, by (membership epoch, key). Used by several threads."""
 
     def __init__(self, send: Callable[[Publish], None]) -> None:
-        """`send`: takes what the other members are to be told."""
+        """`send`: takes entries for the other members."""
         self._send = send
         self._changed = threading.Condition()  # guards the two below; notified when they change
         self._entries: dict[tuple[int, str], bytes] = {}
         self._over = 0
 
     def publish(self, epoch: int, key: str, value: bytes) -> None:
-        """Say something to the other members of membership `epoch`."""
+        """Publish an entry to the other members of membership `epoch`."""
         self._send(Publish(epoch, key, value.hex()))
         self._put(epoch, key, value)
 
     def received(self, message: Published) -> None:
-        """Another member said something. Raises `WireError` if it is not hexadecimal."""
+        """Take an entry of another member. Raises `WireError` if its value is not hexadecimal."""
         try:
             value = bytes.fromhex(message.value)
         except ValueError as error:
@@ -52,50 +52,50 @@ class Board:
                 self._changed.notify_all()
 
     def close(self, epoch: int) -> None:
-        """The memberships up to this one are over: nobody waits for their members any more."""
+        """The memberships up to this one are over: `wait` for one of their entries fails from now on."""
         with self._changed:
             self._over = max(self._over, epoch)
             self._entries = {at: value for at, value in self._entries.items() if at[0] > self._over}
             self._changed.notify_all()
 
     def wait(self, epoch: int, key: str, timeout_seconds: float = WAIT_SECONDS) -> bytes:
-        """What was said. Raises `ConnectionOver` when the membership is over, or nobody says it in time."""
+        """The entry, once it is there. Raises `ConnectionOver` when the membership ends or the time is up before."""
         give_up_at = time.monotonic() + timeout_seconds
         with self._changed:
             while (epoch, key) not in self._entries:
                 left = give_up_at - time.monotonic()
                 if epoch <= self._over or left <= 0:
-                    raise ConnectionOver(f"no member of epoch {epoch} says {key}")
+                    raise ConnectionOver(f"no member of epoch {epoch} published {key}")
                 self._changed.wait(left)
             return self._entries[epoch, key]
 
-    def now(self, epoch: int, prefix: str) -> list[bytes]:
-        """What has been said so far under keys that begin with `prefix`."""
+    def published(self, epoch: int, prefix: str) -> list[bytes]:
+        """The entries so far whose keys begin with `prefix`."""
         with self._changed:
             return [value for (at, key), value in self._entries.items() if at == epoch and key.startswith(prefix)]
 
 
-class BoardStore(Store):
-    """The board of one membership as torch wants it. Every key has one writer and is written once."""
+class RendezvousStore(Store):
+    """The rendezvous of one membership as torch's `Store`. Every key has one writer and is written once."""
 
-    def __init__(self, board: Board, epoch: int) -> None:
+    def __init__(self, rendezvous: Rendezvous, epoch: int) -> None:
         super().__init__()
-        self._board = board
+        self._rendezvous = rendezvous
         self._epoch = epoch
 
     def set(self, key: str, value: str | bytes) -> None:
         content = value.encode() if isinstance(value, str) else bytes(value)
-        self._board.publish(self._epoch, _without_count(key), content)
+        self._rendezvous.publish(self._epoch, _without_count(key), content)
 
     def get(self, key: str) -> bytes:
-        return self._board.wait(self._epoch, _without_count(key))
+        return self._rendezvous.wait(self._epoch, _without_count(key))
 
     def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=WAIT_SECONDS)) -> None:
         for key in keys:
-            self._board.wait(self._epoch, _without_count(key), min(timeout.total_seconds(), WAIT_SECONDS))
+            self._rendezvous.wait(self._epoch, _without_count(key), min(timeout.total_seconds(), WAIT_SECONDS))
 
     def check(self, keys: list[str]) -> bool:
-        return all(self._board.now(self._epoch, _without_count(key)) for key in keys)
+        return all(self._rendezvous.published(self._epoch, _without_count(key)) for key in keys)
 
     def delete_key(self, _: str) -> bool:
         """Entries go when their membership is over."""

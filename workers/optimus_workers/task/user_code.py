@@ -70,7 +70,7 @@ class UserCodeFailed(Exception):
     """The user's code raised; its exception is the cause."""
 
 
-def users(call: Callable[[], T]) -> T:
+def run_user_code(call: Callable[[], T]) -> T:
     """The result of the user's code. What it raises becomes `UserCodeFailed`."""
     try:
         return call()

@@ -3,7 +3,8 @@
 run                the life of the process: control messages, signals, the user's errors
 training           what all workers do: load the task, join, halt, report, evaluate
 loop               one step with parameter servers, from top to bottom
-compute            the slots of a step: their examples, batches and gradients
+slots              what a step trains on: the slots of a worker, the learning rate
+compute            the batches of the slots and their gradients
 session            one membership epoch: the exchange of a step with all servers
 server_connection  the connection to one server
 flat_model         the model as one flat vector

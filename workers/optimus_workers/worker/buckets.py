@@ -130,7 +130,7 @@ class GradientHooks:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._tell: Callable[[int], None] | None = None
+        self._report: Callable[[int], None] | None = None
         self._watching = False
         self._seen: set[int] = set()
         self._n_passes = 0
@@ -149,18 +149,18 @@ class GradientHooks:
     def _accumulated(self, place: int) -> None:
         if place in self._seen:
             self.is_reliable = False
-            if self._tell is not None:
+            if self._report is not None:
                 raise AccumulatedTwice("a gradient was accumulated twice in one backward pass")
         self._seen.add(place)
-        if self._tell is not None:
-            self._tell(place)
+        if self._report is not None:
+            self._report(place)
 
     @contextmanager
-    def telling(self, tell: Callable[[int], None]) -> Iterator[None]:
+    def reporting(self, report: Callable[[int], None]) -> Iterator[None]:
         """The last backward pass of a step is made in this context: each gradient is told when it is final, by the
         parameter's place. The first pass is only watched."""
         self._seen.clear()
-        self._tell = tell if self._n_passes and self.is_reliable else None
+        self._report = report if self._n_passes and self.is_reliable else None
         self._watching = self.is_reliable
         try:
             yield

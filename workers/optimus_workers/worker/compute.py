@@ -1,15 +1,7 @@
-"""The batches of the slots that a worker computes, some of them fetched while it waits for parameters.
-
-What a worker computes in one step: the gradients of its slots, one after the other.
-
-A slot's randomness (its examples, dropout, augmentation by torch) depends on (seed, step, slot) alone, and each slot
-weighs in by its share of the batch's examples; so the sum over all slots is the gradient of the mean over the batch
-whoever computes which slot.
-"""
+"""What a worker computes in one step: the batches of its slots and their gradients, one after the other."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,25 +12,10 @@ import torch
 from torch import Tensor
 
 from optimus_workers.data.prefetching import Key, Prefetcher
-from optimus_workers.data.sampler import Indices, slot_indices_from
 from optimus_workers.task.definition import TrainingTask
-from optimus_workers.wire.values import GlobalBatch, constant_batch
 from optimus_workers.worker.device import ComputeOptions, to_device
 from optimus_workers.worker.flat_model import FlatModel
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One piece of a step's work: its examples, its share of the batch, the seed of its randomness."""
-
-    indices: Indices
-    weight: float
-    seed: int
-
-    @property
-    def key(self) -> Key:
-        """No other slot has it: the same one of a larger batch has the same seed and other examples."""
-        return self.seed, self.indices.tobytes()
+from optimus_workers.worker.slots import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,37 +98,6 @@ class Computed:
     n_examples: int = 0
     data_seconds: float = 0.0
     compute_seconds: float = 0.0
-
-
-def slot_seed(seed: int, step: int, slot: int) -> int:
-    """The seed of one slot's random numbers, 63 bits."""
-    digest = hashlib.sha256(f"{seed}/{step}/{slot}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
-
-
-def sync_slots(
-    task: TrainingTask, seed: int, step: int, first_slot: int, end_slot: int, batch: GlobalBatch | None = None
-) -> list[Slot]:
-    """Slots [first_slot, end_slot) of a step's global batch (None: the task's own); those without an example are left
-    out."""
-    batch = batch or constant_batch(task.global_batch_size, task.micro_batches)
-    slots = []
-    for slot in range(first_slot, end_slot):
-        first, order = batch.position(step), task.epoch_order
-        indices = slot_indices_from(seed, first, slot, batch.slots, batch.size, task.n_examples, order)
-        if len(indices):
-            slots.append(Slot(indices, len(indices) / batch.size, slot_seed(seed, step, slot)))
-    return slots
-
-
-def async_slots(task: TrainingTask, seed: int, step: int, n_slots: int = 1) -> list[Slot]:
-    """The whole mini-batch of a step, in so many pieces; those without an example are left out."""
-    size, slots = task.global_batch_size, []
-    for slot in range(n_slots):
-        indices = slot_indices_from(seed, step * size, slot, n_slots, size, task.n_examples, task.epoch_order)
-        if len(indices):
-            slots.append(Slot(indices, len(indices) / size, slot_seed(seed, step, slot)))
-    return slots
 
 
 def compute_slots(

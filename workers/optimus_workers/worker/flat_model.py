@@ -26,12 +26,12 @@ from torch import Tensor, nn
 
 from optimus_workers.task.definition import TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
-from optimus_workers.task.user_code import users
+from optimus_workers.task.user_code import run_user_code
 from optimus_workers.wire.memory import private_floats, shareable_floats
 from optimus_workers.wire.norms import block_squares, clip_coefficient
 from optimus_workers.wire.ranges import Range, aligned
 from optimus_workers.wire.values import TaskProfile, UpdateGroup, UpdateRule
-from optimus_workers.worker.staging import OnePlace, Staging
+from optimus_workers.worker.staging import DirectStaging, Staging
 
 
 class FlatModel:
@@ -46,7 +46,7 @@ class FlatModel:
         self,
         model: nn.Module,
         groups: Sequence[Sequence[nn.Parameter]] | None = None,
-        staging: Callable[[Tensor, Tensor], Staging] = OnePlace,
+        staging: Callable[[Tensor, Tensor], Staging] = DirectStaging,
     ) -> None:
         """`groups`: the trainable parameters in the order that they are to have; None: one group, in model order.
 
@@ -134,7 +134,7 @@ def _places(parameters: Iterable[nn.Parameter], first: int) -> Iterator[tuple[nn
 
 
 def make_flat(
-    task: TrainingTask, model: nn.Module, staging: Callable[[Tensor, Tensor], Staging] = OnePlace
+    task: TrainingTask, model: nn.Module, staging: Callable[[Tensor, Tensor], Staging] = DirectStaging
 ) -> tuple[FlatModel, tuple[UpdateGroup, ...]]:
     """The model as one vector, group by group, and how each group is updated (none: all alike)."""
     groups = parameter_groups(task, model)
@@ -169,7 +169,7 @@ def task_profile(
         n_parameters=flat.n_parameters,
         parameter_floats=flat.parameter_floats,
         total_floats=flat.total_floats,
-        n_examples=users(lambda: task.n_examples),
+        n_examples=run_user_code(lambda: task.n_examples),
         global_batch_size=task.global_batch_size,
         micro_batches=task.micro_batches,
         update=rule,

@@ -1,4 +1,4 @@
-"""The training that a worker of a parameter-server job does: join a membership, compute, push, pull."""
+"""One step of a worker with parameter servers, from top to bottom: `ServerTraining.step`. Before it, `join`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.task.user_code import users
+from optimus_workers.task.user_code import run_user_code
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of
 from optimus_workers.wire.control import Inbox
 from optimus_workers.wire.messages import Done, Go, Halt, Join, Joined
@@ -18,14 +18,14 @@ from optimus_workers.wire.ranges import block_floats
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.worker.buckets import GradientHooks
 from optimus_workers.worker.compression import make_compressor
-from optimus_workers.worker.compute import Computed, compute_slots
+from optimus_workers.worker.compute import compute_slots
 from optimus_workers.worker.flat_model import clip
 from optimus_workers.worker.session import DataOptions, Session
 from optimus_workers.worker.staging import Staging, stage
 from optimus_workers.worker.training import Answer, Training
 
 
-class ServerTraining(Training):
+class ServerTraining(Training[Session]):
     """`Training` whose parameters and optimizer state are on servers."""
 
     def __init__(self, environment: TaskEnvironment, inbox: Inbox, send: Callable[[Answer], None]) -> None:
@@ -34,124 +34,126 @@ class ServerTraining(Training):
         self._hooks = GradientHooks(self._flat.trained)
         self._compressor = make_compressor(environment.spec, self._flat.parameter_floats)
         self._n_async = 0
-        """Steps that this worker has made in mode async, where it has not all numbers."""
-        self._own_square: float | None = None
-        """|gradient of this step's mini-batch|², where it is measured in mode async."""
+        """Steps that this worker has made in mode async, where it does not get all numbers."""
+
+    def step(self, go: Go) -> None:
+        """Step `go.step`: fetch batches, compute, push, wait for the other workers, pull, report.
+
+        Mode sync: every worker takes this step, and the servers are the barrier: they send new parameters once all
+        workers have pushed. Mode async: the step is this worker's alone, and the servers answer at once.
+        """
+        session, flat = self._session, self._flat
+        if session is None or session.join.epoch != go.epoch:
+            return  # an earlier membership's
+        join, started_at, used_version = session.join, time.perf_counter(), session.version
+        max_norm = self.profile.update.max_gradient_norm
+        clips_own = join.is_async and max_norm is not None  # mode sync: the servers clip the sum
+
+        # The slots that this worker computes. The prefetching process makes their batches, and the next ones.
+        learning_rate = self._steps.learning_rate(join, go.step)
+        number = self._n_async if join.is_async else go.step
+        self._n_async += join.is_async
+        measures_own = join.is_async and self._gradients.measures(number)
+        slots = self._steps.slots(join, go.step, in_parts=measures_own)
+        self._batches.expect(self._steps.slots_ahead(join, go.step, slots))
+        if slots:
+            self._gradients.begin(number, len(slots[0].indices), slots[0].weight)
+
+        # Compute. The last slot's backward pass pushes each gradient as soon as it is final.
+        session.begin_push(go.step, learning_rate, flat.push)
+        pushes_early = self._compute_options.overlap and not clips_own
+        own_square: float | None = None
+        with self._watchdog.watching():
+            try:
+                computed = run_user_code(
+                    lambda: compute_slots(
+                        self._task,
+                        flat,
+                        slots,
+                        self._after_slot,
+                        batches=self._batches,
+                        options=self._compute_options,
+                        last_pass=self._hooks.reporting(session.gradient_ready) if pushes_early else nullcontext(),
+                    )
+                )
+                if measures_own:
+                    own_square = self._gradient_square()  # before it is clipped
+                if clips_own:
+                    clip(
+                        flat.staging.gradients[: flat.parameter_floats],
+                        max_norm or 0.0,
+                        block_floats(flat.total_floats),
+                    )
+            finally:
+                flat.staging.end()
+
+        # Push the rest. While the other workers finish, fetch the next batches (async, the next step is not known).
+        session.finish_push()
+        if self._compute_options.overlap and not join.is_async:
+            next_slots = self._steps.slots(join, go.step + 1)
+            with self._watchdog.watching():
+                run_user_code(lambda: self._batches.fetch_ahead(next_slots, lambda: session.needs_attention))
+        fetched_at = time.perf_counter()
+
+        # The barrier, and the new parameters.
+        exchanged = session.wait()
+        self.newest_version = max(self.newest_version, exchanged.version)
+        if self._compressor is not None:
+            self._compressor.completed(exchanged.version)
+
+        # Report: the coordinator needs to know that the step is done, the service what it took.
+        self._gradients.step_done(
+            own_square if join.is_async else session.gradient_square, self._steps.batch(join).size
+        )
+        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
+        computed.data_seconds += max(0.0, fetched_at - exchanged.ended_at)  # the parameters waited for the batches
+        seconds = time.perf_counter() - started_at
+        # Async: the job's steps, not this step's number, which may be ahead of others still at work.
+        completed = exchanged.version if join.is_async else go.step + 1
+        staleness = exchanged.version - 1 - used_version if join.is_async else None
+        self._report(join, completed, computed, exchanged, seconds, staleness)
+
+    def join(self, join: Join) -> None:
+        """Become a member: connect to the servers, get the parameters (or bring the initial ones)."""
+        self.halt()
+        self._inbox.check()
+        self._gradients = GradientStatistics(period_of(self.profile, join.rank))
+        flat = self._flat
+        flat.staging.end()
+        session = self._session = Session(
+            join,
+            flat.parameter_floats,
+            self._options,
+            self._compressor,
+            self.profile.update.max_gradient_norm,
+            flat.parameter_ranges if self._compute_options.overlap else (),
+            flat.staging,
+            self.profile.gradient_period,
+        )
+        self._inbox.check()
+        session.open(self._environment.job_token, flat.values, flat.push_memory)
+        if join.brings_parameters:
+            self._restore_initial()
+        session.fetch(flat.values)
+        session.version = join.version
+        if self._compressor is not None:
+            self._compressor.joined(join.version)
+        self._joined(join)
+        self._send(Joined(join.epoch))
+
+    def answer_halt(self, halt: Halt) -> None:
+        """Nothing: the servers have all state."""
 
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
         return stage(device, values, push)
 
-    def answer_halt(self, halt: Halt) -> None:
-        """Nothing: what there is, is on servers."""
-
-    def join(self, join: Join) -> None:
-        """Become a member: connect to the servers, get the parameters (or bring them)."""
-        self.halt()
-        self._inbox.check()
-        limit, period = self.profile.update.max_gradient_norm, self.profile.gradient_period
-        self._gradients = GradientStatistics(period_of(self.profile, join.rank))
-        flat = self._flat
-        flat.staging.end()
-        ranges = flat.parameter_ranges if self._compute_options.overlap else ()
-        session = Session(
-            join, flat.parameter_floats, self._options, self._compressor, limit, ranges, flat.staging, period
-        )
-        self._session = session
-        self._inbox.check()
-        session.open(self._environment.job_token, self._flat.values, self._flat.push_memory)
-        if join.brings_parameters:
-            self._restore_initial()
-        session.fetch(self._flat.values)
-        session.version = join.version
-        if self._compressor is not None:
-            self._compressor.joined(join.version)
-        self.newest_version = max(self.newest_version, join.version)
-        self._evaluations.begin(self._steps.data_epoch(join, join.version))
-        self._send(Joined(join.epoch))
-
-    def step(self, go: Go) -> None:
-        """Compute, push, pull, tell."""
-        session = self._session
-        if session is None or session.join.epoch != go.epoch:
-            return
-        started_at = time.perf_counter()
-        used_version = session.version
-        learning_rate = self._steps.learning_rate(session.join, go.step)
-        session.begin_push(go.step, learning_rate, self._flat.push)
-        computed = self._compute(session, go.step)
-        session.finish_push()
-        self._fetch_ahead(session, go.step + 1)
-        fetched_at = time.perf_counter()
-        exchanged = session.wait()
-        square = self._own_square if session.join.is_async else session.gradient_square
-        self._gradients.step_done(square, self._steps.batch(session.join).size)
-        computed.data_seconds += max(0.0, fetched_at - exchanged.ended_at)
-        self.newest_version = max(self.newest_version, exchanged.version)
-        if self._compressor is not None:
-            self._compressor.completed(exchanged.version)
-        self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples))
-        staleness = exchanged.version - 1 - used_version if session.join.is_async else None
-        seconds = time.perf_counter() - started_at
-        self._record(session.join, go.step, computed, exchanged, seconds, staleness)
-
-    def _compute(self, session: Session, step: int) -> Computed:
-        """Leave the gradients in `flat.push`; those of the last slot are pushed while they are made."""
-        is_async = session.join.is_async
-        number = self._n_async if is_async else step
-        measures_own = is_async and self._gradients.measures(number)
-        self._n_async, self._own_square = self._n_async + is_async, None
-        slots = self._steps.slots(session.join, step, in_parts=measures_own)
-        self._batches.expect(self._steps.slots_ahead(session.join, step, slots))
-        if slots:
-            self._gradients.begin(number, len(slots[0].indices), slots[0].weight)
-        clips_own = is_async and self._max_gradient_norm is not None
-        tells = self._compute_options.overlap and not clips_own
-        self._watchdog.begin()
-        try:
-            computed = users(
-                lambda: compute_slots(
-                    self._task,
-                    self._flat,
-                    slots,
-                    self._after_slot,
-                    batches=self._batches,
-                    options=self._compute_options,
-                    last_pass=self._hooks.telling(session.gradient_ready) if tells else nullcontext(),
-                )
-            )
-            if measures_own:
-                self._own_square = self._square()  # before it is clipped
-            if clips_own:  # async: each worker clips what it pushes; sync: the servers clip the sum
-                flat = self._flat
-                gradients = flat.staging.gradients[: flat.parameter_floats]
-                clip(gradients, self._max_gradient_norm or 0.0, block_floats(flat.total_floats))
-            return computed
-        finally:
-            self._flat.staging.end()
-            self._watchdog.end()
-
-    @property
-    def _max_gradient_norm(self) -> float | None:
-        return self.profile.update.max_gradient_norm
-
     def _after_slot(self) -> None:
-        self._watchdog.sign()
-        self._gradients.slot_done(self._square)
+        self._watchdog.progress()
+        self._gradients.slot_done(self._gradient_square)
         self._pacer.pace()
         self._inbox.check()
 
-    def _square(self) -> float:
-        """|what is in the gradients|²."""
+    def _gradient_square(self) -> float:
+        """|what the slots so far have added up to|²."""
         gradients = self._flat.staging.gradients[: self._flat.parameter_floats]
         return float(torch.dot(gradients, gradients))
-
-    def _fetch_ahead(self, session: Session, step: int) -> None:
-        """Fetch batches of the next step while this one's parameters arrive. Async, nobody knows which step is next."""
-        if session.join.is_async or not self._compute_options.overlap:
-            return
-        slots = self._steps.slots(session.join, step)
-        self._watchdog.begin()
-        try:
-            users(lambda: self._batches.fetch_ahead(slots, lambda: session.needs_attention))
-        finally:
-            self._watchdog.end()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ FAREWELL_SECONDS = 5.0
 """How long a worker waits for the coordinator to take note of its user's error."""
 
 
-MakeTraining = Callable[[TaskEnvironment, Inbox, Callable[[Answer], None]], Training]
+MakeTraining = Callable[[TaskEnvironment, Inbox, Callable[[Answer], None]], Training[Any]]
 
 
 def run_worker(environment: TaskEnvironment, make_training: MakeTraining) -> int:
@@ -46,7 +47,7 @@ class _Worker:
         self._make_training = make_training
         self._inbox = Inbox(self._abort)
         self._control: Control | None = None
-        self._training: Training | None = None
+        self._training: Training[Any] | None = None
         self._stop_dialling = threading.Event()
         self._terminated = False
 
@@ -103,7 +104,7 @@ class _Worker:
         if self._training is None or not self._training.deliver_at_once(message):
             self._inbox.deliver(message)
 
-    def _serve(self, training: Training) -> Exit | CoordinatorLost:
+    def _serve(self, training: Training[Any]) -> Exit | CoordinatorLost:
         """Do what the coordinator says; the word that ended it."""
         while True:
             message = self._inbox.take()

@@ -52,7 +52,7 @@ class Outgoing:
         return 1 if self.vector is None else len(self.chunks)
 
 
-class Link:
+class ServerConnection:
     """One exchange at a time: `begin`, then it goes on by itself until `is_complete`.
 
     `changed` is called, on one of the threads, when an exchange is complete or has failed.
@@ -101,7 +101,7 @@ class Link:
         self.squares: list[float] | None = None
         """Those of the present exchange, once they are there."""
         self._threads = [
-            threading.Thread(target=self._guarded, args=(loop,), name="data-link", daemon=True)
+            threading.Thread(target=self._guarded, args=(loop,), name="server-connection", daemon=True)
             for loop in (self._send, self._receive)
         ]
         self.error: BaseException | None = None

@@ -24,7 +24,7 @@ from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
 from optimus_workers.wire.values import Address, ServerRange
 from optimus_workers.worker.buckets import Buckets, push_order
 from optimus_workers.worker.compression import Compressor
-from optimus_workers.worker.server_connection import Link, Outgoing
+from optimus_workers.worker.server_connection import Outgoing, ServerConnection
 from optimus_workers.worker.staging import Staging
 
 CHECK_SECONDS = 2.0
@@ -94,21 +94,21 @@ class Session:
         self._step = 0
         self._started_at = 0.0
         self._counted = 0, 0
-        self._links: list[Link] = []
+        self._servers: list[ServerConnection] = []
         self._header = Header(FrameType.PUSH, epoch=join.epoch, source=join.rank)
-        self._changed = threading.Event()  # set by links
+        self._changed = threading.Event()  # set by the connections
         self._aborted = False
 
     def open(self, token: str, values: Tensor, push: FloatMemory | None = None) -> None:
         """Connect to all servers. `push`: the memory that pushes lie in. Raises `OSError` or `WireError`."""
-        for server in self.join.servers:
-            if server.first == server.end:
+        for server_range in self.join.servers:
+            if server_range.first == server_range.end:
                 continue  # more servers than 16-float units
-            self.lost = server.address
-            link = self._connect(server, token, values)
-            if link.connection.family == socket.AF_UNIX:
-                link.share(push if self._compressor is None and self._maps else None, maps_parameters=self._maps)
-            link.start()
+            self.lost = server_range.address
+            server = self._connect(server_range, token, values)
+            if server.connection.family == socket.AF_UNIX:
+                server.share(push if self._compressor is None and self._maps else None, maps_parameters=self._maps)
+            server.start()
             self.lost = None
             if self._aborted:
                 raise ConnectionOver("the session was aborted")
@@ -117,21 +117,21 @@ class Session:
     def _maps(self) -> bool:
         return self._options.transport is Transport.AUTO
 
-    def _connect(self, server: ServerRange, token: str, values: Tensor) -> Link:
+    def _connect(self, server_range: ServerRange, token: str, values: Tensor) -> ServerConnection:
         join, options = self.join, self._options
         connection = connect(
-            server.address,
+            server_range.address,
             token,
             join.epoch,
             join.rank,
-            local=server.local,
+            local=server_range.local,
             transport=options.transport,
             bytes_per_second=share_of_rate(options.bytes_per_second, join.n_workers, len(join.servers)),
         )
         blocks = block_floats(join.servers[-1].end) if self._clips or self._gradient_period else 0
-        link = Link(
+        server = ServerConnection(
             connection,
-            server,
+            server_range,
             self._header,
             values,
             self._parameter_floats,
@@ -141,9 +141,9 @@ class Session:
             blocks,
         )
         if self._parameters:
-            link.chunks = tuple(push_order(link.chunks, self._parameters, self._parameter_floats))
-        self._links.append(link)
-        return link
+            server.chunks = tuple(push_order(server.chunks, self._parameters, self._parameter_floats))
+        self._servers.append(server)
+        return server
 
     def _received(self, part: Range) -> None:
         if self._staging is not None:
@@ -152,27 +152,27 @@ class Session:
     def abort(self) -> None:
         """End what is going on. Safe from other threads."""
         self._aborted = True
-        for link in list(self._links):
+        for server in list(self._servers):
             with suppress(OSError):
-                link.connection.shutdown(socket.SHUT_RDWR)
-            link.allow_writing()
+                server.connection.shutdown(socket.SHUT_RDWR)
+            server.allow_writing()
 
     def close(self) -> None:
         """Hang up."""
         self.abort()
-        for link in self._links:
-            link.close()
-        self._links.clear()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
     def fetch(self, values: Tensor) -> Exchanged:
         """Get all parameters, having brought the initial ones if it is upon this worker to do so."""
         initial = self.join.brings_parameters
         self._begin()
-        for link in self._links:
-            link.begin(1 + len(link.chunks) * initial)
+        for server in self._servers:
+            server.begin(1 + len(server.chunks) * initial)
             if initial:
-                link.send(Outgoing(replace(self._header, type=FrameType.INITIAL), values, chunks=link.chunks))
-            link.send(Outgoing(replace(self._header, type=FrameType.PULL)))
+                server.send(Outgoing(replace(self._header, type=FrameType.INITIAL), values, chunks=server.chunks))
+            server.send(Outgoing(replace(self._header, type=FrameType.PULL)))
         self._wait(self._all_complete)
         return self._exchanged()
 
@@ -187,18 +187,18 @@ class Session:
         header = replace(self._header, step=step, version=self.version, learning_rate=learning_rate)
         self._step = step
         self._begin()
-        self._buckets = [self._bucketed(link, header, push) for link in self._links]
+        self._buckets = [self._bucketed(server, header, push) for server in self._servers]
 
-    def _bucketed(self, link: Link, header: Header, push: Tensor) -> Buckets:
+    def _bucketed(self, server: ServerConnection, header: Header, push: Tensor) -> Buckets:
         staging = self._staging
 
         def send(chunks: Sequence[Range]) -> None:
             wait = None if staging is None else staging.ready(chunks)
-            link.send(Outgoing(header, push, chunks=chunks, wait=wait))
+            server.send(Outgoing(header, push, chunks=chunks, wait=wait))
 
-        follows = self._clips and link.n_squares > 0
-        link.begin(len(link.chunks) + follows, writable=staging is not None and staging.can_receive_early)
-        return Buckets(link.chunks, self._parameters, self._parameter_floats, send)
+        follows = self._clips and server.n_squares > 0
+        server.begin(len(server.chunks) + follows, writable=staging is not None and staging.can_receive_early)
+        return Buckets(server.chunks, self._parameters, self._parameter_floats, send)
 
     def gradient_ready(self, parameter: int) -> None:
         """The gradient of this parameter (its place in `parameters`) is final: send what can be sent."""
@@ -208,14 +208,14 @@ class Session:
     def finish_push(self) -> None:
         """All that is pushed is there, and the present parameters are not in use any more."""
         self._started_at = time.perf_counter()
-        for link, buckets in zip(self._links, self._buckets, strict=True):
+        for server, buckets in zip(self._servers, self._buckets, strict=True):
             buckets.finish()
-            link.allow_writing()
+            server.allow_writing()
 
     @property
     def needs_attention(self) -> bool:
         """`wait` should be called by now: the parameters are here, a connection is lost, others wait for this one."""
-        if any(link.error is not None for link in self._links) or self._all_complete():
+        if any(server.error is not None for server in self._servers) or self._all_complete():
             return True
         return self._clips and self._all_squares_told()
 
@@ -230,7 +230,7 @@ class Session:
     @property
     def gradient_square(self) -> float | None:
         """|gradient of the step's whole batch|², before clipping, where the servers told it."""
-        told = [link.squares for link in self._links if link.n_squares]
+        told = [server.squares for server in self._servers if server.n_squares]
         if not told or any(squares is None for squares in told):
             return None
         return math.fsum(chain.from_iterable(squares for squares in told if squares is not None))
@@ -240,10 +240,10 @@ class Session:
         return self._max_gradient_norm is not None
 
     def _all_squares_told(self) -> bool:
-        return all(link.squares is not None for link in self._links if link.n_squares)
+        return all(server.squares is not None for server in self._servers if server.n_squares)
 
     def _all_complete(self) -> bool:
-        return all(link.is_complete for link in self._links)
+        return all(server.is_complete for server in self._servers)
 
     def _begin(self) -> None:
         self._started_at = time.perf_counter()
@@ -252,11 +252,11 @@ class Session:
 
     def _exchanged(self) -> Exchanged:
         started_at, (sent, received) = self._started_at, self._counted
-        ended_at = max([started_at, *(link.received_at for link in self._links)])
-        sent_at = max([started_at, *(link.sent_at for link in self._links)])
-        first_byte_at = max(sent_at, min((link.first_byte_at for link in self._links), default=ended_at))
+        ended_at = max([started_at, *(server.received_at for server in self._servers)])
+        sent_at = max([started_at, *(server.sent_at for server in self._servers)])
+        first_byte_at = max(sent_at, min((server.first_byte_at for server in self._servers), default=ended_at))
         now_sent, now_received = self._counts()
-        self.version = min((link.version for link in self._links), default=0)
+        self.version = min((server.version for server in self._servers), default=0)
         return Exchanged(
             push_seconds=sent_at - started_at,
             wait_seconds=first_byte_at - sent_at,
@@ -270,31 +270,31 @@ class Session:
     def _clip(self, step: int) -> None:
         """Tell the servers what to multiply the gradient with, now that each has told the squares of its part."""
         assert self._max_gradient_norm is not None, "there is a norm to clip to"
-        told = [link for link in self._links if link.squares is not None]
-        squares = chain.from_iterable(link.squares for link in told if link.squares is not None)
+        told = [server for server in self._servers if server.squares is not None]
+        squares = chain.from_iterable(server.squares for server in told if server.squares is not None)
         payload = CLIP_COEFFICIENT.pack(clip_coefficient(squares, self._max_gradient_norm))
         header = replace(self._header, type=FrameType.CLIP, step=step, length=len(payload))
-        for link in told:
-            link.send(Outgoing(header, payload=payload))
+        for server in told:
+            server.send(Outgoing(header, payload=payload))
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Until the links have what they wait for. Raises what ended one of them."""
+        """Wait until `is_over`. Raises what ended one of the connections."""
         while True:
             self._changed.clear()
-            for link in self._links:
-                if link.error is not None:
-                    self.lost = link.address
-                    raise link.error
+            for server in self._servers:
+                if server.error is not None:
+                    self.lost = server.address
+                    raise server.error
             if is_over():
                 return
             if not self._changed.wait(CHECK_SECONDS):
-                self._check_reachable([link for link in self._links if not link.is_complete])
+                self._check_reachable([server for server in self._servers if not server.is_complete])
 
-    def _check_reachable(self, links: Sequence[Link]) -> None:
-        for link in links:
-            if is_cut(link.connection):
-                self.lost = link.address
-                raise ConnectionOver(f"the server at {link.address[0]} does not answer")
+    def _check_reachable(self, servers: Sequence[ServerConnection]) -> None:
+        for server in servers:
+            if is_cut(server.connection):
+                self.lost = server.address
+                raise ConnectionOver(f"the server at {server.address[0]} does not answer")
 
     def _counts(self) -> tuple[int, int]:
-        return sum(link.n_sent for link in self._links), sum(link.n_received for link in self._links)
+        return sum(server.n_sent for server in self._servers), sum(server.n_received for server in self._servers)

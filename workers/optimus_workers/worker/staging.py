@@ -47,7 +47,7 @@ class Staging(Protocol):
         """All that computes with them has been queued."""
 
 
-class OnePlace:
+class DirectStaging:
     """The model computes in the vector that travels."""
 
     can_receive_early = False
@@ -84,7 +84,7 @@ class Streams(Protocol):
         """What is queued for computing from now on comes after the copies to the device."""
 
 
-class TwoPlaces:
+class DeviceStaging:
     """The model computes in vectors of its own on `device`."""
 
     can_receive_early = True
@@ -162,34 +162,16 @@ class CudaStreams:
         torch.cuda.current_stream(self._device).wait_stream(self._up)
 
 
-class NoStreams:
-    """Each copy is through when its call is: a device without streams."""
-
-    def mark(self) -> None:
-        """Everything is through at all times."""
-
-    def copy_down(self, targets: Sequence[Tensor], sources: Sequence[Tensor], after: None) -> Wait:  # noqa: ARG002
-        for target, source in zip(targets, sources, strict=True):
-            target.copy_(source)
-        return lambda: None
-
-    def copy_up(self, target: Tensor, source: Tensor, after: None) -> None:  # noqa: ARG002
-        target.copy_(source)
-
-    def await_copies_up(self) -> None:
-        """They are through."""
-
-
 def stage(device: torch.device, values: Tensor, push: Tensor, *, servers: bool = True) -> Staging:
     """What suits the device. Without `servers` on CPUs, vectors travel from GPU to GPU and are there only."""
     if device.type == "cpu":
-        return OnePlace(values, push)
+        return DirectStaging(values, push)
     torch.cuda.set_device(device)
     if not servers:
-        return OnePlace(values.to(device), push.to(device))
+        return DirectStaging(values.to(device), push.to(device))
     for vector in (values, push):
         pin(vector)
-    return TwoPlaces(values, push, device, CudaStreams(device))
+    return DeviceStaging(values, push, device, CudaStreams(device))
 
 
 def pin(vector: Tensor) -> None:

@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from optimus_workers.errors import HUNG
 
@@ -29,24 +30,24 @@ N_LEARNED = 3
 
 
 class Watchdog:
-    """Call `begin` before computing, `sign` after each micro-batch, `end` when the user's code is done with."""
+    """Call the user's code in the context `watching`, and `progress` after each micro-batch."""
 
     def __init__(
         self,
         limit_seconds: float | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        bite: Callable[[], None] | None = None,
+        on_hang: Callable[[], None] | None = None,
     ) -> None:
         """`limit_seconds`: for one micro-batch; None: learned from those before."""
         self._limit = limit_seconds
         self._clock = clock
-        self._bite = bite or give_up
+        self._on_hang = on_hang or give_up
         self._changed = threading.Condition()
         self._watching = False
         self._since = 0.0
         self._slowest = 0.0
-        self._n_signs = 0
+        self._n_done = 0
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     @property
@@ -54,22 +55,31 @@ class Watchdog:
         """How long the present micro-batch may take."""
         if self._limit is not None:
             return self._limit
-        return FIRST_SECONDS if self._n_signs < N_LEARNED else max(MIN_SECONDS, PATIENCE * self._slowest)
+        return FIRST_SECONDS if self._n_done < N_LEARNED else max(MIN_SECONDS, PATIENCE * self._slowest)
 
     def begin(self) -> None:
         with self._changed:
             self._watching, self._since = True, self._clock()
             self._changed.notify()
 
-    def sign(self) -> None:
+    def progress(self) -> None:
         """A micro-batch is done."""
         now = self._clock()
         self._slowest = max(self._slowest, now - self._since)
-        self._n_signs += 1
+        self._n_done += 1
         self._since = now
 
     def end(self) -> None:
         self._watching = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """From `begin` to `end`, however the user's code ends."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
 
     def _run(self) -> None:
         while True:
@@ -77,7 +87,7 @@ class Watchdog:
                 self._changed.wait_for(lambda: self._watching)
                 self._changed.wait(max(0.0, self._since + self.limit_seconds - self._clock()))
             if self._watching and self._clock() >= self._since + self.limit_seconds:
-                self._bite()
+                self._on_hang()
                 return
 
 
