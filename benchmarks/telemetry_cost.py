@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import torch
 
+from optimus_contract.telemetry import Sample
 from optimus_workers.telemetry.gradients import PERIOD
-from optimus_workers.telemetry.samples import SAMPLE_SECONDS, Aggregator, Record
+from optimus_workers.telemetry.samples import SAMPLE_SECONDS, Aggregator
 from optimus_workers.wire.norms import block_squares
 from optimus_workers.wire.ranges import block_floats, chunks
 from optimus_workers.worker.device import UsageMeter
@@ -32,10 +33,10 @@ def cpu_seconds(call: Callable[[], object], n_rounds: int, n_calls: int = 1) -> 
     return best / n_calls
 
 
-def record() -> Record:
-    return Record(
-        membership_epoch=1, rank=0, workers=1, servers=1, at=0.0, step=1, data_epoch=0.1, loss=1.0, n_examples=8,
-        seconds=0.01,
+def step() -> Sample:
+    return Sample(
+        membership_epoch=1, rank=0, sequence=0, workers=1, servers=1, at=0.0, step=1, data_epoch=0.1, loss=1.0,
+        n_examples=8, seconds=0.01,
     )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     length, parts = block_floats(len(gradient)), chunks(0, len(gradient), len(gradient))
     aggregator = Aggregator(usage=None)
     usage = cpu_seconds(UsageMeter().read, 20, 100)
-    told = cpu_seconds(lambda: aggregator.add(record()), 20, 100)
+    told = cpu_seconds(lambda: aggregator.add(step()), 20, 100)
     square = cpu_seconds(lambda: torch.dot(gradient, gradient), 10)
     squares = cpu_seconds(lambda: [block_squares(summed[first:end], length) for first, end in parts], 10)
     print(

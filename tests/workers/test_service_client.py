@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import httpx
 import pytest
+from tests.workers.telemetry_records import record
 
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient
@@ -23,11 +26,14 @@ def answering(status: int, body: Any = None, **options: Any) -> Handler:
     )
 
 
+SAMPLE = record(step=3, loss=math.nan)
+WRITTEN = {name: value for name, value in asdict(SAMPLE).items() if value is not None} | {"loss": "NaN"}
+
 CALLS: list[tuple[Callable[[ServiceClient], Any], str, str, Any]] = [
     (lambda service: service.report_membership({"epoch": 1}), "POST", "membership", {"epoch": 1}),
     (lambda service: service.put_profile({"n_parameters": 9}), "PUT", "profile", {"n_parameters": 9}),
     (lambda service: service.post_result({"outcome": "failed"}), "POST", "result", {"outcome": "failed"}),
-    (lambda service: service.post_telemetry([{"step": 3}]), "POST", "telemetry", {"samples": [{"step": 3}]}),
+    (lambda service: service.post_telemetry([SAMPLE]), "POST", "telemetry", {"samples": [WRITTEN]}),
 ]
 
 
@@ -88,7 +94,7 @@ def test_refused_with_the_problems_detail() -> None:
         "errors": [{"field": "samples[0].rank", "message": "must be below workers"}],
     }
     with client(answering(422, problem)) as service, pytest.raises(ServiceRefused) as caught:
-        service.post_telemetry([{}])
+        service.post_telemetry([SAMPLE])
     assert caught.value.status == 422
     assert caught.value.detail == "one field is not valid; samples[0].rank: must be below workers"
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from optimus_contract.job import Convergence, JobSpec
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import EnvironmentProblem
 
@@ -15,7 +16,7 @@ COMPLETE = {
     "OPTIMUS_TASK_RANK": "1",
     "OPTIMUS_COORDINATOR_ADDRESS": "127.0.0.1:40123",
     "OPTIMUS_JOB_DIRECTORY": "/data/jobs/digits-x7k2p",
-    "OPTIMUS_JOB_SPEC": '{"name": "digits", "seed": 3}',
+    "OPTIMUS_JOB_SPEC": '{"name": "digits", "task": "mine:task", "seed": 3, "some_day": 1}',
     "OPTIMUS_ATTEMPT": "2",
     "OPTIMUS_CPU_LIMIT": "0.25",
 }
@@ -31,7 +32,7 @@ def test_reads_everything() -> None:
         rank=1,
         coordinator_address=("127.0.0.1", 40123),
         job_directory=Path("/data/jobs/digits-x7k2p"),
-        spec={"name": "digits", "seed": 3},
+        spec=JobSpec(name="digits", task="mine:task", seed=3, convergence=Convergence()),
         cpu_limit=0.25,
         attempt=2,
     )
@@ -67,6 +68,7 @@ def test_no_cpu_limit(text: str) -> None:
         ("OPTIMUS_COORDINATOR_ADDRESS", "host:65536"),
         ("OPTIMUS_JOB_SPEC", "{"),
         ("OPTIMUS_JOB_SPEC", "[]"),
+        ("OPTIMUS_JOB_SPEC", '{"name": "digits"}'),
         ("OPTIMUS_CPU_LIMIT", "much"),
         ("OPTIMUS_CPU_LIMIT", "0"),
         ("OPTIMUS_CPU_LIMIT", "nan"),

@@ -38,8 +38,8 @@ def test_the_estimates_are_right_on_average() -> None:
         statistics.step_done(float(examples.mean(0).square().sum()), batch_size)
         seen.append(statistics.figures)
     newest = [figures for figures in seen[100:] if figures is not None]
-    square = sum(figures["square"] for figures in newest) / len(newest)
-    variance = sum(figures["variance"] for figures in newest) / len(newest)
+    square = sum(figures.square for figures in newest) / len(newest)
+    variance = sum(figures.variance for figures in newest) / len(newest)
     assert square == pytest.approx(9.0, rel=0.05)
     assert variance == pytest.approx(200.0, rel=0.05)
 
@@ -58,7 +58,9 @@ def test_nothing_is_made_up() -> None:
     step(30, float("nan"))
     assert statistics.figures is None
     step(40, 1.0)
-    assert statistics.figures == pytest.approx({"square": (16 - 4 * 16) / 12, "variance": 15 / (1 / 4 - 1 / 16)})
+    assert statistics.figures is not None
+    assert statistics.figures.square == pytest.approx((16 - 4 * 16) / 12)
+    assert statistics.figures.variance == pytest.approx(15 / (1 / 4 - 1 / 16))
     profile = TaskProfile(16, 16, 16, 10, 4, 2, rule_of("sgd"), gradient_period=10)
     assert period_of(profile, rank=0) == 10
     assert period_of(profile, rank=1) == 0
@@ -80,7 +82,7 @@ def test_the_large_gradients_of_the_beginning_are_forgotten() -> None:
     assert all(10 < scale < 40 for scale in told[40:])
     assert sum(told[100:]) / len(told[100:]) == pytest.approx(200 / 9, rel=0.1)
     assert statistics.figures is not None
-    assert statistics.figures["square"] == pytest.approx(9.0, rel=0.7), "in the unit of the gradients now"
+    assert statistics.figures.square == pytest.approx(9.0, rel=0.7), "in the unit of the gradients now"
 
 
 @pytest.mark.parametrize("n_parts", [2, 4])
@@ -163,7 +165,7 @@ def test_usage_is_of_the_time_since_the_last_reading() -> None:
     meter = UsageMeter(None, cpu, wall)
     now = next(times)
     usage = meter.read()
-    assert usage["cpu_cores"] == 0.25
-    assert usage["memory_bytes"] > 10_000_000, "an interpreter with torch"
+    assert usage.cpu_cores == 0.25
+    assert usage.memory_bytes > 10_000_000, "an interpreter with torch"
     now = next(times)
-    assert meter.read()["cpu_cores"] == 3.0
+    assert meter.read().cpu_cores == 3.0

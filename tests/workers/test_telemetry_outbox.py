@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.workers.telemetry_records import record
 
-from optimus_workers.telemetry.samples import Sample
+from optimus_contract.telemetry import Sample
 from optimus_workers.telemetry.sender import (
     BATCH_SAMPLES,
     FIRST_RETRY_SECONDS,
@@ -15,7 +16,7 @@ from optimus_workers.telemetry.sender import (
 
 
 def samples(*numbers: int) -> list[Sample]:
-    return [{"sequence": number} for number in numbers]
+    return [record(sequence=number) for number in numbers]
 
 
 def test_nothing_is_due_when_there_is_nothing() -> None:
@@ -120,7 +121,7 @@ class OutboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.out)
     @rule()
     def sent(self) -> None:
-        self.arrived += [sample["sequence"] for sample in self.out]
+        self.arrived += [sample.sequence for sample in self.out]
         self.out = []
         self.outbox.sent(0.0)
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from tests.workers.telemetry_records import record
 
+from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.telemetry import Telemetry
-from optimus_workers.telemetry.samples import Sample
 from optimus_workers.telemetry.sender import Outbox
 
 PATIENCE_SECONDS = 60.0
@@ -26,7 +25,7 @@ class Service:
         self.gate.set()
         self._changed = threading.Condition()
 
-    def post(self, samples: list[Sample], /) -> dict[str, Any]:
+    def post(self, samples: list[Sample], /) -> None:
         with self._changed:
             self.attempts += 1
             self._changed.notify_all()
@@ -36,7 +35,6 @@ class Service:
                 raise self.trouble
             self.samples += samples
             self._changed.notify_all()
-            return {"accepted": len(samples), "ignored": []}
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         with self._changed:
@@ -73,13 +71,13 @@ def test_long_steps_arrive_by_themselves(service: Service, telemetry: Telemetry)
     for step in range(1, 6):
         telemetry.record(record(step, seconds=1.0))
     service.wait_until(lambda: len(service.samples) == 5)
-    assert [sample["step"] for sample in service.samples] == [1, 2, 3, 4, 5]
+    assert [sample.step for sample in service.samples] == [1, 2, 3, 4, 5]
 
 
 def test_flush_sends_the_unfinished_sample_too(service: Service, telemetry: Telemetry) -> None:
     telemetry.record(record(1, seconds=0.01))
     assert telemetry.flush(PATIENCE_SECONDS)
-    assert [sample["n_steps"] for sample in service.samples] == [1]
+    assert [sample.n_steps for sample in service.samples] == [1]
 
 
 def test_flush_of_nothing_is_done_at_once(telemetry: Telemetry, service: Service) -> None:
@@ -107,7 +105,7 @@ def test_samples_survive_a_service_that_is_away(
     service.wait_until(lambda: service.attempts >= 3)
     service.trouble = None
     assert telemetry.flush(PATIENCE_SECONDS)
-    assert [sample["step"] for sample in service.samples] == [1]
+    assert [sample.step for sample in service.samples] == [1]
     assert telemetry.n_dropped == 0
     assert caplog.text.count("telemetry waits") == 1  # said once, however often it was tried
 
@@ -119,7 +117,7 @@ def test_goes_on_after_a_refusal(service: Service, telemetry: Telemetry) -> None
     service.trouble = None
     telemetry.record(record(2, seconds=1.0))
     assert telemetry.flush(PATIENCE_SECONDS)
-    assert [sample["step"] for sample in service.samples] == [2]
+    assert [sample.step for sample in service.samples] == [2]
     assert telemetry.n_dropped == 1
 
 
@@ -132,7 +130,7 @@ def test_counts_what_did_not_fit(service: Service) -> None:
         telemetry.record(record(step, seconds=1.0))
     service.gate.set()
     assert telemetry.close(PATIENCE_SECONDS)
-    assert [sample["step"] for sample in service.samples] == [1, 5, 6]
+    assert [sample.step for sample in service.samples] == [1, 5, 6]
     assert telemetry.n_dropped == 3
 
 

@@ -44,7 +44,7 @@ def _run(role: str, environment: TaskEnvironment) -> int:
         return asyncio.run(run_server(environment))
     from optimus_workers.worker.run import run_worker
 
-    if environment.spec.get("architecture") == "allreduce":
+    if environment.spec.architecture == "allreduce":
         from optimus_workers.allreduce.loop import GroupTraining  # torch.distributed takes a while to load
 
         return run_worker(environment, GroupTraining)

@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from optimus_contract.codec import read
+from optimus_contract.job import Convergence, JobSpec
 from optimus_workers.checkpoint.storage import (
     LocalStorage,
     Storage,
@@ -31,8 +33,7 @@ class TaskEnvironment:
     coordinator_address: tuple[str, int]
     """Host and port; the coordinator binds it, servers and workers dial it."""
     job_directory: Path
-    spec: dict[str, Any]
-    """The submitted `JobSpec` as plain JSON values."""
+    spec: JobSpec
     cpu_limit: float | None = None
     """Cores that this task may use; None: no limit."""
     network_bytes_per_second: float | None = None
@@ -53,7 +54,7 @@ class TaskEnvironment:
     @property
     def checkpoints(self) -> Storage:
         """Where this job's checkpoints are."""
-        return open_storage(self.spec.get("checkpoint_url"), self.job_id, self.job_directory)
+        return open_storage(self.spec.checkpoint_url, self.job_id, self.job_directory)
 
     @property
     def origin(self) -> Storage | None:
@@ -70,15 +71,16 @@ class TaskEnvironment:
 
         Raises `EnvironmentProblem`, whose message names the variable, when one is missing or malformed.
         """
+        job_id = _required(environ, "OPTIMUS_JOB_ID")
         return cls(
             service_url=_required(environ, "OPTIMUS_SERVICE_URL").rstrip("/"),
-            job_id=_required(environ, "OPTIMUS_JOB_ID"),
+            job_id=job_id,
             job_token=_required(environ, "OPTIMUS_JOB_TOKEN"),
             task_name=_required(environ, "OPTIMUS_TASK_NAME"),
             rank=_rank(environ, "OPTIMUS_TASK_RANK"),
             coordinator_address=_address(environ, "OPTIMUS_COORDINATOR_ADDRESS"),
             job_directory=Path(_required(environ, "OPTIMUS_JOB_DIRECTORY")),
-            spec=_json_object(environ, "OPTIMUS_JOB_SPEC"),
+            spec=_spec(environ, "OPTIMUS_JOB_SPEC", job_id),
             cpu_limit=_above_zero(environ, "OPTIMUS_CPU_LIMIT", "number of cores"),
             network_bytes_per_second=_above_zero(environ, "OPTIMUS_NETWORK_LIMIT", "number of bytes per second"),
             attempt=_count(environ, "OPTIMUS_ATTEMPT"),
@@ -117,14 +119,17 @@ def _address(environ: Mapping[str, str], name: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
+def _spec(environ: Mapping[str, str], name: str, job_id: str) -> JobSpec:
+    """The job's specification. It may be of an older or newer service: fields that are not known are left alone.
+
+    A specification without `convergence` has no limit here, and one without a name goes by the job's id.
+    """
     try:
-        value = json.loads(_required(environ, name))
+        return read(JobSpec, json.loads(_required(environ, name)), name=job_id, convergence=Convergence())
     except json.JSONDecodeError as error:
         raise EnvironmentProblem(f"{name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise EnvironmentProblem(f"{name} must be a JSON object, not {type(value).__name__}")
-    return value
+    except ValueError as error:
+        raise EnvironmentProblem(f"{name}: {error}") from error
 
 
 def _above_zero(environ: Mapping[str, str], name: str, what: str) -> float | None:

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import httpx
 
+from optimus_contract.codec import write
+from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceRefused
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -62,9 +64,9 @@ class ServiceClient:
         """Tell how the job ended (`JobResult`)."""
         self._tell("POST", "result", result)
 
-    def post_telemetry(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """Send samples (`Sample`, 1 to 1000 of them); the answer is a `TelemetryAnswer`."""
-        return _json_object(self._tell("POST", "telemetry", {"samples": samples}))
+    def post_telemetry(self, samples: list[Sample]) -> None:
+        """Send 1 to 1000 samples. Those that the service ignores are no error."""
+        self._tell("POST", "telemetry", {"samples": [write(sample, without_none=True) for sample in samples]})
 
     def post_usage(self, tasks: list[dict[str, Any]]) -> None:
         """Tell what tasks other than workers take of their machines (`TaskUsageReport`, one each)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_contract.job import JobSpec
 from optimus_workers.errors import WireError
 from optimus_workers.wire.compression import BLOCK_FLOATS, Compression, check_length, decode
 from optimus_workers.wire.data import as_bytes
@@ -150,8 +152,8 @@ def test_a_repeated_step_sends_the_same_and_a_change_of_membership_keeps_the_res
 
 
 @pytest.mark.parametrize(("spec", "keep"), [({}, None), ({"compression": "none"}, None), ({"compression": "topk"}, 1)])
-def test_a_job_gets_what_its_specification_says(spec: dict[str, str], keep: int | None) -> None:
-    compressor = make_compressor(spec, 100)
+def test_a_job_gets_what_its_specification_says(spec: dict[str, Any], keep: int | None) -> None:
+    compressor = make_compressor(JobSpec(name="job", task="tiny_training:make", **spec), 100)
     if keep is None:
         assert compressor is None
     else:

@@ -14,16 +14,19 @@ from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
+from optimus_contract.job import Convergence, JobSpec, TargetMetric
 from optimus_workers.errors import TaskError
 from optimus_workers.worker.evaluation import MAX_METRICS, Evaluations
 from optimus_workers.worker.flat_model import FlatModel
 
+JOB = JobSpec(name="job", task="tiny_training:make", convergence=Convergence())
 TARGET = {"convergence": {"target_metric": {"name": "accuracy", "at_least": 0.9}}}
+TARGET_JOB = replace(JOB, convergence=Convergence(target_metric=TargetMetric(name="accuracy", at_least=0.9)))
 
 
 @given(st.floats(0.1, 5.0), st.lists(st.floats(0.0, 2.0), max_size=30))
 def test_each_period_that_ended_is_evaluated_once(period: float, strides: list[float]) -> None:
-    evaluations = Evaluations({"evaluate_epochs": period})
+    evaluations = Evaluations(replace(JOB, evaluate_epochs=period))
     epoch, due = 0.0, 0
     for stride in strides:
         before, epoch = epoch, epoch + stride
@@ -34,23 +37,23 @@ def test_each_period_that_ended_is_evaluated_once(period: float, strides: list[f
 
 
 def test_a_job_is_evaluated_each_epoch_only_if_its_rule_is_about_a_metric() -> None:
-    assert not Evaluations({"convergence": {"max_epochs": 3}}).is_due(1e6)
-    by_default = Evaluations(TARGET)
+    assert not Evaluations(replace(JOB, convergence=Convergence(max_epochs=3))).is_due(1e6)
+    by_default = Evaluations(TARGET_JOB)
     assert [by_default.is_due(epoch) for epoch in (0.5, 1.0, 1.5, 2.2)] == [False, True, False, True]
 
 
 def test_a_worker_that_joins_late_does_not_evaluate_the_past() -> None:
-    evaluations = Evaluations(TARGET)
+    evaluations = Evaluations(TARGET_JOB)
     evaluations.begin(7.5)
     assert [evaluations.is_due(epoch) for epoch in (7.9, 8.0)] == [False, True]
 
 
 def test_a_rule_about_a_figure_that_does_not_exist_is_an_error_of_the_task() -> None:
     task = tiny_training.make()
-    Evaluations(TARGET).check(task)
+    Evaluations(TARGET_JOB).check(task)
     with pytest.raises(TaskError, match="has no evaluate function"):
-        Evaluations(TARGET).check(replace(task, evaluate=None))
-    other = Evaluations({"convergence": {"target_metric": {"name": "bleu", "at_least": 30}}})
+        Evaluations(TARGET_JOB).check(replace(task, evaluate=None))
+    other = Evaluations(replace(JOB, convergence=Convergence(target_metric=TargetMetric(name="bleu", at_least=30))))
     with pytest.raises(TaskError, match="'bleu', but evaluate gives accuracy"):
         other.figures(task, FlatModel(task.build_model(0)))
 
@@ -58,7 +61,7 @@ def test_a_rule_about_a_figure_that_does_not_exist_is_an_error_of_the_task() -> 
 def test_of_many_figures_that_of_the_rule_is_told() -> None:
     many = {f"figure{number:02}": 1.0 for number in range(50)} | {"accuracy": 0.5, "x" * 200: 1.0}
     task = replace(tiny_training.make(), evaluate=lambda _: many)
-    told = Evaluations(TARGET).figures(task, FlatModel(task.build_model(0)))
+    told = Evaluations(TARGET_JOB).figures(task, FlatModel(task.build_model(0)))
     assert len(told) == MAX_METRICS
     assert told["accuracy"] == 0.5
 

@@ -40,12 +40,12 @@ class GroupTraining(Training["GroupSession"]):
     def __init__(self, environment: TaskEnvironment, inbox: Inbox, send: Callable[[Answer], None]) -> None:
         super().__init__(environment, inbox, send)
         self._rendezvous = Rendezvous(send)
-        self._compression = GroupCompression(environment.spec.get("compression") or "none")
+        self._compression = GroupCompression(environment.spec.compression)
         self._state = MemberState(self._flat, self.profile, environment)
         self._shared_task = self._task
         """The task whose backward passes leave the sum over all members."""
-        is_elastic = environment.spec.get("elastic_batch") is not None
         # Every member can measure, so whichever becomes the one that reports has figures already.
+        is_elastic = environment.spec.elastic_batch is not None
         self._gradients = GradientStatistics(self.profile.gradient_period, is_elastic=is_elastic)
         self._parts: StepParts | None = None
         """Of the step at hand, if it is measured."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from optimus_contract.codec import write
 from optimus_workers.coordinator.events import (
     Event,
     MembershipRefused,
@@ -108,7 +109,7 @@ class _Shell:
         self._usage = UsageReporter(client, environment.task_name)
         self._client = client
         past = replay(self._journal.take_over(environment.attempt))
-        self._machine = Coordinator(JobPlan.from_spec(environment.spec), past, self._clock())
+        self._machine = Coordinator(JobPlan.from_spec(write(environment.spec)), past, self._clock())
 
     async def run(self) -> int:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Any
 
+from optimus_contract.codec import write
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.usage import ProcessMeter
@@ -42,7 +43,7 @@ class UsageReporter:
     def tell(self) -> None:
         """Send what was heard since the last time, and what this process took since then."""
         heard, self._heard = self._heard, {}
-        told = heard | {self._own_task: self._meter.read()}
+        told = heard | {self._own_task: write(self._meter.read(), without_none=True)}
         with self._changed:
             self._waiting = [{"task": task, "usage": usage} for task, usage in told.items()]
             self._changed.notify_all()

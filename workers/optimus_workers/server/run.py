@@ -127,7 +127,7 @@ class _Server:
 
     def _pong(self) -> Pong:
         used = self._meter.read()
-        return Pong(float(used["cpu_cores"]), int(used["memory_bytes"]))
+        return Pong(used.cpu_cores, used.memory_bytes)
 
     def _deliver(self, message: Delivered) -> None:
         with suppress(RuntimeError):  # the loop may be closed already

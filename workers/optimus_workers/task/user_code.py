@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from optimus_contract.job import JobSpec
 from optimus_workers.errors import ConnectionOver, TaskError
 from optimus_workers.task.definition import TrainingTask
 
@@ -32,13 +33,15 @@ def load_task(
     return task
 
 
-def load_job_task(spec: Mapping[str, Any]) -> TrainingTask:
-    """The task of a job with what the job says in place of the task's own values. `spec`: the submitted `JobSpec`
-    as plain values; an elastic batch begins with the smallest. Raises `TaskError`, as `load_task` does."""
-    task = load_task(spec["task"], spec.get("task_args"), spec.get("working_directory"))
-    elastic = spec.get("elastic_batch")
-    task = task.with_global_batch_size(spec.get("global_batch_size") if elastic is None else elastic["minimum"])
-    return task.with_max_gradient_norm(spec.get("max_gradient_norm"))
+def load_job_task(spec: JobSpec) -> TrainingTask:
+    """The task of a job with the job's values in place of the task's own; an elastic batch begins with the smallest.
+
+    Raises `TaskError`, as `load_task` does.
+    """
+    task = load_task(spec.task, spec.task_args, spec.working_directory)
+    elastic = spec.elastic_batch
+    task = task.with_global_batch_size(spec.global_batch_size if elastic is None else elastic.minimum)
+    return task.with_max_gradient_norm(spec.max_gradient_norm)
 
 
 def _find(import_path: str) -> Callable[..., object]:

@@ -15,9 +15,10 @@ taken for noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from optimus_contract.job import JobSpec
+from optimus_contract.telemetry import Gradients
 from optimus_workers.wire.values import TaskProfile
 
 PERIOD = 20
@@ -52,7 +53,7 @@ class GradientStatistics:
         as large at the beginning: undivided, these measurements would outweigh all others for a thousand steps."""
 
     @property
-    def figures(self) -> dict[str, float] | None:
+    def figures(self) -> Gradients | None:
         """Moving averages of the estimates, which may be negative while noise hides them; None: none yet.
 
         With an elastic batch |G|² is told to be tr(Σ)/n at least, n the examples measured: below that they cannot tell
@@ -64,13 +65,15 @@ class GradientStatistics:
         square, variance = unit * self._square / self._weight, unit * self._variance / self._weight
         if self._is_elastic:
             square = max(square, variance / self._examples)
-        return {"square": square, "variance": variance}
+        return Gradients(square=square, variance=variance)
 
     @property
     def noise_scale(self) -> float | None:
         """tr(Σ)/|G|² in examples; None: not known."""
-        square, variance = (self.figures or {}).get("square", 0.0), (self.figures or {}).get("variance", 0.0)
-        scale = variance / square if square > 0 and variance > 0 else math.inf
+        figures = self.figures
+        if figures is None or figures.square <= 0 or figures.variance <= 0:
+            return None
+        scale = figures.variance / figures.square
         return scale if math.isfinite(scale) else None
 
     def measures(self, step: int) -> bool:
@@ -117,11 +120,11 @@ class GradientStatistics:
             self._variance = DECAY * self._variance + (1 - DECAY) * variance / unit
 
 
-def period_of_spec(spec: Mapping[str, Any]) -> int:
-    """Of a `JobSpec`'s JSON: an elastic batch is chosen by what is measured."""
-    if spec.get("elastic_batch") is not None:
+def period_of_spec(spec: JobSpec) -> int:
+    """Of a job, in steps; 0: nothing is measured. An elastic batch is chosen by what is measured."""
+    if spec.elastic_batch is not None:
         return ELASTIC_PERIOD
-    return PERIOD if spec.get("gradient_statistics") else 0
+    return PERIOD if spec.gradient_statistics else 0
 
 
 def period_of(profile: TaskProfile, rank: int) -> int:

@@ -7,10 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
+from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceRefused
-from optimus_workers.telemetry.samples import Aggregator, Record, Sample
+from optimus_workers.telemetry.samples import Aggregator
 
 CAPACITY = 10_000
 """About 40 minutes of samples at the densest; some 10 MB."""
@@ -104,7 +105,7 @@ log = logging.getLogger(__name__)
 class Post(Protocol):
     """Sends samples; raises `ServiceAway` or `ServiceRefused`. (`ServiceClient.post_telemetry`.)"""
 
-    def __call__(self, samples: list[Sample], /) -> dict[str, Any]: ...
+    def __call__(self, samples: list[Sample], /) -> None: ...
 
 
 class Telemetry:
@@ -138,10 +139,10 @@ class Telemetry:
         with self._changed:
             return self._outbox.n_dropped + self._outbox.n_refused
 
-    def record(self, record: Record) -> None:
-        """Take in one step. Does not wait for the network; after `close` records are ignored."""
+    def record(self, step: Sample) -> None:
+        """Take in one step. Does not wait for the network; after `close` steps are ignored."""
         with self._changed:
-            samples = [] if self._closed else self._aggregator.add(record)
+            samples = [] if self._closed else self._aggregator.add(step)
             if samples:
                 self._outbox.put(samples)
                 self._changed.notify_all()

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from optimus_contract.telemetry import Usage
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
-
-Usage = dict[str, float | int]
 
 
 class ProcessMeter:
@@ -27,7 +27,7 @@ class ProcessMeter:
         """`cpu_cores` (mean; 0.5: half of one core's time), `memory_bytes` (resident)."""
         cpu, now = self._cpu_clock(), self._clock()
         seconds = max(now - self._at, 1e-9)
-        usage: Usage = {"cpu_cores": max(0.0, cpu - self._cpu) / seconds, "memory_bytes": _resident_bytes()}
+        usage = Usage(cpu_cores=max(0.0, cpu - self._cpu) / seconds, memory_bytes=_resident_bytes())
         self._cpu, self._at = cpu, now
         return usage
 

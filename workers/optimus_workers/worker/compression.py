@@ -15,14 +15,13 @@ With u = gradient + residual, the worker sends Q(u) and keeps u - Q(u) as the re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from optimus_contract.job import JobSpec
 from optimus_workers.wire.compression import BLOCK_FLOATS, Compression, decode
 from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.frames import Codec
@@ -101,11 +100,11 @@ class Compressor:
         self._version = version
 
 
-def make_compressor(spec: Mapping[str, Any], parameter_floats: int) -> Compressor | None:
-    """What a `JobSpec` asks for; None: pushes are sent as they are."""
-    if spec.get("architecture") == "allreduce":
+def make_compressor(spec: JobSpec, parameter_floats: int) -> Compressor | None:
+    """The compressor that a job asks for; None: pushes are sent as they are."""
+    if spec.architecture == "allreduce":
         return None  # torch compresses what travels among workers
-    compression = Compression(spec.get("compression") or "none")
+    compression = Compression(spec.compression)
     if compression is Compression.NONE:
         return None
-    return Compressor(compression, parameter_floats, float(spec.get("compression_keep") or DEFAULT_KEEP))
+    return Compressor(compression, parameter_floats, spec.compression_keep or DEFAULT_KEEP)

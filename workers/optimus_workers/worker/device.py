@@ -10,14 +10,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from optimus_contract.job import JobSpec
+from optimus_contract.telemetry import Usage
 from optimus_workers.errors import TaskError
-from optimus_workers.telemetry.usage import ProcessMeter, Usage
+from optimus_workers.telemetry.usage import ProcessMeter
 
 WORKSPACE = ":4096:8"
 """What cuBLAS needs to compute the same numbers each time (its documentation, "Results reproducibility"): 8 buffers of
@@ -40,9 +42,9 @@ class ComputeOptions:
     """Push gradients while the backward pass goes on."""
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Of a `JobSpec`."""
-        return cls(**{name: spec[name] for name in cls.__slots__ if spec.get(name) is not None})
+    def from_spec(cls, spec: JobSpec) -> Self:
+        """The options in a job's specification."""
+        return cls(**{name: getattr(spec, name) for name in cls.__slots__})
 
     def prepare_process(self) -> None:
         """Before anything is computed in this process."""
@@ -155,14 +157,12 @@ class UsageMeter:
         self._gpu: float | None = None
 
     def read(self) -> Usage:
-        """`cpu_cores` (mean), `memory_bytes` (resident); on a GPU `gpu_utilization` (0 to 1, if NVML is there) and
-        `gpu_memory_bytes` (of this process)."""
+        """The process's usage; on a GPU the process's GPU memory too, and the GPU's utilization where NVML is there."""
         usage = self._process.read()
-        if self._device is not None:
-            usage["gpu_memory_bytes"] = int(torch.cuda.memory_reserved(self._device))
-            if (busy := self._gpu_utilization(self._clock())) is not None:
-                usage["gpu_utilization"] = busy
-        return usage
+        if self._device is None:
+            return usage
+        n_bytes = int(torch.cuda.memory_reserved(self._device))
+        return replace(usage, gpu_memory_bytes=n_bytes, gpu_utilization=self._gpu_utilization(self._clock()))
 
     def _gpu_utilization(self, now: float) -> float | None:
         if now >= self._gpu_at + GPU_SECONDS:

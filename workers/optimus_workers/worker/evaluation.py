@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
 
+from optimus_contract.job import JobSpec
 from optimus_workers.errors import TaskError
 from optimus_workers.task.definition import TrainingTask
 from optimus_workers.worker.device import called_from_anywhere
@@ -31,11 +31,10 @@ _DEFAULT_EPOCHS = 1.0
 class Evaluations:
     """Knows when the next evaluation is due. Counts whole periods, so that none is missed or made twice."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        """`spec`: the submitted `JobSpec` as plain values."""
-        target = (spec.get("convergence") or {}).get("target_metric")
-        self.target_name: str | None = target["name"] if target else None
-        period = spec.get("evaluate_epochs") or (_DEFAULT_EPOCHS if target else None)
+    def __init__(self, spec: JobSpec) -> None:
+        target = spec.convergence.target_metric
+        self.target_name: str | None = target.name if target else None
+        period = spec.evaluate_epochs or (_DEFAULT_EPOCHS if target else None)
         self._period: float = period or math.inf
         self._n_periods = 0
 

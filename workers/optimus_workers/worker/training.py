@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from optimus_contract.telemetry import Sample
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import WireError
@@ -24,7 +25,7 @@ from optimus_workers.task.network import report_network
 from optimus_workers.task.user_code import load_job_task, run_user_code
 from optimus_workers.telemetry import Telemetry
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of_spec
-from optimus_workers.telemetry.samples import Aggregator, Record
+from optimus_workers.telemetry.samples import Aggregator
 from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.control import Delivered, Inbox, Interrupted
 from optimus_workers.wire.messages import (
@@ -89,7 +90,7 @@ class Training(ABC, Generic[AnySession]):
         self._environment = environment
         self._inbox = inbox
         self._send = send
-        self._seed = int(spec.get("seed", 0))
+        self._seed = spec.seed
         self._compute_options = ComputeOptions.from_spec(spec)
         self._compute_options.prepare_process()
         self._session: AnySession | None = None
@@ -99,7 +100,7 @@ class Training(ABC, Generic[AnySession]):
         """The newest version of the parameters that was here in full."""
         self._evaluations = Evaluations(spec)
         self._pacer = CpuPacer(environment.cpu_limit)
-        self._watchdog = Watchdog(spec.get("hang_seconds"))
+        self._watchdog = Watchdog(spec.hang_seconds)
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._task = run_user_code(lambda: load_job_task(spec))
         run_user_code(lambda: self._evaluations.check(self._task))
@@ -222,9 +223,10 @@ class Training(ABC, Generic[AnySession]):
         metrics: dict[str, float] | None = None
         if join.rank == EVALUATING_RANK and self._evaluations.is_due(data_epoch):
             metrics = run_user_code(lambda: self._evaluations.figures(self._task, self._flat))
-        record = Record(
+        step = Sample(
             membership_epoch=join.epoch,
             rank=join.rank,
+            sequence=0,  # telemetry counts
             workers=join.n_workers,
             servers=len(join.servers),
             at=time.time(),
@@ -246,4 +248,4 @@ class Training(ABC, Generic[AnySession]):
             gradients=self._gradients.figures if join.rank == REPORTING_RANK else None,
             metrics=metrics,
         )
-        self._telemetry.record(record)
+        self._telemetry.record(step)
