@@ -9,7 +9,6 @@ from importlib.metadata import version as distribution_version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from optimus_cli import output
 from optimus_cli.commands import (
@@ -29,7 +28,7 @@ from optimus_cli.commands import (
     watch,
 )
 from optimus_cli.errors import BadInput, CliError, FieldError
-from optimus_cli.options import CA_VARIABLE, Command, ca_file
+from optimus_cli.options import CA_VARIABLE, Command, Group, SubmitCommand, ca_file
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
@@ -39,7 +38,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """typer has no name of its own for it, and which package it is in depends on typer's version."""
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """The one place where failures become a message on stderr and an exit code; no traceback is ever shown.
 
     With --json the message is a JSON document, usage errors included; without it those stay typer's own.
@@ -57,6 +56,7 @@ class _Commands(TyperGroup):
             _tell(str(error), error.exit_code, error.fields, as_json=as_json)
             raise typer.Exit(error.exit_code) from error
         except _UsageError as error:
+            error.message = _plain(error.message)
             if not as_json:
                 raise
             _tell(error.format_message(), BadInput.exit_code, (), as_json=True)
@@ -86,6 +86,21 @@ def _tell(message: str, exit_code: int, fields: Sequence[FieldError], *, as_json
     output.say_json({"error": {"message": message, "exit_code": exit_code, "errors": named}})
 
 
+_WORDED = {
+    "Input should be a valid integer, unable to parse string as an integer": "must be a whole number.",
+    "Input should be a valid integer, got a number with a fractional part": "must be a whole number.",
+    "Input should be a valid number, unable to parse string as a number": "must be a number.",
+}
+
+
+def _plain(message: str) -> str:
+    """Typer's message without the words of the library that reads values for it."""
+    message = message.removeprefix("Value error, ")
+    for theirs, ours in _WORDED.items():
+        message = message.replace(theirs, ours)
+    return message
+
+
 def _unexpected(error: Exception) -> str:
     """One line about a mistake of ours; its traceback goes to a file, for a report."""
     said = f"{type(error).__name__}: {error}"
@@ -104,13 +119,14 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Optimus: a scheduler for deep-learning clusters that learns each job while it runs.",
 )
 
 SERVICE = "Run the service"
 JOBS = "Jobs"
-app.command(cls=Command, rich_help_panel=JOBS)(submit.submit)
+app.command(cls=SubmitCommand, rich_help_panel=JOBS)(submit.submit)
 app.add_typer(project.app, name="project", rich_help_panel="Cluster")
 app.command("list", cls=Command, rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.describe)

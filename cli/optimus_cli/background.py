@@ -43,8 +43,13 @@ class Running:
 def start(data_directory: Path, arguments: Sequence[str]) -> Running:
     """Run `optimus` with these arguments (`serve ...`) in a session of its own, and wait until it is ready.
 
-    Its log is `service.log` in the data directory, added to. Raises `DidNotStart`.
+    Its log is `service.log` in the data directory, added to.
+
+    Raises:
+        DidNotStart: it ended before it was ready, or another one uses the directory.
     """
+    if (other := find(data_directory)) is not None:
+        raise DidNotStart(f"The service at {other.url} (process {other.pid}) uses {data_directory} already.")
     log = data_directory / LOG_NAME
     data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,7 +270,8 @@ def _checked_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise BadInput(f"{url!r} is not an address like {DEFAULT_URL}")
+        hint = f"; did you mean http://{url}?" if re.fullmatch(r"[\w.-]+(:\d+)?/?", url) else ""
+        raise BadInput(f"{url!r} is not an address like {DEFAULT_URL}{hint}")
     return url.rstrip("/")
 
 

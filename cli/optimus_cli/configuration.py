@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from optimus_cli import output
 from optimus_cli.errors import BadInput, MissingPart
 
 if TYPE_CHECKING:
@@ -37,11 +38,16 @@ FLAGS = {
 """The flag of each setting that has one. Secrets have none: command lines can be seen by others."""
 
 
-def load_settings(flags: Mapping[str, Any]) -> Settings:
-    """Flags over variables over defaults. Raises `BadInput` with one line per setting that is wrong or that is none."""
+def load_settings(flags: Mapping[str, Any], *, misspelled_are_errors: bool = True) -> Settings:
+    """Flags over variables over defaults; variables that are no settings are errors, or warned of.
+
+    Raises `BadInput` with one line per setting that is wrong or that is none.
+    """
     settings_class, validation_error, misspelled_variables = _service_settings()
     if misspelled := misspelled_variables(os.environ):
-        raise BadInput("\n".join(misspelled))
+        if misspelled_are_errors:
+            raise BadInput("\n".join(misspelled))
+        output.say("\n".join(f"Warning: {each}" for each in misspelled))
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         return settings_class(**given)
@@ -66,7 +72,7 @@ def service_is_missing(error: ImportError) -> MissingPart:
 
 
 def _complaint(item: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should ")
+    message = str(item["msg"]).removeprefix("Value error, ").replace("Input should ", "must ")
     if not item["loc"]:
         return message
     # Settings that come from variables are reported under the variable's name or the field's, by either spelling.

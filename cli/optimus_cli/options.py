@@ -8,11 +8,12 @@ from contextvars import ContextVar
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from optimus_cli import background
+from optimus_cli import background, output
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import CliError
+from optimus_cli.flags import USUAL
 
 TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token
 CA_VARIABLE = "OPTIMUS_CA_CERT"
@@ -27,7 +28,30 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 
 
 class Command(TyperCommand):
-    """A command that refuses numbers that are none: Python reads `nan`, `inf` and `1e400` as floats."""
+    """A command that refuses numbers that are none: Python reads `nan`, `inf` and `1e400` as floats.
+
+    Its help groups options by their panels and cuts no flag's name, however narrow the terminal is.
+    """
+
+    usual: tuple[str, ...] = ()
+    """What `--help` shows of many options; empty: all of them."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments, and the options by panel."""
+        is_whole = not self.usual or ctx.meta.get(_HELP_ALL, False)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or not (is_whole or parameter.param_type_name == "argument" or self._is_usual(parameter)):
+                continue
+            panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            sections.setdefault((is_whole and getattr(parameter, "rich_help_panel", None)) or panel, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def _is_usual(self, parameter: Any) -> bool:
+        return any(name in self.usual for name in parameter.opts)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -37,6 +61,45 @@ class Command(TyperCommand):
             if isinstance(value, float) and not math.isfinite(value):
                 raise typer.BadParameter(f"{value} is not a finite number.", ctx, parameter)
         return rest
+
+
+class Group(TyperGroup):
+    """Commands of one kind."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by panel, each with its whole sentence."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            sections.setdefault(panel, []).append((name, command.get_short_help_str(limit=200)))
+        for title, commands in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(commands)
+
+
+class SubmitCommand(Command):
+    """`optimus submit`, which has a flag for each field of a specification."""
+
+    usual = USUAL
+
+
+_HELP_ALL = "optimus help-all"
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_HELP_ALL] = True
+        output.print_text(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", callback=_show_all, is_eager=True, help="Show the options for every field of a job, and exit."
+    ),
+]
 
 
 def connect(url: str) -> Client:

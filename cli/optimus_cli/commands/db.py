@@ -11,9 +11,9 @@ import typer
 from optimus_cli import output
 from optimus_cli.configuration import load_settings, service_is_missing
 from optimus_cli.errors import BadInput, CliError
-from optimus_cli.options import AsJson, Command
+from optimus_cli.options import AsJson, Command, Group
 
-app = typer.Typer(no_args_is_help=True, help="Create and update the database's tables.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Create and update the database's tables.")
 
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="Default: OPTIMUS_DATABASE_URL, else SQLite in the data directory.")

@@ -9,10 +9,10 @@ import typer
 from optimus_cli import output, project_views
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
-from optimus_cli.options import AsJson, Command, Url, connect
+from optimus_cli.options import AsJson, Command, Group, Url, connect
 from optimus_cli.specification import parse_assignments
 
-app = typer.Typer(no_args_is_help=True, help="Quotas: what each project is guaranteed of the cluster.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Quotas: what each project is guaranteed of the cluster.")
 
 Name = Annotated[str, typer.Argument(metavar="PROJECT", help="As jobs name it.")]
 

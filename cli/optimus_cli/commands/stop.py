@@ -23,7 +23,7 @@ def stop(
 
     Jobs whose tasks were ended go on from their last checkpoints when the service runs again.
     """
-    directory = load_settings({"data_directory": data_directory}).data_directory.resolve()
+    directory = load_settings({"data_directory": data_directory}, misspelled_are_errors=False).data_directory.resolve()
     running = background.find(directory)
     if running is not None:
         background.stop(running)

@@ -53,7 +53,8 @@ def _message(error: Mapping[str, Any], body: type[Message] | None) -> str:
     if kind == "string_pattern_mismatch":
         return _pattern_message(str(error["ctx"]["pattern"]), location, body)
     if kind in ("dataclass_type", "dict_type"):
-        return "must be an object"
+        inner = _message_at(body, location) if location else None
+        return "must be an object" + (f"; its fields: {', '.join(field_types(inner))}" if inner else "")
     return _reworded(str(error["msg"]))
 
 
@@ -61,7 +62,7 @@ def _meant(name: str, allowed: Sequence[str]) -> str:
     """The fields that there are, and the one that was most likely meant."""
     close = difflib.get_close_matches(name[:_MAX_FIELD_LENGTH], allowed, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return f"; allowed here: {', '.join(allowed)}{hint}"
+    return f"{hint}; allowed here: {', '.join(allowed)}".replace("?;", "?")
 
 
 def _pattern_message(pattern: str, location: Location, body: type[Message] | None) -> str:

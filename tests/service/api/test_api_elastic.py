@@ -43,7 +43,7 @@ def test_bounds_are_kept_with_their_defaults(api: Api) -> None:
         ({"elastic_batch": {**BOUNDS, "most_passes": 65}}, "elastic_batch.most_passes", "less than or equal to 64"),
         ({"elastic_batch": {**BOUNDS, "warmup_epochs": -1.0}}, "elastic_batch.warmup_epochs", "greater than or equal"),
         ({"elastic_batch": {"minimum": 32, "maximum": 64}}, "elastic_batch.per_pass", "required"),
-        ({"elastic_batch": {**BOUNDS, "min": 32}}, "elastic_batch.min", "unknown field; allowed here: minimum"),
+        ({"elastic_batch": {**BOUNDS, "min": 32}}, "elastic_batch.min", "did you mean minimum? allowed here: minimum"),
         ({"elastic_batch": True}, "elastic_batch", "must be an object"),
     ],
 )
