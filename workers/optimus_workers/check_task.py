@@ -3,8 +3,8 @@
     python -m optimus_workers.check_task package.module:name [--directory DIR]
 
 prints one line of JSON, `{"ok": bool, "problem": str | null, "line": int | null}`. It looks for the module as Python
-would (in DIR first) and reads its source for the name. What only running the code can tell (errors in it, names made at
-run time) gets the benefit of the doubt: the job itself will tell.
+would (in DIR first) and reads its source for the name. What only running the code can show (errors in it, names made at
+run time) gets the benefit of the doubt: the job itself will show it.
 """
 
 from __future__ import annotations

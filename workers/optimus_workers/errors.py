@@ -46,7 +46,7 @@ class ServiceRefused(ServiceProblem):
 
     @property
     def is_about_the_body(self) -> bool:
-        """What was said is wrong. Otherwise who says it: the job has ended, is not known, or has another token."""
+        """The body is wrong. Otherwise the job is: it has ended, is not known, or has another token."""
         return self.status in (400, 413, 422)
 
 

@@ -49,28 +49,28 @@ class ServiceClient:
         return _json_object(answer)
 
     def report_membership(self, report: dict[str, Any]) -> None:
-        """Tell of a membership epoch that was formed (`MembershipReport`)."""
-        self._tell("POST", "membership", report)
+        """Report a membership epoch that was formed (`MembershipReport`)."""
+        self._report("POST", "membership", report)
 
     def put_profile(self, profile: dict[str, Any]) -> None:
-        """Tell what the job's tasks know about it (`JobProfile`)."""
-        self._tell("PUT", "profile", profile)
+        """Report what the job's tasks know about it (`JobProfile`)."""
+        self._report("PUT", "profile", profile)
 
     def put_network(self, network: dict[str, Any]) -> None:
-        """Tell the layers of what is trained (`Network`)."""
-        self._tell("PUT", "network", network)
+        """Report the layers of the network (`Network`)."""
+        self._report("PUT", "network", network)
 
     def post_result(self, result: dict[str, Any]) -> None:
-        """Tell how the job ended (`JobResult`)."""
-        self._tell("POST", "result", result)
+        """Report how the job ended (`JobResult`)."""
+        self._report("POST", "result", result)
 
     def post_telemetry(self, samples: list[Sample]) -> None:
         """Send 1 to 1000 samples. Those that the service ignores are no error."""
-        self._tell("POST", "telemetry", {"samples": [write(sample, without_none=True) for sample in samples]})
+        self._report("POST", "telemetry", {"samples": [write(sample, without_none=True) for sample in samples]})
 
     def post_usage(self, tasks: list[dict[str, Any]]) -> None:
-        """Tell what tasks other than workers take of their machines (`TaskUsageReport`, one each)."""
-        self._tell("POST", "telemetry", {"tasks": tasks})
+        """Report what tasks other than workers take of their machines (`TaskUsageReport`, one each)."""
+        self._report("POST", "telemetry", {"tasks": tasks})
 
     def close(self) -> None:
         """Close the connections."""
@@ -84,7 +84,7 @@ class ServiceClient:
     ) -> None:
         self.close()
 
-    def _tell(self, method: str, path: str, body: dict[str, Any]) -> httpx.Response:
+    def _report(self, method: str, path: str, body: dict[str, Any]) -> httpx.Response:
         try:
             # ASCII: half of a surrogate pair, which UTF-8 has no bytes for, is then the service's to refuse.
             content = json.dumps(body, allow_nan=False)
@@ -108,7 +108,7 @@ _TRY_LATER = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUES
 
 
 def _json_object(answer: httpx.Response) -> dict[str, Any]:
-    """The answer's JSON object; anything else comes from a proxy or a stranger in the service's place."""
+    """The answer's JSON object; anything else is not from the service, but from a proxy."""
     try:
         value = answer.json()
     except ValueError as error:

@@ -68,7 +68,7 @@ def judge(job: Mapping[str, Any]) -> Verdict:
 
 
 def why_no_task(import_path: str, found: object) -> str | None:
-    """Why this is nothing that makes a `TrainingTask`, told without calling it; None when it says that it does.
+    """Why this is nothing that makes a `TrainingTask`, found out without calling it; None when it says that it does.
 
     It says so by its return annotation; without one, by being written where `TrainingTask` is known.
     """

@@ -15,8 +15,9 @@ from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
 from optimus_contract.job import Convergence, JobSpec, TargetMetric
+from optimus_contract.limits import MAX_METRICS
 from optimus_workers.errors import TaskError
-from optimus_workers.worker.evaluation import MAX_METRICS, Evaluations
+from optimus_workers.worker.evaluation import Evaluations
 from optimus_workers.worker.flat_model import FlatModel
 
 JOB = JobSpec(name="job", task="tiny_training:make", convergence=Convergence())

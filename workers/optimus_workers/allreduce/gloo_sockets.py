@@ -1,6 +1,6 @@
 """The TCP connections of a gloo process group, found among the process's own.
 
-gloo cannot be told to give up: an operation that waits for a process that hangs waits for ever, and a group that has
+gloo cannot be asked to give up: an operation that waits for a process that hangs waits for ever, and a group that has
 lost a member fails only where that member was a neighbour. Its connections can be hung up from outside, though, which
 ends every operation at once, here and at the other ends.
 """

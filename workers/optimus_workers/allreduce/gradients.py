@@ -1,12 +1,7 @@
-"""The sum of all members' gradients, bucket by bucket while backward goes on: torch's DistributedDataParallel.
+"""The sum of all members' gradients, bucket by bucket during the backward pass: torch's DistributedDataParallel.
 
-DDP averages; here each member's gradients are weighted by its share of the batch already, so what is wanted is the sum.
-
-
-How large the parts of one step's gradient are: what its noise is told from (`telemetry.gradients`).
-
-The parts are the shares of the members; of a worker alone, its slots. All of them count: of few examples a single one
-may have nearly all of the gradient, and which part it falls into would decide what is measured.
+DDP averages; here each member's gradients are weighted by its share of the batch already, so they are to be summed.
+`StepParts` measures how large the parts of one step's gradient are, for the estimate of its noise.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import torch
-import torch._dynamo  # DDP loads it when the first one is made, which takes seconds: not while everybody waits
+import torch._dynamo  # DDP loads it when the first one is made, which takes seconds: not while all members wait
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, ProcessGroup
@@ -184,7 +179,11 @@ def _undivided(mean: Future) -> Future:
 
 
 class StepParts:
-    """Of one worker, in one step."""
+    """How large the parts of one step's gradient are, of one worker (`telemetry.gradients` estimates the noise).
+
+    The parts are the shares of the members; of a worker alone, its slots. All of them count: of few examples a single
+    one may have nearly all of the gradient, and the part that it falls into would decide what is measured.
+    """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots

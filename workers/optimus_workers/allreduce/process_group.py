@@ -23,7 +23,7 @@ from optimus_workers.errors import ConnectionOver
 from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0
-"""For the members to connect to each other, once they have said where they listen."""
+"""For the members to connect to each other, once they have published their addresses."""
 OPERATION_SECONDS = 24 * 3600.0
 """No limit in practice: a slow member is no failure. Those that died or hang are found by the coordinator, which ends
 the group."""
@@ -48,7 +48,7 @@ class ProcessGroup:
         on_unreachable: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`host`: this machine's address, where the others reach it; nothing listens on any other. `on_unreachable`:
-        told the host of a member that is there but cannot be reached, before what waits for it fails."""
+        called with the host of a member that runs but cannot be reached, before what waits for it fails."""
         self.rank = rank
         self.size = size
         self._rendezvous = rendezvous
@@ -116,14 +116,14 @@ class ProcessGroup:
     def _connected(self, connect: Callable[[], Any]) -> Any:
         """What `connect` gives. Raises `ConnectionOver` when it takes too long, or the membership is over.
 
-        On a thread of its own, that is left to itself then: gloo tries for minutes to reach who cannot be reached.
+        On a thread of its own, which is then abandoned: gloo tries for minutes to reach a member that is out of reach.
         """
         made: Promise[Any] = Promise()
         threading.Thread(target=_fulfil, args=(made, connect), name="gloo-connect", daemon=True).start()
         made.add_done_callback(lambda _: self._changed.set())
         give_up_at = math.inf
         while not (made.done() or self._aborted):
-            if give_up_at == math.inf and len(self._others()) == self.size - 1:  # all have said where they listen
+            if give_up_at == math.inf and len(self._others()) == self.size - 1:  # all have published their addresses
                 give_up_at = time.monotonic() + CONNECT_SECONDS
             if time.monotonic() >= give_up_at:
                 raise ConnectionOver("a member does not connect")
@@ -133,12 +133,12 @@ class ProcessGroup:
         return made.result()
 
     def _others(self) -> set[Address]:
-        """Where the other members listen, as far as they have said."""
-        said = (value.decode().rpartition(" ") for value in self._rendezvous.published(self._epoch, "listens/"))
-        return {(host, int(port)) for host, _, port in said} - {self._listens_at or ("", 0)}
+        """Where the other members listen, as far as they have published it."""
+        published = (value.decode().rpartition(" ") for value in self._rendezvous.published(self._epoch, "listens/"))
+        return {(host, int(port)) for host, _, port in published} - {self._listens_at or ("", 0)}
 
     def _find_unreachable(self) -> None:
-        """Of a group that did not come about: who said where it listens, and is not connected."""
+        """Of a group that did not come about: report a member that published its address and is not connected."""
         if self._listens_at is not None and not self._aborted:
             hosts = {host for host, _ in self._others()} - {self._host}
             missing = hosts - gloo_sockets.connected(self._listens_at, self._others())
@@ -146,7 +146,7 @@ class ProcessGroup:
                 self._on_unreachable(min(missing))
 
     def _watch(self) -> None:
-        """End a group whose members wait for what the network has lost: it tells nobody for a quarter of an hour."""
+        """End a group whose members wait for what the network has lost: TCP reports that after 15 minutes only."""
         while not self._over.wait(CHECK_SECONDS):
             hosts = gloo_sockets.cut_off(self._listens_at, self._others()) if self._listens_at is not None else []
             if hosts:
@@ -154,7 +154,7 @@ class ProcessGroup:
                 self.abort()
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Give everybody the root's values. Raises `ConnectionOver`."""
+        """Give every member the root's values. Raises `ConnectionOver`."""
         self.run(lambda: self._wait_for(dist.broadcast(tensor, root, async_op=True)))
 
     def sum(self, tensor: Tensor) -> None:
@@ -179,7 +179,7 @@ class ProcessGroup:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a member is gone: nothing that failed meanwhile is anybody else's fault."""
+        """Whether a member is gone: that is then the cause of what failed meanwhile."""
         if self._aborted:
             return True
         return self._listens_at is not None and gloo_sockets.count(self._listens_at, self._others()) < self.size - 1

@@ -61,7 +61,7 @@ class Manifest:
 def parameter_mismatch(saved: TaskProfile, own: TaskProfile) -> str | None:
     """Why a task cannot start from parameters that another one saved, in words; None when it can.
 
-    Number and layout are compared, not what the parameters mean: two models of the same shape cannot be told apart.
+    Number and layout are compared, not what the parameters mean: two models of the same shape look alike.
     """
     if saved.n_parameters != own.n_parameters:
         return f"its model has {saved.n_parameters} parameters, this task's has {own.n_parameters}"
@@ -98,7 +98,7 @@ def _write(path: Path, content: bytes) -> None:
 def newest_manifest(storage: Storage) -> tuple[Manifest | None, list[str]]:
     """The newest undamaged checkpoint, and what was wrong with those that were passed over.
 
-    Raises `StorageAway` when that cannot be told now.
+    Raises `StorageAway` when that cannot be found out now.
     """
     complaints: list[str] = []
     for name in _manifests(storage):

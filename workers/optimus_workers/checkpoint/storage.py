@@ -17,11 +17,11 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
-"""File systems of fsspec without folders, whose paths begin with a bucket that somebody has to have made."""
+"""File systems of fsspec without folders, whose paths begin with a bucket that must exist."""
 
 
 class StorageAway(OSError):
-    """The storage did not do what it was asked for; whether what is in it is damaged cannot be told."""
+    """The storage did not do what it was asked for; whether what is in it is damaged is not known."""
 
 
 class StorageUnusable(StorageAway):
@@ -115,11 +115,11 @@ class UrlStorage:
             raise StorageAway(f"{self._url}: there is no bucket {bucket}")
 
     def size(self, name: str) -> int:
-        def told() -> int:
+        def size() -> int:
             self._files.invalidate_cache()
             return int(self._files.size(self._path(name)))
 
-        return _reached(told)
+        return _reached(size)
 
     def read(self, name: str, first: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= first:

@@ -40,7 +40,7 @@ class Wanted(Protocol):
 
     @property
     def key(self) -> Key:
-        """What tells it from all others: where batches change, slots of the same seed have other examples."""
+        """No other slot has it: where batches change, slots of the same seed have other examples."""
 
     @property
     def indices(self) -> NDArray[np.int64]: ...
@@ -150,5 +150,5 @@ def _make(make_batch: MakeBatch, seed: int, indices: Sequence[int]) -> Made | st
     torch.manual_seed(seed)
     try:
         return Made(make_batch(list(indices)), torch.get_rng_state())
-    except (Exception, SystemExit):  # noqa: BLE001 - whatever the user's code raises is told to the worker
+    except (Exception, SystemExit):  # noqa: BLE001 - whatever the user's code raises goes to the worker
         return traceback.format_exc()

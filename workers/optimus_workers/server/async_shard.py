@@ -34,7 +34,7 @@ class AsyncShard(Shard):
     def stop(self) -> None:
         super().stop()
         with self._applying:
-            pass  # whoever was at it has finished
+            pass  # an update that was going on has finished
 
     def reading(self) -> AbstractContextManager[object]:
         return self._applying

@@ -1,14 +1,9 @@
-"""What one data connection of a server sends.
+"""One data connection of a server: handshake, then frames, received straight into the memory that they are for.
 
-Small frames, such as those about shared memory, are handed to the system by whoever has them: no other thread has to be
-woken. Chunks, and what there is no room for, are sent by a thread that blocks, so that a slow receiver holds up nobody
-but itself.
-
-
-One data connection of a server: handshake, then frames, received straight into the memory that they are for.
-
-This thread receives, and sums, updates and sends what it completed. It blocks while it receives, so that a chunk costs
-one call; what does not leave at once is sent by another thread (see `sending`).
+The connection's thread receives, and sums, updates and sends what it completed. It blocks while it receives, so that a
+chunk costs one call. Small frames, such as those about shared memory, are handed to the system by the thread that has
+them: no other thread has to be woken. Chunks, and what there is no room for, are sent by a thread that blocks, so that
+a slow receiver holds up no other connection.
 """
 
 from __future__ import annotations

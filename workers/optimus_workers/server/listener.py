@@ -57,7 +57,7 @@ class DataListener:
             threading.Thread(target=self._accept, args=(listener,), name="data-accept", daemon=True).start()
 
     def close(self) -> None:
-        """Accept nobody any more; open connections stay."""
+        """Accept no more connections; open ones stay."""
         self._closed.set()
         for listener in self._sockets:
             with suppress(OSError):

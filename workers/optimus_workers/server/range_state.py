@@ -104,7 +104,7 @@ def collect(
 
 
 def _as_it_is(assume: Assume, own_task: str, own_states: Sequence[RangeState]) -> RangeState | None:
-    """The state that is there, if it is the very range: nobody changes it any more, so there is nothing to copy."""
+    """The state that is there, if it is the very range: it does not change any more, so nothing is copied."""
     if any(source.file is not None or source.task != own_task for source in assume.sources):
         return None
     wanted = (assume.version, assume.first, assume.end)

@@ -1,4 +1,4 @@
-"""The life of a parameter server: what the coordinator says, and what is done about it."""
+"""The life of a parameter server: it obeys the coordinator until it is released."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 async def run_server(environment: TaskEnvironment) -> int:
-    """Serve until let go; the exit code."""
+    """Serve until the coordinator releases this server; the exit code."""
     return await _Server(environment).run()
 
 
@@ -85,7 +85,7 @@ class _Server:
             self._exit_code.set_result(life.result())
 
     def _terminate(self) -> None:
-        """SIGTERM: ask to be let go; be gone in time either way."""
+        """SIGTERM: ask the coordinator for release; exit in time either way."""
         self._terminated = True
         if self._control is None:
             self._end(TERMINATED)

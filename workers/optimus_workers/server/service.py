@@ -22,7 +22,7 @@ from optimus_workers.wire.values import Holding
 
 
 class ShardService:
-    """The shard that is being served, the one that is about to be, and who is connected.
+    """The shard that is being served, the one that is about to be, and the open connections.
 
     `epoch` is the fence: frames and callers of another membership epoch are refused. `_lock` guards everything but the
     shards, which guard themselves.
@@ -81,8 +81,8 @@ class ShardService:
             self._connections.add(connection)
             if connection.source == NO_RANK:
                 return
-            # A worker knows of this epoch only once every server has its candidate: as good as the coordinator's
-            # word, which may still be on its way.
+            # A worker knows of this epoch only once every server has its candidate: that is as good as the
+            # coordinator's `Release`, which may still be on its way.
             self.release(connection.epoch)
             self._workers[connection.source] = connection
 
@@ -116,7 +116,7 @@ class ShardService:
                 shard = self._served(connection)
                 (coefficient,) = CLIP_COEFFICIENT.unpack(payload)
                 if connection.source != 0:
-                    raise WireError(f"worker {connection.source} has no say in clipping")
+                    raise WireError(f"worker {connection.source} must not set the clipping")
                 self._send_ready(connection, shard, header, shard.clip_received(header, coefficient))
             case FrameType.INITIAL:
                 if self._served(connection).initial_received(header):

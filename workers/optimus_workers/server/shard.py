@@ -1,7 +1,7 @@
 """One server's range of the flat vector: what sync and async training have in common.
 
 The threads of the connections call in at the same time. Bookkeeping is guarded by `_changed`; the arithmetic on a chunk
-is done outside of it by whoever completed the chunk.
+is done outside of it by the thread that completed the chunk.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Shard(ABC):
         return nullcontext()
 
     def stop(self) -> None:
-        """Take nothing more; on return nobody changes anything any more."""
+        """Take nothing more; on return nothing changes any more."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -5,12 +5,10 @@ all workers push step t+1, which each of them does after it has pulled version t
 any two servers differ by one at most, and the smaller one is still there on both: a step that a death cut short is
 repeated from it.
 
-
-Sync training with the gradient clipped: nothing is updated before the norm of all of it is known.
-
-A step has two halves. First the pushes of each chunk are summed into the memory that will have its next version, and
-worker 0 is sent the sums of squares of this server's blocks (NORMS). It adds up those of all servers and answers with
-the coefficient (CLIP); then the chunks are updated. No more memory is needed than without clipping.
+With clipping (`ClippingShard`) nothing is updated before the norm of the whole gradient is known, so a step has two
+halves. First the pushes of each chunk are summed into the memory that will have its next version, and worker 0 is sent
+the sums of squares of this server's blocks (NORMS). It adds up those of all servers and answers with the coefficient
+(CLIP); then the chunks are updated. No more memory is needed than without clipping.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class SyncShard(Shard):
         self._n_pushed = [0] * self.n_workers
 
     @property
-    def _tells_squares(self) -> bool:
+    def _sends_squares(self) -> bool:
         """At the end of the step at hand."""
         period = self._profile.gradient_period
         return period > 0 and self.version % period == 0 and len(self._squares) > 0
@@ -151,7 +149,7 @@ class SyncShard(Shard):
 
     def _work(self) -> Iterator[Ready]:
         """Process chunks as long as there are complete ones."""
-        # Looked at without the lock: whoever completes a chunk comes here after it.
+        # Read without the lock: a thread that completes a chunk comes here after it.
         while self._complete and (run := self._take()):
             try:
                 for index in run:
@@ -181,7 +179,7 @@ class SyncShard(Shard):
         """Chunks in a row have their next version: it can be sent."""
         with self._changed:
             self._n_working -= 1
-            tells = self._tells_squares
+            sends_squares = self._sends_squares
             self._done.update(run)
             self._release(run)
             self._n_finished = len(self._done)
@@ -189,7 +187,7 @@ class SyncShard(Shard):
             if is_last:
                 self._turn()
             self._changed.notify_all()
-        if is_last and tells:
+        if is_last and sends_squares:
             yield Norms(self._squares.tobytes())  # before the step is complete for worker 0
         yield self.chunks[run[0]][0], self.chunks[run[-1]][1]
 
@@ -211,7 +209,7 @@ class SyncShard(Shard):
         """Write the chunk's next version into the other state."""
         for block in self._blocks(index):
             summed = self._summed_pushes(index, block)
-            if self._tells_squares and block[0] < self.parameter_floats:
+            if self._sends_squares and block[0] < self.parameter_floats:
                 self._measure(block[0], summed)
             self._write(block, self._learning_rate, summed, self._current, self._other)
 
@@ -260,8 +258,8 @@ class ClippingShard(SyncShard):
         self._summed: set[int] = set()
 
     @property
-    def _tells_squares(self) -> bool:
-        return False  # they have been told, in the first half
+    def _sends_squares(self) -> bool:
+        return False  # they were sent in the first half
 
     @property
     def _is_summed(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker tells the service about its steps: recorded without blocking, sent by a thread of its own.
+"""What a worker reports of its steps to the service: recorded without blocking, sent by a thread of its own.
 
 train loop ── a step ─▶ Aggregator ── sample ──▶ Outbox (bounded) ── batch ──▶ thread ── POST ──▶ service
                          ≥ 0.25 s each            drops the oldest              retries

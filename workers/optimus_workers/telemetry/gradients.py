@@ -56,8 +56,8 @@ class GradientStatistics:
     def figures(self) -> Gradients | None:
         """Moving averages of the estimates, which may be negative while noise hides them; None: none yet.
 
-        With an elastic batch |G|² is told to be tr(Σ)/n at least, n the examples measured: below that they cannot tell
-        it from nothing. Where noise hides it a larger batch is needed most, and one that is larger can tell more.
+        With an elastic batch |G|² is at least tr(Σ)/n, n the examples measured: n examples cannot show less than that.
+        Where noise hides |G|² a larger batch is needed most, and shows more.
         """
         if not self._weight or (self._is_elastic and self._n_measured < ELASTIC_LEAST):
             return None
@@ -96,7 +96,7 @@ class GradientStatistics:
         self._small = (n_parts / inverses, squares / n_parts) if n_parts else None
 
     def step_done(self, large_square: float | None, batch_size: int) -> None:
-        """|gradient of the whole batch|², if this worker was told it."""
+        """|gradient of the whole batch|², if this worker has it."""
         small, self._small = self._small, None
         if small is None or large_square is None or small[0] >= batch_size:
             return
@@ -128,5 +128,5 @@ def period_of_spec(spec: JobSpec) -> int:
 
 
 def period_of(profile: TaskProfile, rank: int) -> int:
-    """In steps; worker 0 measures: sync it is told the whole batch's gradient, async it has its own."""
+    """In steps; worker 0 measures. Sync, the servers send it the whole batch's square; async, it has its own."""
     return 0 if rank else profile.gradient_period

@@ -1,10 +1,7 @@
-"""A task's end of the control connection: dial, prove, then one thread that reads and one that writes.
+"""A task's end of the control connection: one thread reads, one writes, and an inbox hands messages to the main thread.
 
 Threads rather than an event loop, because a worker's main thread is busy computing for seconds and the coordinator's
 pings must be answered meanwhile.
-
-
-What the coordinator says, in order; and at once, that it wants something else than the step at hand.
 """
 
 from __future__ import annotations
@@ -183,11 +180,11 @@ def _first_line(stream: BinaryIO) -> bytes:
 
 
 class Interrupted(ConnectionOver):
-    """The coordinator wants something else than the step at hand."""
+    """The step at hand is not wanted any more: a `Halt`, an `Exit`, or the coordinator is lost."""
 
 
 class Inbox:
-    """Messages from the control connection's reading thread to the main thread."""
+    """Messages from the control connection's reading thread to the main thread, in order; interruptions at once."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         """`interrupt`: ends a transfer of the main thread; called on the reading thread."""

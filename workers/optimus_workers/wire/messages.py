@@ -1,8 +1,4 @@
-"""What the coordinator tells its tasks. What the fields have in common is in `messages`.
-
-What tasks tell their coordinator. What the fields have in common is in `messages`.
-
-The control messages: one frozen dataclass each, one line of JSON each.
+"""The control messages: one frozen dataclass each, one line of JSON each; first the coordinator's, then the tasks'.
 
 Epochs are membership epochs; a message of an epoch that is over is ignored. Versions count updates of the parameters:
 version t is what step t (counted from 0) starts from.
@@ -11,7 +7,7 @@ version t is what step t (counted from 0) starts from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from optimus_workers.wire.values import (
     Address,
@@ -37,26 +33,26 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Coordinator → task: I know the token as well."""
+    """Coordinator → task: proof that it knows the token as well."""
 
     proof: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Say something, so that I know that you are there."""
+    """Any task: answer with `Pong`, as a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Stop what you are at; from now on only epoch `epoch` counts. Servers answer `Halted`."""
+    """Any task: stop the step at hand; from now on only epoch `epoch` counts. Servers answer `Halted`."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Assume:
-    """Server: get the range [first, end) at `version` from `sources` (none: worker 0 will bring it)."""
+    """Server: take over the range [first, end) at `version` from `sources` (none: worker 0 brings it)."""
 
     epoch: int
     version: int
@@ -78,7 +74,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Worker: connect to the servers, get `version`; you are worker `rank` of `n_workers`."""
+    """Worker: connect to the servers and pull `version`, as worker `rank` of `n_workers`."""
 
     epoch: int
     version: int
@@ -98,7 +94,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """Worker: do step `step` (sync: everybody the same; async: a ticket of your own)."""
+    """Worker: take step `step` (sync: all workers the same one; async: a step of this worker alone)."""
 
     epoch: int
     step: int
@@ -114,7 +110,7 @@ class Recount:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Server: write your range at `version` to the job directory."""
+    """Server: write the range at `version` to the job directory."""
 
     epoch: int
     version: int
@@ -122,14 +118,14 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Worker: evaluate the model with the parameters that you have."""
+    """Worker: evaluate the model with the present parameters."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """All-reduce worker: a member of your group says this about itself (see `Publish`)."""
+    """All-reduce worker: an entry of another member of the group (see `Publish`)."""
 
     epoch: int
     key: str
@@ -138,7 +134,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """You are let go."""
+    """Any task: leave, with exit code 0."""
 
     reason: str
 
@@ -148,7 +144,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Task → coordinator: who I am and what I have."""
+    """Task → coordinator: its identity and what it has."""
 
     task: str
     role: TaskRole
@@ -167,7 +163,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """I am there. Servers tell what they took of their machine since the last ping; workers tell the service."""
+    """The answer to `Ping`. Servers report their usage since the last ping; workers report theirs to the service."""
 
     cpu_cores: float | None = None
     memory_bytes: int | None = None
@@ -175,7 +171,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """Server: I have stopped, this is what I have."""
+    """Server: it has stopped and holds these ranges."""
 
     epoch: int
     holdings: tuple[Holding, ...]
@@ -183,14 +179,14 @@ class Halted:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """Server: I have my range."""
+    """Server: its range is there."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssumeFailed:
-    """Server: a source did not give what it should."""
+    """Server: a source does not have what it should."""
 
     epoch: int
     reason: str
@@ -198,14 +194,14 @@ class AssumeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Worker: I have the parameters."""
+    """Worker: the parameters are there."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Worker: step `step` is applied everywhere and I have the result."""
+    """Worker: step `step` is applied on all servers and its result is here."""
 
     epoch: int
     step: int
@@ -263,7 +259,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """All-reduce worker: tell the other members of my group, so that they find me (values are hexadecimal)."""
+    """All-reduce worker: an entry for the other members, by which they find this one (values are hexadecimal)."""
 
     epoch: int
     key: str
@@ -272,7 +268,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """I was asked to end (SIGTERM): let me go at the next step boundary."""
+    """Any task: it got SIGTERM and is to be released at the next step boundary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,40 +279,6 @@ class Failed:
 
 
 # --- both directions -------------------------------------------------------------------------------------------------
-
-__all__ = [
-    "Assume",
-    "AssumeFailed",
-    "Assumed",
-    "Challenge",
-    "DataLost",
-    "Done",
-    "Evaluate",
-    "Evaluated",
-    "Exit",
-    "Failed",
-    "FromTask",
-    "Go",
-    "Halt",
-    "Halted",
-    "Hello",
-    "Join",
-    "Joined",
-    "Kinds",
-    "Leave",
-    "Ping",
-    "Pong",
-    "Publish",
-    "Published",
-    "Recount",
-    "Release",
-    "Save",
-    "SaveFailed",
-    "Saved",
-    "SnapshotTaken",
-    "ToTask",
-    "Welcome",
-]
 
 ToTask = (
     Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Recount | Save | Evaluate | Published | Exit
@@ -330,28 +292,5 @@ FromTask = (
 class Kinds:
     """Class name → class, for each direction."""
 
-    to_task: ClassVar[dict[str, type[ToTask]]] = {
-        kind.__name__: kind
-        for kind in (
-            Challenge,
-            Welcome,
-            Ping,
-            Halt,
-            Assume,
-            Release,
-            Join,
-            Go,
-            Recount,
-            Save,
-            Evaluate,
-            Published,
-            Exit,
-        )
-    }
-    from_task: ClassVar[dict[str, type[FromTask]]] = {
-        kind.__name__: kind
-        for kind in (
-            Hello, Pong, Halted, Assumed, AssumeFailed, Joined, Done, DataLost, SnapshotTaken, Saved, SaveFailed,
-            Evaluated, Publish, Leave, Failed,
-        )
-    }  # fmt: skip
+    to_task: ClassVar[dict[str, type[ToTask]]] = {kind.__name__: kind for kind in get_args(ToTask)}
+    from_task: ClassVar[dict[str, type[FromTask]]] = {kind.__name__: kind for kind in get_args(FromTask)}

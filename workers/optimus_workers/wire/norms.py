@@ -45,7 +45,7 @@ def _piece_squares(values: Floats, block_floats: int) -> NDArray[np.float64]:
 def clip_coefficient(squares: Iterable[float], max_norm: float) -> float:
     """What to multiply a gradient with so that its norm is at most `max_norm`; `squares` of its blocks.
 
-    As in torch, a gradient that is not finite gives one that is no number: the loss tells.
+    As in torch, a gradient that is not finite gives a coefficient that is no number: the loss shows it.
     """
     norm = math.sqrt(math.fsum(squares))
     coefficient = max_norm / (norm + NORM_EPS)

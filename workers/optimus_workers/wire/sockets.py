@@ -16,7 +16,7 @@ from optimus_workers.wire.values import Address
 
 CONNECT_SECONDS = 10.0
 HANDSHAKE_SECONDS = 10.0
-"""For a whole handshake, at either end: how long a stranger may keep a connection."""
+"""For a whole handshake, at either end: how long a caller without the token may keep a connection."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Why no connection can be accepted for now: no descriptors or no memory."""
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 5, 2, 3
@@ -46,8 +46,9 @@ class Transport(StrEnum):
 def listen_locally() -> tuple[socket.socket, str] | None:
     """A listening Unix socket and its name; None where there are none without a file.
 
-    Names of this kind are of one network namespace: who can connect to it runs on this machine (and, in Kubernetes,
-    with the host's network or in the same pod). They vanish with the process. The handshake is the same as over TCP.
+    Names of this kind are of one network namespace: a process that can connect to one runs on this machine (and, in
+    Kubernetes, with the host's network or in the same pod). They vanish with the process. The handshake is the same as
+    over TCP.
     """
     if sys.platform != "linux":
         return None

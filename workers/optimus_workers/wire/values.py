@@ -57,7 +57,7 @@ class TaskProfile:
     micro_batches: int
     update: UpdateRule
     gradient_period: int = 0
-    """Servers tell worker 0 the squares of the summed gradient at every so many steps; 0: never."""
+    """Servers send worker 0 the squares of the summed gradient at every so many steps; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ class ServerRange:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The process group of an all-reduce job's membership: everybody holds everything."""
+    """The process group of an all-reduce job's membership: every member holds all state."""
 
     root: int
     """The rank that has the state, or makes it."""
     shares_state: bool
-    """Somebody does not have it: the root broadcasts it."""
+    """A member does not have it: the root broadcasts it."""
     sources: tuple[Source, ...] = ()
     """The files that the root reads it from; none: it has it in memory (or brings the initial one)."""
 
@@ -187,5 +187,5 @@ def constant_batch(size: int, slots: int) -> GlobalBatch:
 
 
 def followed(batches: Sequence[GlobalBatch], batch: GlobalBatch) -> tuple[GlobalBatch, ...]:
-    """The batches that lead to `batch`, and itself: what was trained from its first step on before, is given up."""
+    """The batches that lead to `batch`, and itself: what was trained from its first step on before is given up."""
     return (*(before for before in batches if before.first_step < batch.first_step), batch)

@@ -1,12 +1,9 @@
 """Which parts of a push can leave while the backward pass is still at the others.
 
-A chunk is ready when the gradients of all parameters in it are final. Chunks leave in one fixed order, the same for all
-workers of a job: a server has room for some chunks of each worker, and could not go on if each sent others. The order
-is the reverse of that in which the model has its parameters, for that is how a backward pass gets to them; what has no
-gradient (buffers) comes last.
-
-
-Tells while a backward pass goes on which parameters' gradients are final.
+A chunk is ready when the gradients of all parameters in it are final (`GradientHooks`). Chunks leave in one fixed
+order, the same for all workers of a job: a server has room for some chunks of each worker, and could not go on if each
+sent others. The order is the reverse of that in which the model has its parameters, in which a backward pass gets to
+them; what has no gradient (buffers) comes last.
 """
 
 from __future__ import annotations
@@ -126,7 +123,7 @@ class GradientHooks:
 
     A gradient is final when autograd has accumulated into it once, which is how a backward pass does it, tied weights
     included. Some code has it done more often (checkpointing with re-entrant backward passes): that is noticed in the
-    first pass that is watched, and from then on nothing is told early.
+    first pass that is watched, and from then on nothing is reported early.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -157,8 +154,8 @@ class GradientHooks:
 
     @contextmanager
     def reporting(self, report: Callable[[int], None]) -> Iterator[None]:
-        """The last backward pass of a step is made in this context: each gradient is told when it is final, by the
-        parameter's place. The first pass is only watched."""
+        """In this context the last backward pass of a step is made: `report` gets the parameter's place when its
+        gradient is final. The first pass is only watched."""
         self._seen.clear()
         self._report = report if self._n_passes and self.is_reliable else None
         self._watching = self.is_reliable

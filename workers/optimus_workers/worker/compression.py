@@ -1,13 +1,12 @@
-"""Gradients in fewer bytes: how a worker writes a chunk of them (`wire/compression.py` tells the formats).
+"""Compressed pushes with error feedback: the next push makes up for what one push could not say.
 
-Compressed pushes with error feedback: what one push could not say, the next one makes up for.
-
-With u = gradient + residual, the worker sends Q(u) and keeps u - Q(u) as the residual of the next step (Seide et al.
-2014; Karimireddy et al. 2019). The residual belongs to the process:
+`encode` writes a chunk in fewer bytes; `wire/compression.py` has the formats and reads them. With
+u = gradient + residual, the worker sends Q(u) and keeps u - Q(u) as the residual of the next step (Seide et al. 2014;
+Karimireddy et al. 2019). The residual belongs to the process:
 
 * it becomes valid when the step is complete: a step that is cut short and repeated starts from the same residual;
-* it survives every change of membership that goes on from where training was; what slots the worker computes does
-  not matter, for residuals are parts of the sum over all workers;
+* it survives every change of membership that continues training; the slots of a worker do not matter, for residuals
+  are parts of the sum over all workers;
 * it is dropped when training goes back to an older version: the history that it belongs to is given up;
 * a worker that joins begins without one; that of a worker that leaves is lost (part of one step's gradient).
 """

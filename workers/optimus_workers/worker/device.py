@@ -1,7 +1,4 @@
-"""Where and how a worker computes: the device, the precision, compiled or not, repeatable or not.
-
-What a worker takes of its machine: processor, memory, GPU. Cheap, and once a second NVML's word.
-"""
+"""Where and how a worker computes (device, precision, compiled, repeatable), and what it takes of its machine."""
 
 from __future__ import annotations
 
@@ -141,7 +138,7 @@ GPU_SECONDS = 1.0
 
 
 class UsageMeter:
-    """Usage since the last reading. A GPU that several processes share is told by each of them as a whole."""
+    """Usage since the last reading. Each of several processes that share a GPU reports the whole of it."""
 
     def __init__(
         self,
@@ -171,7 +168,7 @@ class UsageMeter:
 
 
 def _ask_nvml(utilization: Callable[[], Any]) -> float | None:
-    """None where its Python package is missing or the driver does not tell."""
+    """None where its Python package is missing or the driver does not say."""
     with suppress(ImportError, RuntimeError, OSError):
         return float(utilization()) / 100
     return None

@@ -1,9 +1,6 @@
 """Evaluation while a job trains: by one worker, after every so many epochs, for rules about a metric.
 
 The others wait for it at the next step, so its time is the job's; the speed that is reported does not contain it.
-
-
-What a user's `evaluate` may return: what the job's result can hold.
 """
 
 from __future__ import annotations
@@ -15,14 +12,13 @@ import torch
 from torch import nn
 
 from optimus_contract.job import JobSpec
+from optimus_contract.limits import MAX_METRICS
 from optimus_workers.errors import TaskError
 from optimus_workers.task.definition import TrainingTask
 from optimus_workers.worker.device import called_from_anywhere
 from optimus_workers.worker.flat_model import FlatModel
 
 EVALUATING_RANK = 0
-MAX_METRICS = 20
-"""Figures that are told of one evaluation; the service takes no more."""
 MAX_REPORTED_NAME_CHARACTERS = 100
 _DEFAULT_EPOCHS = 1.0
 """Period of a job whose convergence rule is about a metric."""
@@ -54,7 +50,7 @@ class Evaluations:
         return due
 
     def figures(self, task: TrainingTask, flat: FlatModel) -> dict[str, float]:
-        """The user's figures of the model as it is, as many as are told: that of the rule in any case.
+        """The user's figures of the model as it is, as many as are reported: that of the rule in any case.
 
         Raises `TaskError` when that one is not among them, and what the user's code raises.
         """
@@ -63,8 +59,8 @@ class Evaluations:
             known = ", ".join(sorted(found)) or "nothing"
             raise TaskError(f"convergence.target_metric is {self.target_name!r}, but evaluate gives {known}")
         names = sorted(found, key=lambda name: name != self.target_name)
-        told = [name for name in names if 0 < len(name) <= MAX_REPORTED_NAME_CHARACTERS]
-        return {name: found[name] for name in told[:MAX_METRICS]}
+        reported = [name for name in names if 0 < len(name) <= MAX_REPORTED_NAME_CHARACTERS]
+        return {name: found[name] for name in reported[:MAX_METRICS]}
 
     def _periods(self, epoch: float) -> int:
         return int(epoch / self._period + 1e-9)

@@ -3,13 +3,6 @@
 Parameters that are updated differently (`parameter_groups`) are parts of their own, so that a server updates each with
 one call and the result does not depend on where the vector is cut. The model's parameters and their gradients are views
 of it, so that pulling and pushing copy nothing.
-
-
-What coordinator and servers must know of a task.
-
-Clipping by the one who has the whole gradient: a worker of async training, or of an all-reduce group.
-
-The trained model as a file that any PyTorch program can load.
 """
 
 from __future__ import annotations
@@ -79,7 +72,7 @@ class FlatModel:
         """Where each of `trained` lies."""
         self._fill()
         self.staging = staging(self.values, self.push)
-        self.values, self.push = self.staging.travelling
+        self.values, self.push = self.staging.transferred
         self.device = self.staging.values.device
         self.model.to(self.device)
         self._bind()
@@ -153,7 +146,7 @@ def make_flat(
 def task_profile(
     task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup, ...] = (), gradient_period: int = 0
 ) -> TaskProfile:
-    """Raises `UserCodeFailed` when the data set does not tell its length."""
+    """Raises `UserCodeFailed` when the data set has no length."""
     spec = task.optimizer
     rule = UpdateRule(
         kind=spec.kind,

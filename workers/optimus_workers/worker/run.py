@@ -1,4 +1,4 @@
-"""The life of a worker: load the task, meet the coordinator, do steps until let go."""
+"""The life of a worker: load the task, connect to the coordinator, obey it until it releases this worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from optimus_workers.worker.training import Answer, Training
 log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 5.0
-"""How long a worker waits for the coordinator to take note of its user's error."""
+"""How long a worker waits until the coordinator has its user's error."""
 
 
 MakeTraining = Callable[[TaskEnvironment, Inbox, Callable[[Answer], None]], Training[Any]]
@@ -105,7 +105,7 @@ class _Worker:
             self._inbox.deliver(message)
 
     def _serve(self, training: Training[Any]) -> Exit | CoordinatorLost:
-        """Do what the coordinator says; the word that ended it."""
+        """Do what the coordinator says; the message that ended it."""
         while True:
             message = self._inbox.take()
             match message:
@@ -136,7 +136,7 @@ class _Worker:
             self._control.send(message)
 
     def _terminate(self) -> None:
-        """SIGTERM: ask to be let go; be gone in time either way. Runs between any two lines of the main thread."""
+        """SIGTERM: ask the coordinator for release; exit in time either way. Runs between any two lines of `run`."""
         self._terminated = True
         self._stop_dialling.set()
         if self._control is None:
@@ -147,7 +147,7 @@ class _Worker:
         timer.start()
 
     def _report_user_error(self, error: UserCodeFailed | SystemExit) -> int:
-        """Tell the coordinator what the user's code raised; it ends the job."""
+        """Report what the user's code raised to the coordinator, which ends the job."""
         text = explained(error)
         sys.stderr.write(text)
         try:

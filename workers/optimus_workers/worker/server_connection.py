@@ -71,7 +71,7 @@ class ServerConnection:
         norm_blocks: int = 0,
     ) -> None:
         """`header`: epoch and rank of all frames. Parameters that arrive are written into `values` (the whole flat
-        vector), then `received` is told. `norm_blocks`: length of the blocks whose squares the server sends this
+        vector), then `received` is called. `norm_blocks`: length of the blocks whose squares the server sends this
         worker; 0: it does not."""
         self.connection = connection
         self.address = server.address
@@ -170,7 +170,7 @@ class ServerConnection:
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
             loop()
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the exchange
+        except BaseException as error:  # noqa: BLE001 - raised again where the exchange is waited for
             self.error = self.error or error
         self._changed()
 

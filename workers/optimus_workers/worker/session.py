@@ -72,11 +72,11 @@ class Session:
         staging: Staging | None = None,
         gradient_period: int = 0,
     ) -> None:
-        """`max_gradient_norm`: of the gradients that the servers sum; the worker of rank 0 tells them by how much.
+        """`max_gradient_norm`: of the gradients that the servers sum; worker 0 sends them the factor.
 
         `parameters`: the range of each in the flat vector, in the order of the model: chunks then leave in the reverse
         of it. `staging`: what lies between the vector and the model. `gradient_period`: the steps after which worker 0
-        is told the square of the gradient in any case.
+        is sent the square of the gradient in any case.
         """
         self.join = join
         self._options = options
@@ -165,7 +165,7 @@ class Session:
         self._servers.clear()
 
     def fetch(self, values: Tensor) -> Exchanged:
-        """Get all parameters, having brought the initial ones if it is upon this worker to do so."""
+        """Get all parameters, after bringing the initial ones if this worker is to do so."""
         initial = self.join.brings_parameters
         self._begin()
         for server in self._servers:
@@ -214,32 +214,32 @@ class Session:
 
     @property
     def needs_attention(self) -> bool:
-        """`wait` should be called by now: the parameters are here, a connection is lost, others wait for this one."""
+        """`wait` should be called by now: the parameters are here, a connection is lost, or others wait."""
         if any(server.error is not None for server in self._servers) or self._all_complete():
             return True
-        return self._clips and self._all_squares_told()
+        return self._clips and self._all_squares_sent()
 
     def wait(self) -> Exchanged:
         """What came of a push, once the new parameters are here. Raises what ended a connection."""
         if self._clips:
-            self._wait(self._all_squares_told)
+            self._wait(self._all_squares_sent)
             self._clip(self._step)
         self._wait(self._all_complete)
         return self._exchanged()
 
     @property
     def gradient_square(self) -> float | None:
-        """|gradient of the step's whole batch|², before clipping, where the servers told it."""
-        told = [server.squares for server in self._servers if server.n_squares]
-        if not told or any(squares is None for squares in told):
+        """|gradient of the step's whole batch|², before clipping, where the servers sent it."""
+        sent = [server.squares for server in self._servers if server.n_squares]
+        if not sent or any(squares is None for squares in sent):
             return None
-        return math.fsum(chain.from_iterable(squares for squares in told if squares is not None))
+        return math.fsum(chain.from_iterable(squares for squares in sent if squares is not None))
 
     @property
     def _clips(self) -> bool:
         return self._max_gradient_norm is not None
 
-    def _all_squares_told(self) -> bool:
+    def _all_squares_sent(self) -> bool:
         return all(server.squares is not None for server in self._servers if server.n_squares)
 
     def _all_complete(self) -> bool:
@@ -268,13 +268,13 @@ class Session:
         )
 
     def _clip(self, step: int) -> None:
-        """Tell the servers what to multiply the gradient with, now that each has told the squares of its part."""
+        """Send the servers the factor of the gradient, now that each has sent the squares of its part."""
         assert self._max_gradient_norm is not None, "there is a norm to clip to"
-        told = [server for server in self._servers if server.squares is not None]
-        squares = chain.from_iterable(server.squares for server in told if server.squares is not None)
+        clipping = [server for server in self._servers if server.squares is not None]
+        squares = chain.from_iterable(server.squares for server in clipping if server.squares is not None)
         payload = CLIP_COEFFICIENT.pack(clip_coefficient(squares, self._max_gradient_norm))
         header = replace(self._header, type=FrameType.CLIP, step=step, length=len(payload))
-        for server in told:
+        for server in clipping:
             server.send(Outgoing(header, payload=payload))
 
     def _wait(self, is_over: Callable[[], bool]) -> None:

@@ -29,16 +29,16 @@ class Staging(Protocol):
 
     values: Tensor
     gradients: Tensor
-    travelling: tuple[Tensor, Tensor]
+    transferred: tuple[Tensor, Tensor]
     """Values and pushes as they are sent and received."""
     can_receive_early: bool
     """Parameters may be received while the model still computes with the old ones."""
 
     def ready(self, chunks: Sequence[Range]) -> Wait | None:
-        """These chunks of the gradients are final. What to call before they are read from the travelling vector."""
+        """These chunks of the gradients are final. What to call before they are read from the transferred vector."""
 
     def received(self, part: Range) -> None:
-        """New parameters are in the travelling vector."""
+        """New parameters are in the transferred vector."""
 
     def begin(self) -> None:
         """The model is going to compute with the parameters that were received."""
@@ -53,7 +53,7 @@ class DirectStaging:
     can_receive_early = False
 
     def __init__(self, values: Tensor, push: Tensor) -> None:
-        self.values, self.gradients = self.travelling = values, push
+        self.values, self.gradients = self.transferred = values, push
 
     def ready(self, chunks: Sequence[Range]) -> None:
         """They are there."""
@@ -65,7 +65,7 @@ class DirectStaging:
         """Nothing to wait for."""
 
     def end(self) -> None:
-        """Nothing to tell."""
+        """Nothing to note."""
 
 
 class Streams(Protocol):
@@ -90,7 +90,7 @@ class DeviceStaging:
     can_receive_early = True
 
     def __init__(self, values: Tensor, push: Tensor, device: torch.device, streams: Streams) -> None:
-        self._host_values, self._host_push = self.travelling = values, push
+        self._host_values, self._host_push = self.transferred = values, push
         self.values = values.to(device, copy=True)
         self.gradients = torch.zeros(len(push), device=device)
         self._streams = streams

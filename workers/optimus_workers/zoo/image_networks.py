@@ -1,24 +1,12 @@
-"""Convolutional networks without shortcuts, for images (n, 3, height, width). They give logits (n, n_classes).
+"""Convolutional networks for images (n, 3, height, width), with logits (n, n_classes), and all of them by name.
 
-References: Krizhevsky 2014 (AlexNet on one column); Simonyan & Zisserman, ICLR 2015 (VGG, without norms).
-
-
-Residual networks for images (n, 3, height, width), with the options of later work. All give logits (n, n_classes).
-
-Two families: those of ImageNet (`resnet`: 18, 34, 50 layers) and those of CIFAR-10 (`cifar_resnet`: 6n + 2 layers).
 Norms are batch norms: a step's statistics are those of one micro-batch, which is the same whatever the number of
 workers; the running ones are buffers, averaged over the micro-batches of a step.
 
-References: He et al., CVPR 2016 (the networks); Huang et al., ECCV 2016 (stochastic depth); Goyal et al., 2017 (the
-last scale of each block starts at zero).
-
-
-Inception-v3 (Szegedy et al., CVPR 2016) for images (n, 3, 299, 299); from 75 pixels on it works as well.
-
-Without the auxiliary classifier, which is dropped after training anyway.
-
-
-The image networks of the zoo by name, for tasks that take any of them.
+References: Krizhevsky 2014 (AlexNet on one column); Simonyan & Zisserman, ICLR 2015 (VGG, without norms); He et al.,
+CVPR 2016 (residual networks: `resnet` for ImageNet, `cifar_resnet` for CIFAR-10); Huang et al., ECCV 2016 (stochastic
+depth); Goyal et al., 2017 (the last scale of each block starts at zero); Szegedy et al., CVPR 2016 (Inception-v3 for
+299 pixels, works from 75 on; without the auxiliary classifier, which is dropped after training anyway).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Language models: tokens (n, length) in, logits of each next token (n, length, vocabulary) out.
+"""Language modelling on bytes: of a text file of yours, or of a made-up language that can be learned.
+
+`lstm` and `transformer` are the tasks (`--task optimus_workers.zoo.text:transformer --set file=book.txt`). An example
+is `length` + 1 bytes in a row; the last tenth of the text is held out. The models take tokens (n, length) and give
+logits of each next token (n, length, vocabulary).
 
 References: Zaremba et al. 2014 (LSTM; medium: 650 units, large: 1500); Radford et al. 2019 (the transformer of GPT-2:
 norms before the branches, learned positions, output weights tied to the embedding).
-
-
-Language modelling on bytes: of a text file of yours, or of a made-up language that can be learned.
-
-`lstm` and `transformer` are the tasks (`--task optimus_workers.zoo.text:transformer --set file=book.txt`).
-An example is `length` + 1 bytes in a row; the last tenth of the text is held out.
 """
 
 from __future__ import annotations
