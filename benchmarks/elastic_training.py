@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
+from optimus_contract.job import ElasticBatch
 from optimus_workers.allreduce.gradients import StepParts
-from optimus_workers.coordinator.elastic import ElasticBounds, elastic_batch, recounted
+from optimus_workers.coordinator.batches import elastic_batch, recounted
 from optimus_workers.task import TrainingTask
 from optimus_workers.task.user_code import load_task
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics
@@ -43,8 +44,8 @@ class Run:
             self.model.parameters(), lr=1.0, momentum=spec.momentum, weight_decay=spec.weight_decay
         )
         smallest = task.global_batch_size
-        bounds = ElasticBounds(smallest, per_pass=10**9, warmup_epochs=warmup_epochs)
-        self.batch: GlobalBatch = elastic_batch(bounds, 1, task.n_examples, size, 0, constant_batch(smallest, 1), None)
+        limits = ElasticBatch(minimum=smallest, maximum=10**9, per_pass=10**9, warmup_epochs=warmup_epochs)
+        self.batch: GlobalBatch = elastic_batch(limits, 1, task.n_examples, size, 0, constant_batch(smallest, 1), None)
         self.statistics = GradientStatistics(ELASTIC_PERIOD, is_elastic=True)
         self.step = 0
 

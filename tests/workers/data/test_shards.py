@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from optimus_workers.coordinator.batches import next_batch
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.coordinator.scaling import next_batch
 from optimus_workers.data.shards import ShardedExamples, read_lines
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
+from optimus_contract.membership import Directive, WantedMembership, WantedTask
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.events import (
+    Append,
     CheckpointRead,
-    Directive,
+    Effect,
     Event,
     ManifestWritten,
     MessageArrived,
+    ReadCheckpoint,
+    ReportMembership,
+    ReportResult,
+    Send,
+    Stop,
     TaskArrived,
     TaskLost,
     Ticked,
-    Wanted,
     WantedArrived,
-)
-from optimus_workers.coordinator.instructions import (
-    Append,
-    Instruction,
-    ReadCheckpoint,
-    Send,
-    Stop,
-    TellMembership,
-    TellResult,
     WriteManifest,
 )
 from optimus_workers.coordinator.journal import Ended, Formed, Forming, JournalRecord, Past, replay
-from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.state import State
+from optimus_workers.coordinator.transitions import begin, handle
 from optimus_workers.wire.messages import (
     Assume,
     Assumed,
@@ -87,7 +85,7 @@ class FakeServer:
 class World:
     """The coordinator, its tasks, its service and its disk. Tasks obey at once unless their name is in `mute`."""
 
-    machine: Coordinator
+    state: State
     now: float = 1000.0
     connected: dict[str, TaskRole] = field(default_factory=dict)
     servers: dict[str, FakeServer] = field(default_factory=dict)
@@ -105,14 +103,23 @@ class World:
     going: dict[str, Go] = field(default_factory=dict)
     loss: float = 1.0
 
+    @classmethod
+    def of(cls, plan: JobPlan, past: Past, now: float, **options: Any) -> Self:
+        """The world of a coordinator that starts now, after the coordinators of `past`."""
+        state, effects = begin(plan, past, now)
+        world = cls(state, now=now, **options)
+        for effect in effects:
+            assert world._carry_out(effect) == []
+        return world
+
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def happens(self, event: Event) -> None:
         """Give the coordinator an event and carry out what it says, until nobody has anything to say."""
         events = [event]
         while events:
-            for instruction in self.machine.handle(events.pop(0), self.now):
-                events.extend(self._carry_out(instruction))
+            for effect in handle(self.state, events.pop(0), self.now):
+                events.extend(self._carry_out(effect))
             self.check()
 
     def arrives(self, *names: str) -> None:
@@ -132,9 +139,9 @@ class World:
         self.going.pop(name, None)
         self.happens(TaskLost(name))
 
-    def wants(self, *names: str, directive: Directive = Directive.RUN) -> None:
-        generation = self.machine.wanted.generation + 1 if self.machine.wanted else 1
-        self.happens(WantedArrived(Wanted(generation, directive, frozenset(names))))
+    def wants(self, *names: str, directive: Directive = "run") -> None:
+        generation = self.state.wanted.generation + 1 if self.state.wanted else 1
+        self.happens(WantedArrived(wanted(generation, *names, directive=directive)))
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
@@ -156,29 +163,29 @@ class World:
 
     # --- what the others do ------------------------------------------------------------------------------------------
 
-    def _carry_out(self, instruction: Instruction) -> list[Event]:
-        match instruction:
+    def _carry_out(self, effect: Effect) -> list[Event]:
+        match effect:
             case Send():
-                return self._obey(instruction.task, instruction.message)
+                return self._obey(effect.task, effect.message)
             case Append():
-                self.journal.append(instruction.record)
-            case TellMembership():
-                self.reports.append(instruction.formed)
-            case TellResult():
-                self.result = instruction.ended
+                self.journal.append(effect.record)
+            case ReportMembership():
+                self.reports.append(effect.formed)
+            case ReportResult():
+                self.result = effect.ended
             case ReadCheckpoint():
                 manifest = self.manifests[-1] if self.manifests else None
                 if manifest is None and self.origin is not None:
-                    return [CheckpointRead(instruction.epoch, self.origin, "origin/manifest", is_origin=True)]
+                    return [CheckpointRead(effect.epoch, self.origin, "origin/manifest", is_origin=True)]
                 if self.storage_error is not None:
-                    return [CheckpointRead(instruction.epoch, None, error=self.storage_error)]
-                return [CheckpointRead(instruction.epoch, manifest, "manifest")]
+                    return [CheckpointRead(effect.epoch, None, error=self.storage_error)]
+                return [CheckpointRead(effect.epoch, manifest, "manifest")]
             case WriteManifest():
-                assert instruction.manifest.is_whole
-                self.manifests.append(instruction.manifest)
-                return [ManifestWritten(instruction.manifest.version, f"manifest-{instruction.manifest.version}")]
+                assert effect.manifest.is_whole
+                self.manifests.append(effect.manifest)
+                return [ManifestWritten(effect.manifest.version, f"manifest-{effect.manifest.version}")]
             case Stop():
-                self.exit_code = instruction.code
+                self.exit_code = effect.code
             case _:
                 pass
         return []
@@ -243,8 +250,8 @@ class World:
         assert heard <= forming
         assert len({go.epoch for go in self.going.values()}) <= 1
         steps = sorted(go.step for go in self.going.values())
-        assert self.machine.plan.is_async or len(set(steps)) <= 1
-        assert not self.machine.plan.is_async or len(set(steps)) == len(steps)
+        assert self.state.plan.is_async or len(set(steps)) <= 1
+        assert not self.state.plan.is_async or len(set(steps)) == len(steps)
 
     def messages(self, kind: type[ToTask]) -> list[ToTask]:
         return [message for _, message in self.sent if isinstance(message, kind)]
@@ -254,9 +261,18 @@ class World:
         return self.reports[-1]
 
 
+def wanted(generation: int, *names: str, directive: Directive = "run", **more: Any) -> WantedMembership:
+    """What the service wants; names are `ROLE-RANK...`."""
+    tasks = [
+        WantedTask(name=name, role="server" if name.startswith("server") else "worker", rank=int(name.split("-")[1]))
+        for name in sorted(names)
+    ]
+    return WantedMembership(generation=generation, directive=directive, tasks=tasks, **more)
+
+
 def make_world(past: Past | None = None, **plan: Any) -> World:
     settings = JobPlan(**{"checkpoint_seconds": 1e9, **plan})
-    return World(Coordinator(settings, past or Past(), 1000.0))
+    return World.of(settings, past or Past(), 1000.0)
 
 
 def running_world(workers: int = 2, servers: int = 1, **plan: Any) -> World:
@@ -271,8 +287,8 @@ def running_world(workers: int = 2, servers: int = 1, **plan: Any) -> World:
 
 def take_over(world: World, **plan: Any) -> World:
     """The coordinator dies; the next one reads its journal. The tasks are still to dial again."""
-    settings = replace(world.machine.plan, **plan)
-    successor = World(Coordinator(settings, replay(world.journal), world.now), now=world.now)
+    settings = replace(world.state.plan, **plan)
+    successor = World.of(settings, replay(world.journal), world.now)
     successor.servers, successor.manifests = world.servers, world.manifests
     successor.journal = world.journal
     return successor

@@ -9,7 +9,6 @@ from typing import Any
 from tests.workers.protocol.coordinator_harness import PROFILE, World
 
 from optimus_workers.coordinator.journal import Past
-from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.wire.messages import Done, FromTask, Halt, Halted, Join, Joined, Save, Saved, SnapshotTaken, ToTask
 from optimus_workers.wire.ranges import server_ranges
@@ -69,7 +68,7 @@ class GroupWorld(World):
         assert join.group is not None
         assert not join.servers
         self.joins[name] = join
-        root = self.machine.members.workers[join.group.root]
+        root = self.state.members.workers[join.group.root]
         in_memory = not (join.group.sources or join.brings_parameters)
         if in_memory:
             assert self.states[root].version == join.version, "the root has what it is to share"
@@ -82,7 +81,7 @@ class GroupWorld(World):
 def group_world(workers: int = 2, past: Past | None = None, **plan: Any) -> GroupWorld:
     """A job that trains, or (without workers) is about to."""
     settings = JobPlan(**{"checkpoint_seconds": 1e9, "is_allreduce": True, **plan})
-    world = GroupWorld(Coordinator(settings, past or Past(), 1000.0))
+    world = GroupWorld.of(settings, past or Past(), 1000.0)
     if workers:
         names = [f"worker-{rank}" for rank in range(workers)]
         world.wants(*names)

@@ -14,26 +14,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, worker
+from tests.workers.protocol.coordinator_harness import wanted
 from tests.workers.protocol.group_world import GroupWorld, group_world
 from tests.workers.protocol.replay import Replay, final_sections, history
 
-from optimus_models.speed.elastic_batch import ElasticBatch, cut
+from optimus_contract.codec import read
+from optimus_contract.job import ElasticBatch
+from optimus_contract.membership import WantedMembership
+from optimus_models.speed import elastic_batch as scheduler
 from optimus_models.speed.noise_scale import gain as gain_of_the_scheduler
-from optimus_workers.coordinator.elastic import ElasticBounds, gain, recounted
-from optimus_workers.coordinator.events import Wanted, WantedArrived
+from optimus_workers.coordinator.batches import elastic_slots, gain, next_batch, recounted
+from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
-from optimus_workers.coordinator.machine import Coordinator
-from optimus_workers.coordinator.phases import REGROUP_SECONDS
+from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.coordinator.scaling import next_batch
-from optimus_workers.coordinator.watching import parse_wanted
 from optimus_workers.data.sampler import slot_indices_from
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
 from optimus_workers.wire.ranges import worker_slots
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
-BOUNDS = ElasticBounds(minimum=10, per_pass=16, warmup_epochs=1.0)
+BOUNDS = ElasticBatch(minimum=10, maximum=10**6, per_pass=16, warmup_epochs=1.0)
 
 
 def profile(n_examples: int = 1000, batch: int = 10) -> TaskProfile:
@@ -49,9 +50,9 @@ def test_a_batch_is_cut_and_weighed_as_the_scheduler_assumes(
     workers: int, minimum: int, per_pass: int, up: int
 ) -> None:
     size = minimum + up
-    limits = ElasticBatch(minimum, size, per_pass, most_passes=10**6)
-    bounds = ElasticBounds(minimum, per_pass)
-    assert bounds.slots(workers, size) == workers * int(cut(limits, [workers], [size]).passes[0])
+    limits = scheduler.ElasticBatch(minimum, size, per_pass, most_passes=10**6)
+    bounds = ElasticBatch(minimum=minimum, maximum=size, per_pass=per_pass)
+    assert elastic_slots(bounds, workers, size) == workers * int(scheduler.cut(limits, [workers], [size]).passes[0])
     for noise in (0.0, 17.0, 1e5):
         assert gain(size, minimum, noise) == pytest.approx(float(gain_of_the_scheduler([size], minimum, noise)[0]))
 
@@ -70,7 +71,7 @@ Part = tuple[int, int, int, int, float | None]
     st.integers(3, 80),
 )  # fmt: skip
 def test_each_example_once_per_epoch_whatever_the_batches(parts: list[Part], n_examples: int) -> None:
-    plan, told = JobPlan(elastic=ElasticBounds(5, 7)), profile(n_examples, 5)
+    plan, told = JobPlan(elastic=ElasticBatch(minimum=5, maximum=10**6, per_pass=7)), profile(n_examples, 5)
     step, batches, trained, counts = 0, tuple[GlobalBatch, ...](), list[list[int]](), list[float]()
     for n_workers, size, n_steps, n_lost, noise in parts:
         batch = next_batch(plan, told, n_workers, step, batches, size, None)
@@ -141,19 +142,19 @@ def test_limits_are_in_steps_with_the_smallest_batch() -> None:
 
 def test_the_wanted_batch_is_read() -> None:
     body = {"generation": 3, "directive": "run", "tasks": [{"name": "a"}]}
-    assert parse_wanted(body).global_batch is None
-    assert parse_wanted({**body, "global_batch": None}).global_batch is None
-    assert parse_wanted({**body, "global_batch": 64}).global_batch == 64
-    assert parse_wanted(body).known_epoch == 0
-    assert parse_wanted({**body, "membership_epoch": 13}).known_epoch == 13
+    assert read(WantedMembership, body).global_batch is None
+    assert read(WantedMembership, {**body, "global_batch": None}).global_batch is None
+    assert read(WantedMembership, {**body, "global_batch": 64}).global_batch == 64
+    assert read(WantedMembership, body).membership_epoch == 0
+    assert read(WantedMembership, {**body, "membership_epoch": 13}).membership_epoch == 13
 
 
 # --- the coordinator -------------------------------------------------------------------------------------------------
 
 
 def wants(world: GroupWorld, batch: int, *names: str) -> None:
-    generation = world.machine.wanted.generation + 1 if world.machine.wanted else 1
-    world.happens(WantedArrived(Wanted(generation, world.machine._directive, frozenset(names), batch)))
+    generation = world.state.wanted.generation + 1 if world.state.wanted else 1
+    world.happens(WantedArrived(wanted(generation, *names, directive=world.state.directive, global_batch=batch)))
 
 
 def tells_noise(world: GroupWorld, noise: float) -> None:
@@ -206,17 +207,17 @@ def test_steps_are_counted_anew_when_the_noise_changes() -> None:
     tells_noise(world, 90.0)
     sent = [message for _, message in world.sent if isinstance(message, Recount)]
     assert [message.batch.gain for message in sent] == [pytest.approx(40 / 13)] * 2
-    assert {message.epoch for message in sent} == {world.machine.epoch}
+    assert {message.epoch for message in sent} == {world.state.epoch}
     tells_noise(world, 91.0)
     assert len([message for _, message in world.sent if isinstance(message, Recount)]) == 2, "nearly the same"
     world.steps(10)
-    told = world.machine._told_version
+    told = world.state.reported_version
     assert told == int(3 + 11 * 40 / 13)
 
     past = replay(world.journal)
     assert any(isinstance(record, Recounted) for record in world.journal)
-    assert past.batches == world.machine._batches
-    again = GroupWorld(Coordinator(world.machine.plan, past, world.now), now=world.now)
+    assert past.batches == world.state.training.batches
+    again = GroupWorld.of(world.state.plan, past, world.now)
     again.states, again.manifests = world.states, world.manifests
     again.wants("worker-0", "worker-1")
     again.arrives("worker-0", "worker-1")
@@ -225,7 +226,7 @@ def test_steps_are_counted_anew_when_the_noise_changes() -> None:
     while again.going:
         again.steps()
     assert again.result is None or again.result.step >= 300
-    assert 300 <= again.machine._told_version < 300 + 40 / 13
+    assert 300 <= again.state.reported_version < 300 + 40 / 13
 
 
 @dataclass
@@ -250,11 +251,10 @@ class Trained(GroupWorld):
     def restarted(self) -> Trained:
         """Another coordinator in the place of this one; the tasks are the same."""
         past = replay(self.journal)
-        after = Trained(Coordinator(self.machine.plan, past, self.now), now=self.now, steps_taken=self.steps_taken)
+        after = Trained.of(self.state.plan, past, self.now, steps_taken=self.steps_taken)
         after.states, after.manifests, after.journal = self.states, self.manifests, self.journal
-        wanted = self.machine.wanted
-        assert wanted is not None
-        after.happens(WantedArrived(wanted))
+        assert self.state.wanted is not None
+        after.happens(WantedArrived(self.state.wanted))
         after.arrives(*sorted(self.connected))
         after.passes(REGROUP_SECONDS)
         return after
@@ -273,7 +273,7 @@ EVENTS = st.one_of(
 @settings(deadline=None)
 @given(st.lists(EVENTS, max_size=20))
 def test_every_history_of_a_coordinator_is_one_stream_of_examples(events: list[tuple[str, Any]]) -> None:
-    world = Trained(Coordinator(JobPlan(is_allreduce=True, checkpoint_seconds=1e9, elastic=BOUNDS), Past(), 1000.0))
+    world = Trained.of(JobPlan(is_allreduce=True, checkpoint_seconds=1e9, elastic=BOUNDS), Past(), 1000.0)
     wants(world, 10, *NAMES[:2])
     world.arrives(*NAMES[:2])
     for kind, value in events:
@@ -290,7 +290,7 @@ def test_every_history_of_a_coordinator_is_one_stream_of_examples(events: list[t
                 _kill(world, *value)
             case "restart":
                 world = world.restarted()
-    taken = [world.steps_taken[step] for step in range(world.machine.version)]
+    taken = [world.steps_taken[step] for step in range(world.state.version)]
     for before, after in pairwise(taken):
         assert after[0] == before[0] + before[1], "no example is left out or taken twice"
         assert after[2] == pytest.approx(before[2] + before[3]), "what was counted stays counted"

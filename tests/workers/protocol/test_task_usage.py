@@ -13,7 +13,7 @@ from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_contract.telemetry import Telemetry
 from optimus_service.requests import checked
-from optimus_workers.coordinator.usage import UsageReporter
+from optimus_workers.coordinator.service_calls import UsageReporter
 from optimus_workers.errors import ServiceAway
 from optimus_workers.wire.messages import Pong
 
@@ -74,14 +74,14 @@ def test_what_was_heard_while_the_service_was_away_is_not_told_late() -> None:
     client = Client()
     reporter = UsageReporter(client, COORDINATOR)  # type: ignore[arg-type]
     reporter.heard("job-server-0-0", Pong(0.25, 100))
-    reporter.tell()
+    reporter.report()
     assert client.asked.acquire(timeout=60)
     client.back.set()
     reporter.heard("job-server-1-0", Pong(0.5, 200))
     reporter.heard("job-server-2-0", Pong(0.5, 200))
     reporter.heard("job-worker-0-0", Pong())
     reporter.forget("job-server-2-0")
-    reporter.tell()
+    reporter.report()
     assert client.posted.acquire(timeout=60)
     ((first, own),) = client.posts
     assert first == {"task": "job-server-1-0", "usage": {"cpu_cores": 0.5, "memory_bytes": 200}}

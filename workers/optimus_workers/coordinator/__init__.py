@@ -1,4 +1,4 @@
-"""The one small process per job that owns membership and the step gate. Needs neither torch nor numpy.
+"""The one small process per job that owns the membership and the step barrier. It needs neither torch nor numpy.
 
-events ─▶ machine (pure: facts, phases, gate, saving) ─▶ instructions ─▶ shell (sockets, files, HTTP) ─▶ events
+events ─▶ transitions (pure: state, handlers by subject) ─▶ effects ─▶ shell (sockets, files, HTTP) ─▶ events
 """

@@ -1,7 +1,11 @@
-"""One attempt at a membership epoch: what each of its tasks is told, and who has answered. Pure.
+"""One attempt at a membership epoch: the messages to each of its tasks, and which tasks have answered. Pure.
 
-halts() ─▶ every server says what it holds ─▶ cover() ─▶ assumes() ─▶ every server has its range
-        ─▶ joins() ─▶ every worker has the parameters ─▶ formed
+Parameter servers:
+    halts() ─▶ every server reports what it holds ─▶ cover() ─▶ assumes() ─▶ every server has its range
+            ─▶ joins() ─▶ every worker has the parameters ─▶ formed
+All-reduce, where every worker holds the whole state:
+    halts() ─▶ every worker reports which version it has ─▶ cover() ─▶ joins() ─▶ every worker is in the new process
+            group and has the newest version: from its own memory, broadcast by the root, or read from the checkpoint
 """
 
 from __future__ import annotations
@@ -9,24 +13,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from optimus_workers.coordinator.instructions import Send
+from optimus_workers.coordinator.events import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
 from optimus_workers.wire.messages import Assume, Halt, Join, Release
 from optimus_workers.wire.ranges import Range, server_ranges, worker_slots
-from optimus_workers.wire.values import Holding, ServerRange, Source, TaskProfile, constant_batch
+from optimus_workers.wire.values import Group, Holding, ServerRange, Source, TaskProfile, constant_batch
 
 
 class Attempt:
-    """The numbers and answers of one attempt; `awaiting`: the tasks whose answer the present phase needs."""
+    """One attempt of a job with parameter servers. `awaiting`: the tasks whose answer the present phase needs."""
 
     def __init__(self, epoch: int, members: Members, profile: TaskProfile, *, is_async: bool) -> None:
         self.epoch = epoch
         self.members = members
         self.awaiting: set[str] = set()
         self.version = 0
-        """What training goes on from, once `assumes` has been called."""
+        """The version that training goes on from; known once `assumes` has been called."""
         self.batch = constant_batch(profile.global_batch_size, profile.micro_batches)
-        """Of the membership's steps, once `version` is known (sync)."""
+        """The batch of the membership's steps, once `version` is known (sync)."""
         self._profile = profile
         self._is_async = is_async
         self._held: dict[str, tuple[Holding, ...]] = {}
@@ -34,7 +38,7 @@ class Attempt:
 
     @property
     def ranges(self) -> tuple[Range, ...]:
-        """Of each server."""
+        """The range of each server."""
         return server_ranges(self._profile.total_floats, len(self.members.servers))
 
     @property
@@ -44,14 +48,15 @@ class Attempt:
         return tuple(name for name, (first, end) in pairs if first < end)
 
     def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
-        """Everybody stops; every server, wanted or not, is asked what it holds."""
+        """Stop all tasks, and ask every server, wanted or not, what it holds."""
         listed = sorted(tasks, key=lambda task: task.name)
         self.awaiting = {task.name for task in listed if task.is_server}
         return [Send(task.name, Halt(self.epoch)) for task in listed]
 
-    def halted(self, server: str, holdings: tuple[Holding, ...]) -> None:
-        self._held[server] = holdings
-        self.awaiting.discard(server)
+    def halted(self, task: str, holdings: tuple[Holding, ...]) -> None:
+        """A task has stopped and holds this."""
+        self._held[task] = holdings
+        self.awaiting.discard(task)
 
     def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover | None:
         """The newest state that the servers still there have together (see `newest_cover`)."""
@@ -66,7 +71,7 @@ class Attempt:
         return cover and Cover(cover.version, tuple(_with_local_name(source, tasks) for source in cover.sources))
 
     def assumes(self, cover: Cover) -> list[Send]:
-        """Each server gets its range from the sources that have it. No sources at all: worker 0 brings it."""
+        """Each server gets its range from the sources that have it; without any sources worker 0 brings it."""
         self.version = cover.version
         self._brings_parameters = not cover.sources
         self.awaiting = set(self.members.servers)
@@ -82,7 +87,7 @@ class Attempt:
         )
 
     def joins(self, tasks: Mapping[str, ConnectedTask], /) -> list[Send]:
-        """The servers may forget what was before, the workers come and get the parameters."""
+        """The servers may forget older states; the workers connect and get the parameters."""
         self.awaiting = set(self.members.workers)
         servers = tuple(
             ServerRange(tasks[name].address, first, end, tasks[name].hello.local)
@@ -106,6 +111,69 @@ class Attempt:
             brings_parameters=rank == 0 and self._brings_parameters,
             batch=None if self._is_async else self.batch,
         )
+
+
+class GroupAttempt(Attempt):
+    """One attempt of an all-reduce job: the workers report what they hold, and no task assumes a range."""
+
+    _root = 0
+    _holders: frozenset[str] = frozenset()
+    _files: tuple[Source, ...] = ()
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The range that each worker writes of a checkpoint."""
+        return server_ranges(self._profile.total_floats, len(self.members.workers))
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        pairs = zip(self.members.workers, self.ranges, strict=True)
+        return tuple(name for name, (first, end) in pairs if first < end)
+
+    def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
+        """Stop all tasks and wait for the members. A worker that leaves has nothing that they do not have."""
+        listed = sorted(tasks, key=lambda task: task.name)
+        self.awaiting = set(self.members.workers) & {task.name for task in listed}
+        return [Send(task.name, Halt(self.epoch)) for task in listed]
+
+    def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover | None:
+        """The newest version that a member has. Two members differ by one at most: when a death cuts a step short,
+        some may have applied it already, and then the others take it from them; else it is repeated."""
+        held = {
+            name: holding
+            for name in self.members.workers
+            for holding in self._held.get(name, ())
+            if name in tasks and holding.epoch >= oldest_epoch and self._is_whole(holding)
+        }
+        if not held:
+            return None
+        version = max(holding.version for holding in held.values())
+        self._holders = frozenset(name for name, holding in held.items() if holding.version == version)
+        root = next(name for name in self.members.workers if name in self._holders)
+        return Cover(version, (Source(0, self._profile.total_floats, version, task=root),))
+
+    def _is_whole(self, holding: Holding) -> bool:
+        return (holding.first, holding.end) == (0, self._profile.total_floats)
+
+    def assumes(self, cover: Cover) -> list[Send]:
+        """No task has to do anything yet. Without any sources training begins."""
+        self.version = cover.version
+        self.awaiting = set()
+        self._files = tuple(source for source in cover.sources if source.file is not None)
+        if self._files or not cover.sources:
+            self._holders = frozenset()
+        self._brings_parameters = not cover.sources
+        self._root = next((rank for rank, name in enumerate(self.members.workers) if name in self._holders), 0)
+        return []
+
+    def joins(self, _: Mapping[str, ConnectedTask]) -> list[Send]:
+        self.awaiting = set(self.members.workers)
+        group = Group(self._root, shares_state=not self._holders >= set(self.members.workers), sources=self._files)
+        joins = [(name, self._join(rank, ())) for rank, name in enumerate(self.members.workers)]
+        return [
+            Send(name, dataclasses.replace(join, group=group, brings_parameters=self._brings_parameters))
+            for name, join in joins
+        ]
 
 
 def _with_local_name(source: Source, tasks: Mapping[str, ConnectedTask]) -> Source:

@@ -1,74 +1,113 @@
-"""How a job ends, is paused, or is closed. Pure."""
+"""How a job is evaluated, ends, is paused, or is closed. Pure handlers."""
 
 from __future__ import annotations
 
-from optimus_workers.coordinator.facts import Facts
-from optimus_workers.coordinator.instructions import (
+import math
+
+from optimus_workers.coordinator.events import (
     Append,
+    Effects,
+    MembershipRefused,
+    ReportMembership,
+    ReportResult,
     Send,
     Stop,
-    TellMembership,
-    TellResult,
+    TaskLost,
 )
 from optimus_workers.coordinator.journal import Ended, Formed
-from optimus_workers.coordinator.phases import (
-    CLOSING_SECONDS,
-    Phase,
-)
-from optimus_workers.coordinator.results import failure, success
+from optimus_workers.coordinator.state import Phase, State
+from optimus_workers.coordinator.tasks import regroup
 from optimus_workers.errors import LET_GO, USER_CODE_FAILED
-from optimus_workers.wire.messages import (
-    Evaluate,
-    Exit,
-)
+from optimus_workers.wire.messages import Evaluate, Evaluated, Exit, Failed
+
+CLOSING_SECONDS = 10.0
+"""How long dismissed tasks may take to disconnect."""
+ERROR_CHARACTERS = 8_000
+"""The result has the tail of a traceback: the end says what went wrong."""
 
 
-class Ending(Facts):
-    """The last words of a coordinator."""
+def begin_evaluating(state: State) -> Effects:
+    """Let a member evaluate the final parameters, which the newest checkpoint has as well."""
+    evaluator = next((name for name in state.members.workers if name in state.tasks), None)
+    state.ending.evaluator = evaluator
+    if evaluator is None:
+        return regroup(state, state.change.cause, "nobody is left to evaluate")
+    state.phase = Phase.EVALUATING
+    return [Send(evaluator, Evaluate(state.epoch))]
 
-    def _begin_evaluating(self) -> None:
-        self._evaluator = next((name for name in self.members.workers if name in self.tasks), None)
-        if self._evaluator is None:
-            self._regroup(self._cause, "nobody is left to evaluate")
-        else:
-            self._do(Send(self._evaluator, Evaluate(self.epoch)))
-            self.phase = Phase.EVALUATING
 
-    def _finish(self, metrics: dict[str, float], model: str | None = None) -> None:
-        self._end(success(self._told_version, self._losses.mean, metrics, self._checkpoint_path, model))
-        self._close("the job is done", LET_GO)
+def evaluated(state: State, name: str, message: Evaluated) -> Effects:
+    """The evaluation is done; that of a worker that was replaced as evaluator does not count."""
+    return finish(state, message.metrics, message.model) if name == state.ending.evaluator else []
 
-    def _fail(self, error: str, *, permanent: bool = False) -> None:
-        """`permanent`: another attempt would fail likewise."""
-        if self.phase is not Phase.CLOSING:
-            self._end(failure(self._told_version, self._losses.mean, error, self._checkpoint_path, permanent=permanent))
-            self._close("the job has failed", USER_CODE_FAILED)
 
-    def _end(self, ended: Ended) -> None:
-        """Remember how the job ended. The service is told once the tasks have gone, after their last samples."""
-        self._do(Append(ended))
-        self._ended = ended
+def lost_while_evaluating(state: State, event: TaskLost) -> Effects:
+    """The checkpoint is complete, so any other worker can evaluate, and no other task is needed any more."""
+    task = state.tasks.pop(event.task, None)
+    return begin_evaluating(state) if task is not None and event.task == state.ending.evaluator else []
 
-    def _pause(self) -> None:
-        """The last word of this coordinator: an epoch without tasks."""
-        self.epoch += 1
-        formed = Formed(
-            self.epoch, self._generation, self._now, self.version, (), (), "pause", batch=self._batch_at(self.version)
-        )
-        self._do(Append(formed), TellMembership(formed))
-        self._close("the job is paused", LET_GO)
 
-    def _close(self, reason: str, code: int) -> None:
-        self._do(*(Send(name, Exit(reason)) for name in sorted(self.tasks)))
-        self._exit_code = code
-        self._deadline = self._now + CLOSING_SECONDS
-        self.phase = Phase.CLOSING
+def user_code_failed(state: State, _name: str, message: Failed) -> Effects:
+    return fail(state, message.traceback)
 
-    def _closing(self) -> bool:
-        if self._now < (self._deadline if self.tasks else self._linger_until):
-            return False
-        if self._ended is not None:
-            self._do(TellResult(self._ended))
-        self._do(Stop(self._exit_code))
-        self.phase = Phase.OVER
-        return True
+
+def membership_refused(state: State, event: MembershipRefused) -> Effects:
+    return fail(state, f"the service refused a membership of the job: {event.reason}", permanent=True)
+
+
+def finish(state: State, metrics: dict[str, float], model: str | None = None) -> Effects:
+    """The job is done. Metrics that are not finite become None."""
+    figures = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    loss = state.training.losses.mean
+    ended = Ended("succeeded", state.reported_version, loss, figures, state.checkpoints.path, model=model)
+    return [*_end(state, ended), *close(state, "the job is done", LET_GO)]
+
+
+def fail(state: State, error: str, *, permanent: bool = False) -> Effects:
+    """The job cannot go on; `permanent`: another attempt would fail likewise."""
+    ended = failure(
+        state.reported_version, state.training.losses.mean, error, state.checkpoints.path, permanent=permanent
+    )
+    return [*_end(state, ended), *close(state, "the job has failed", USER_CODE_FAILED)]
+
+
+def _end(state: State, ended: Ended) -> Effects:
+    """Remember how the job ended. The service gets the result once the tasks have gone, after their last samples."""
+    state.ending.ended = ended
+    return [Append(ended)]
+
+
+def failure(step: int, loss: float | None, error: str, checkpoint: str | None, *, permanent: bool = False) -> Ended:
+    """The record of a failed job."""
+    return Ended("failed", step, loss, {}, checkpoint, storable(error)[-ERROR_CHARACTERS:], permanent=permanent)
+
+
+def storable(text: str) -> str:
+    """The text without what no database can hold: a traceback may contain any file's name."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def pause(state: State) -> Effects:
+    """End this coordinator with an epoch without tasks."""
+    state.epoch += 1
+    batch = state.batch_at(state.version)
+    formed = Formed(state.epoch, state.generation, state.now, state.version, (), (), "pause", batch=batch)
+    return [Append(formed), ReportMembership(formed), *close(state, "the job is paused", LET_GO)]
+
+
+def close(state: State, reason: str, code: int) -> Effects:
+    """Dismiss all tasks; once they have disconnected the process exits with `code`."""
+    state.ending.exit_code = code
+    state.ending.deadline = state.now + CLOSING_SECONDS
+    state.phase = Phase.CLOSING
+    return [Send(name, Exit(reason)) for name in sorted(state.tasks)]
+
+
+def exit_when_closed(state: State) -> Effects:
+    """CLOSING: exit when all tasks have disconnected, or took too long."""
+    ending = state.ending
+    if state.now < (ending.deadline if state.tasks else ending.linger_until):
+        return []
+    state.phase = Phase.OVER
+    result: Effects = [] if ending.ended is None else [ReportResult(ending.ended)]
+    return [*result, Stop(ending.exit_code)]

@@ -1,72 +1,58 @@
-"""What can happen to a coordinator: the inputs of its state machine."""
+"""The inputs and outputs of the coordinator's state machine: what happens to it, and what it does about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from optimus_contract.membership import WantedMembership
 from optimus_workers.checkpoint.manifest import Manifest
-from optimus_workers.wire.messages import FromTask, Hello
+from optimus_workers.coordinator.journal import Ended, Formed, JournalRecord
+from optimus_workers.wire.messages import FromTask, Hello, ToTask
+from optimus_workers.wire.values import TaskProfile
 
-
-class Directive(StrEnum):
-    """What the service wants of the job as a whole."""
-
-    RUN = "run"
-    PAUSE = "pause"
-    FINISH = "finish"
-    CANCEL = "cancel"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The task set that the service wants (`WantedMembership`)."""
-
-    generation: int
-    directive: Directive
-    tasks: frozenset[str]
-    global_batch: int | None = None
-    """Examples of a step with all of them, if the job's batch is elastic."""
-    known_epoch: int = 0
-    """The highest membership epoch that the service has been told."""
+# --- events ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TaskArrived:
-    """A task said hello and proved that it knows the token."""
+    """A task connected and proved that it knows the job token."""
 
     hello: Hello
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLost:
-    """A task's control connection ended, or nothing was heard of it for too long."""
+    """A task's control connection ended, or the task was silent for too long."""
 
     task: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageArrived:
+    """A connected task sent a message. In the table of transitions, the message's class stands for this event."""
+
     task: str
     message: FromTask
 
 
 @dataclass(frozen=True, slots=True)
 class WantedArrived:
-    wanted: Wanted
+    """The service sent the wanted membership."""
+
+    wanted: WantedMembership
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRead:
-    """Answer to `ReadCheckpoint`: the newest undamaged checkpoint, or that there is none."""
+    """Answer to `ReadCheckpoint`: the newest undamaged checkpoint; None: there is none."""
 
     epoch: int
     manifest: Manifest | None
     path: str = ""
     error: str | None = None
-    """Why nobody can tell."""
+    """Why the checkpoints could not be read."""
     is_origin: bool = False
-    """It is the checkpoint of the job that this one starts from: this one has none."""
+    """The checkpoint belongs to the job that this one starts from; this job has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,7 @@ class ManifestWritten:
 
 @dataclass(frozen=True, slots=True)
 class MembershipRefused:
-    """The service will never take the report of a membership: none of its samples would count."""
+    """The service refused the report of a membership for good, so it would count none of the membership's samples."""
 
     reason: str
     """In the service's words."""
@@ -101,3 +87,73 @@ Event = (
     | MembershipRefused
     | Ticked
 )
+
+# --- effects, to be carried out in order -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a task; nothing happens if the task has disconnected."""
+
+    task: str
+    message: ToTask
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write to the journal before carrying out what follows."""
+
+    record: JournalRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProfile:
+    """Report to the service what the tasks know about the job."""
+
+    profile: TaskProfile
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMembership:
+    """Report a membership epoch to the service."""
+
+    formed: Formed
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """Report to the service how the job ended."""
+
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCheckpoint:
+    """Find the newest undamaged checkpoint; answered by `CheckpointRead` with the same epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Make a checkpoint valid whose files are all written; answered by `ManifestWritten`."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Write a line to the log."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Send the service what it does not know yet, then exit with this code."""
+
+    code: int
+
+
+Effect = Send | Append | ReportProfile | ReportMembership | ReportResult | ReadCheckpoint | WriteManifest | Log | Stop
+Effects = list[Effect]

@@ -16,7 +16,9 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from optimus_contract.membership import Cause
 from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import decode_line, encode_line
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, followed
@@ -39,7 +41,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What the first worker told of the user's task."""
+    """The profile of the user's task, from the first worker."""
 
     profile: TaskProfile
 
@@ -61,7 +63,7 @@ class Formed:
     step: int
     workers: tuple[str, ...]
     servers: tuple[str, ...]
-    cause: str
+    cause: Cause
     pause_seconds: float | None = None
     lost_steps: int = 0
     """In steps of the base batch."""
@@ -101,7 +103,7 @@ class Restarted:
 class Ended:
     """How the job ended (fields of `JobResult`)."""
 
-    outcome: str
+    outcome: Literal["succeeded", "failed"]
     step: int
     final_loss: float | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who should take part, and where the state comes from when that changes. Pure functions."""
+"""Which tasks should take part, and where the model's state comes from when that changes. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from optimus_workers.wire.values import Address, Holding, Source, TaskRole
 
 @dataclass(slots=True)
 class ConnectedTask:
-    """A task that said hello and is still there."""
+    """A task whose control connection is open."""
 
     hello: Hello
     arrived_at: float
     wants_to_leave: bool = False
     """It got SIGTERM."""
     is_dismissed: bool = False
-    """It was told to exit and has not hung up yet."""
+    """It was sent `Exit` and has not disconnected yet."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class Members:
 def choose_members(tasks: Mapping[str, ConnectedTask], wanted: Collection[str] | None, current: Members) -> Members:
     """The tasks that should take part now: those present that are `wanted` (None: all present).
 
-    While no wanted task of a role is there, the present members of that role stay in; who asked to leave never does.
+    While no wanted task of a role is there, the present members of that role stay; one that asked to leave never does.
     """
     return Members(_choose(tasks, wanted, current, is_server=False), _choose(tasks, wanted, current, is_server=True))
 
@@ -72,7 +72,8 @@ def choose_members(tasks: Mapping[str, ConnectedTask], wanted: Collection[str] |
 def choose_group(
     tasks: Mapping[str, ConnectedTask], wanted: Collection[str] | None, current: Members, holders: Collection[str]
 ) -> Members:
-    """Who should take part in an all-reduce job now. `holders`: those who trained last and so have the state.
+    """The workers that should take part in an all-reduce job now. `holders`: those of the last membership, which have
+    the state.
 
     When none of them is wanted any more, one stays for one more membership, to hand the state over to the new ones.
     """
@@ -95,7 +96,7 @@ def _choose(
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A version and where each part of the whole vector is to be had."""
+    """A version, and a source of each part of the whole vector."""
 
     version: int
     sources: tuple[Source, ...]

@@ -1,4 +1,4 @@
-"""The coordinator's input and output: sockets, files and HTTP. What to do is decided by the machine."""
+"""The coordinator's input and output: sockets, files and HTTP. `transitions` decides what to do."""
 
 from __future__ import annotations
 
@@ -10,35 +10,31 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from optimus_contract.codec import write
+from optimus_workers.coordinator.checkpoint_io import put_manifest, read_checkpoint
 from optimus_workers.coordinator.events import (
+    Append,
+    Effect,
+    Effects,
     Event,
+    Log,
     MembershipRefused,
     MessageArrived,
+    ReadCheckpoint,
+    ReportMembership,
+    ReportProfile,
+    ReportResult,
+    Send,
+    Stop,
     TaskArrived,
     TaskLost,
     Ticked,
     WantedArrived,
-)
-from optimus_workers.coordinator.instructions import (
-    Append,
-    Instruction,
-    Note,
-    ReadCheckpoint,
-    Send,
-    Stop,
-    TellMembership,
-    TellProfile,
-    TellResult,
     WriteManifest,
 )
 from optimus_workers.coordinator.journal import Journal, Reported, Superseded, replay
-from optimus_workers.coordinator.machine import Coordinator
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.coordinator.reporting import Reporter
-from optimus_workers.coordinator.stored import put_manifest, read_checkpoint
-from optimus_workers.coordinator.usage import UsageReporter
-from optimus_workers.coordinator.watching import watch_wanted
+from optimus_workers.coordinator.service_calls import Reporter, UsageReporter, watch_wanted
+from optimus_workers.coordinator.transitions import InvalidTransition, begin, handle
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import TERMINATED, USER_CODE_FAILED, WireError
 from optimus_workers.service_client import ServiceClient
@@ -51,10 +47,10 @@ from optimus_workers.wire.values import TaskRole
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-"""How late a deadline of the machine may be noticed."""
+"""How late a deadline of the state machine may be noticed."""
 PING_SECONDS = 5.0
 USAGE_SECONDS = 1.0
-"""After pings: when the service is told what servers have answered of their usage."""
+"""After pings: when the usage that servers answered is reported."""
 LEASE_SECONDS = 30.0
 """A task that says nothing for this long, pings notwithstanding, counts as lost (hung, or cut off)."""
 MAX_HANDSHAKES = 2048
@@ -71,9 +67,9 @@ HAND_OVER_SECONDS = 10.0
 BIND_SECONDS = 30.0
 """The coordinator before this one may take a moment to be gone."""
 MAX_UNSENT_BYTES = 8 * MAX_LINE_BYTES
-"""A task that does not read what it is told counts as lost."""
+"""A task that does not read its messages counts as lost."""
 REPORT_SECONDS = 3600.0
-"""How long a coordinator that is done stays to tell the service about it."""
+"""How long a coordinator that is done stays to report to a service that is away."""
 
 
 async def run_coordinator(environment: TaskEnvironment) -> int:
@@ -96,7 +92,7 @@ class _Shell:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
         """The oldest first."""
-        self._told_shortage_at = float("-inf")
+        self._shortage_logged_at = float("-inf")
         self._jobs: set[asyncio.Task[None]] = set()
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
         self._is_superseded = False
@@ -109,13 +105,15 @@ class _Shell:
         self._usage = UsageReporter(client, environment.task_name)
         self._client = client
         past = replay(self._journal.take_over(environment.attempt))
-        self._machine = Coordinator(JobPlan.from_spec(write(environment.spec)), past, self._clock())
+        plan = JobPlan.from_spec(environment.spec)
+        self._state, self._first_effects = begin(plan, past, self._clock())
 
     async def run(self) -> int:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
         self._loop.set_exception_handler(self._loop_in_trouble)
         server = await self._listen()
         watch_wanted(self._client, self._from_thread(lambda wanted: self._happened(WantedArrived(wanted))))
+        self._carry_out_all(self._first_effects)
         ticker = asyncio.create_task(self._tick())
         try:
             code = await self._exit_code
@@ -123,7 +121,7 @@ class _Shell:
             ticker.cancel()
             server.close()
         if code != TERMINATED and not await asyncio.to_thread(self._reporter.drain, REPORT_SECONDS):
-            log.error("the service could not be told how the job ended")
+            log.error("the job's end could not be reported to the service")
         self._journal.close()
         # The service then learns of the failure from the exit code, and of its reason from the log.
         return USER_CODE_FAILED if self._reporter.is_result_refused else code
@@ -156,18 +154,25 @@ class _Shell:
         if self._is_superseded:
             return
         try:
-            for instruction in self._machine.handle(event, self._clock()):
-                if not self._in_force(instruction):
-                    return
+            effects = handle(self._state, event, self._clock())
+            self._carry_out_all(effects)
+        except InvalidTransition as error:
+            # A task may send anything at any time; the event has changed nothing.
+            log.error("%s", error)  # noqa: TRY400 - its text says all
         except Exception as error:
-            # Whose event it was is not at fault: the coordinator itself is broken, and its replacement takes over.
+            # The event is not at fault: the coordinator itself is broken, and its replacement takes over.
             if not self._exit_code.done():
                 self._exit_code.set_exception(error)
             raise
 
+    def _carry_out_all(self, effects: Effects) -> None:
+        for effect in effects:
+            if not self._in_force(effect):
+                return
+
     async def _tick(self) -> None:
         next_ping = next_look = self._loop.time()
-        next_telling = next_ping + USAGE_SECONDS
+        next_usage = next_ping + USAGE_SECONDS
         while True:
             self._happened(Ticked())
             if self._loop.time() >= next_look:
@@ -178,10 +183,10 @@ class _Shell:
                 next_ping = self._loop.time() + PING_SECONDS
                 for name in list(self._writers):
                     self._send(name, Ping())
-                next_telling = min(next_telling, self._loop.time() + USAGE_SECONDS)
-            if self._loop.time() >= next_telling:
-                next_telling = float("inf")
-                self._usage.tell()
+                next_usage = min(next_usage, self._loop.time() + USAGE_SECONDS)
+            if self._loop.time() >= next_usage:
+                next_usage = float("inf")
+                self._usage.report()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,14 +223,14 @@ class _Shell:
             writer.transport.abort()
 
     def _loop_in_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What asyncio has nobody to tell. Out of descriptors, it goes on accepting after a second by itself."""
+        """Errors that asyncio cannot raise. Out of descriptors, it goes on accepting after a second by itself."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in SHORTAGES:
             loop.default_exception_handler(context)
             return
         self._cut_off(keep=0)
-        if loop.time() >= self._told_shortage_at + SHORTAGE_LOG_SECONDS:
-            self._told_shortage_at = loop.time()
+        if loop.time() >= self._shortage_logged_at + SHORTAGE_LOG_SECONDS:
+            self._shortage_logged_at = loop.time()
             log.warning("no connection can be accepted now, trying again: %s", error)
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello:
@@ -263,43 +268,43 @@ class _Shell:
     def _reported(self, epoch: int) -> None:
         self._in_force(Append(Reported(epoch)))
 
-    # --- instructions ------------------------------------------------------------------------------------------------
+    # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _in_force(self, instruction: Instruction | None = None) -> bool:
-        """Carry the instruction out, unless a later coordinator has begun: then this one stops and says no more."""
+    def _in_force(self, effect: Effect | None = None) -> bool:
+        """Carry out the effect, unless a later coordinator has begun: then this one stops and does nothing more."""
         try:
-            if instruction is None or isinstance(instruction, WriteManifest):
+            if effect is None or isinstance(effect, WriteManifest):
                 self._journal.check()
-            if instruction is not None:
-                self._carry_out(instruction)
+            if effect is not None:
+                self._carry_out(effect)
         except Superseded as error:
             log.error("%s", error)  # noqa: TRY400 - its text says all
             self._is_superseded = True
             self._end(TERMINATED)
         return not self._is_superseded
 
-    def _carry_out(self, instruction: Instruction) -> None:
-        match instruction:
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
             case Send():
-                self._send(instruction.task, instruction.message)
+                self._send(effect.task, effect.message)
             case Append():
-                self._journal.append(instruction.record)
-            case TellProfile():
-                self._reporter.profile(instruction.profile)
-            case TellMembership():
-                log.info("membership: %s", instruction.formed)
-                self._reporter.membership(instruction.formed)
-            case TellResult():
-                log.info("result: %s", instruction.ended)
-                self._reporter.result(instruction.ended)
+                self._journal.append(effect.record)
+            case ReportProfile():
+                self._reporter.profile(effect.profile)
+            case ReportMembership():
+                log.info("membership: %s", effect.formed)
+                self._reporter.membership(effect.formed)
+            case ReportResult():
+                log.info("result: %s", effect.ended)
+                self._reporter.result(effect.ended)
             case ReadCheckpoint():
-                self._start(self._answer(read_checkpoint(self._checkpoints, self._origin, instruction.epoch)))
+                self._start(self._answer(read_checkpoint(self._checkpoints, self._origin, effect.epoch)))
             case WriteManifest():
-                self._start(self._answer(put_manifest(self._checkpoints, instruction.manifest)))
-            case Note():
-                log.info(instruction.text)
+                self._start(self._answer(put_manifest(self._checkpoints, effect.manifest)))
+            case Log():
+                log.info(effect.text)
             case Stop():
-                self._end(instruction.code)
+                self._end(effect.code)
 
     def _terminate(self) -> None:
         """SIGTERM: the node is being emptied, and tasks on it ask to be let go just now. They are, within limits; the
@@ -311,7 +316,7 @@ class _Shell:
         self._loop.call_later(HAND_OVER_SECONDS, self._end, TERMINATED)
 
     def _leave_if_settled(self) -> None:
-        if self._leave_from is not None and self._loop.time() >= self._leave_from and self._machine.is_settled:
+        if self._leave_from is not None and self._loop.time() >= self._leave_from and self._state.is_settled:
             self._end(TERMINATED)
 
     def _end(self, code: int) -> None:
@@ -321,10 +326,10 @@ class _Shell:
     def _send(self, name: str, message: ToTask) -> None:
         writer = self._writers.get(name)
         if writer is None:
-            return  # lost meanwhile: the machine learns of it by an event
+            return  # disconnected meanwhile: a `TaskLost` follows
         writer.write(encode_line(message))
         if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            log.warning("%s does not read what it is told", name)
+            log.warning("%s does not read its messages", name)
             writer.transport.abort()
 
     def _start(self, job: Any) -> None:
@@ -345,6 +350,6 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 def _steady_clock() -> Callable[[], float]:
-    """Seconds since the Unix epoch that do not jump when somebody sets the machine's clock."""
+    """Seconds since the Unix epoch that do not jump when the machine's clock is set."""
     offset = time.time() - time.monotonic()
     return lambda: offset + time.monotonic()

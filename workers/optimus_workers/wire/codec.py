@@ -1,7 +1,8 @@
 """Dataclasses as single lines of JSON, and back with every field checked against its annotation.
 
 What arrives from the network becomes a well-typed value or a `WireError`, never something in between. Understood
-annotations: bool, int, float, str, None, unions, tuples, dict[str, X], string enumerations and dataclasses of these.
+annotations: bool, int, float, str, None, unions, tuples, dict[str, X], string enumerations, literals and dataclasses of
+these.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from optimus_workers.errors import WireError
 
@@ -53,6 +54,10 @@ def from_json(annotation: Any, value: Any, where: str = "value") -> Any:
         return _union(get_args(annotation), value, where)
     if origin is tuple:
         return _tuple(get_args(annotation), value, where)
+    if origin is Literal:
+        if value not in get_args(annotation):
+            raise _wrong(where, annotation, value)
+        return value
     if origin is dict:
         if not isinstance(value, dict):
             raise _wrong(where, annotation, value)

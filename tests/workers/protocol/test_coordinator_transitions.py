@@ -9,22 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.workers.protocol.coordinator_harness import PROFILE, World, make_world, running_world, take_over
+from tests.workers.protocol.coordinator_harness import PROFILE, World, make_world, running_world, take_over, wanted
 
 from optimus_workers.checkpoint.manifest import Manifest
-from optimus_workers.coordinator.events import Directive, Wanted, WantedArrived
+from optimus_workers.coordinator.ending import CLOSING_SECONDS
+from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.journal import Ended, Past, Profiled
-from optimus_workers.coordinator.machine import Coordinator
-from optimus_workers.coordinator.phases import (
+from optimus_workers.coordinator.membership_change import (
     ARRIVAL_SECONDS,
-    CLOSING_SECONDS,
     MAX_ATTEMPTS,
     REGROUP_SECONDS,
     STOPPING_SECONDS,
-    UNWANTED_SECONDS,
     WORKER_START_SECONDS,
-    Phase,
 )
+from optimus_workers.coordinator.state import Phase
+from optimus_workers.coordinator.tasks import UNWANTED_SECONDS
 from optimus_workers.wire.messages import (
     Assume,
     AssumeFailed,
@@ -43,7 +42,7 @@ from optimus_workers.wire.values import ShardFile
 
 
 def phase_of(world: World) -> Phase:
-    return world.machine.phase
+    return world.state.phase
 
 
 # --- forming ---------------------------------------------------------------------------------------------------------
@@ -170,10 +169,10 @@ def test_a_task_that_nobody_wants_is_let_go_after_a_while() -> None:
 
 def test_an_older_wanted_set_changes_nothing() -> None:
     world = running_world(workers=2)
-    newest = world.machine.wanted
+    newest = world.state.wanted
     assert newest is not None
-    world.happens(WantedArrived(Wanted(newest.generation - 1, Directive.CANCEL, frozenset())))
-    assert world.machine.wanted is newest
+    world.happens(WantedArrived(wanted(newest.generation - 1, directive="cancel")))
+    assert world.state.wanted is newest
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -306,7 +305,7 @@ def test_loss_of_a_member_while_forming_forms_anew() -> None:
     world.mute.clear()
     world.is_lost("worker-1")
     assert world.last.workers == ("worker-0",)
-    assert world.machine.phase is Phase.TRAINING
+    assert world.state.phase is Phase.TRAINING
 
 
 def test_what_a_server_held_before_a_rollback_is_not_used() -> None:
@@ -329,7 +328,7 @@ def test_what_a_server_held_before_a_rollback_is_not_used() -> None:
 
 def test_a_broken_data_connection_between_living_tasks_forms_anew() -> None:
     world = running_world()
-    world.says("worker-0", DataLost(world.machine.epoch, "reset"))
+    world.says("worker-0", DataLost(world.state.epoch, "reset"))
     world.passes(2)
     assert len(world.reports) == 2
     assert world.last.lost_steps == 0
@@ -337,11 +336,11 @@ def test_a_broken_data_connection_between_living_tasks_forms_anew() -> None:
 
 def test_messages_of_an_epoch_that_is_over_are_ignored() -> None:
     world = running_world(workers=2)
-    old = world.machine.epoch
+    old = world.state.epoch
     world.is_lost("worker-1")
-    version = world.machine.version
+    version = world.state.version
     world.says("worker-0", Done(old, 0, 1.0, 5))
-    assert world.machine.version == version
+    assert world.state.version == version
     assert world.going
 
 
@@ -351,9 +350,9 @@ def test_attempts_are_bounded() -> None:
     world.mute.add("server-0")
     world.arrives("worker-0", "server-0")
     for _ in range(MAX_ATTEMPTS):
-        world.machine._open_attempt.awaiting.clear()
+        world.state.change.present.awaiting.clear()
         world.passes(0)
-        world.says("server-0", AssumeFailed(world.machine.epoch, "no route"))
+        world.says("server-0", AssumeFailed(world.state.epoch, "no route"))
         world.passes(2)
     world.passes(CLOSING_SECONDS + 1)
     assert world.result is not None
@@ -380,7 +379,7 @@ def test_limits_are_met_exactly(plan: dict[str, Any], last: int) -> None:
 def test_finish_saves_evaluates_and_reports() -> None:
     world = running_world()
     world.step()
-    world.wants("worker-0", "worker-1", "server-0", directive=Directive.FINISH)
+    world.wants("worker-0", "worker-1", "server-0", directive="finish")
     assert world.result is None
     world.step()
     assert world.result is not None
@@ -391,8 +390,8 @@ def test_finish_saves_evaluates_and_reports() -> None:
 def test_another_worker_evaluates_when_the_first_is_lost() -> None:
     world = running_world()
     world.mute.add("worker-0")
-    world.wants("worker-0", "worker-1", "server-0", directive=Directive.FINISH)
-    world.going.setdefault("worker-0", Go(world.machine.epoch, 0))
+    world.wants("worker-0", "worker-1", "server-0", directive="finish")
+    world.going.setdefault("worker-0", Go(world.state.epoch, 0))
     world.step()
     assert world.result is None
     world.is_lost("worker-0")
@@ -405,7 +404,7 @@ def test_finish_without_tasks_ends_with_the_last_checkpoint() -> None:
     world.step()
     world.is_lost("worker-0")
     world.is_lost("server-0")
-    world.wants(directive=Directive.FINISH)
+    world.wants(directive="finish")
     world.passes(STOPPING_SECONDS + 1)
     assert world.result is not None
     assert world.result.metrics == {}
@@ -415,7 +414,7 @@ def test_finish_without_tasks_ends_with_the_last_checkpoint() -> None:
 def test_pause_saves_and_lets_everybody_go_and_resume_goes_on_there() -> None:
     world = running_world(workers=2, servers=2)
     world.step()
-    world.wants(directive=Directive.PAUSE)
+    world.wants(directive="pause")
     world.step()
     assert world.last.cause == "pause"
     assert world.last.step == world.manifests[-1].version == 2
@@ -437,14 +436,14 @@ def test_pause_without_a_worker_saves_what_the_servers_hold() -> None:
     world.step()
     world.step()
     world.is_lost("worker-0")
-    world.wants(directive=Directive.PAUSE)
+    world.wants(directive="pause")
     assert world.manifests[-1].version == 2
     assert world.last.cause == "pause"
 
 
 def test_cancel_waits_for_nobody() -> None:
     world = running_world()
-    world.wants(directive=Directive.CANCEL)
+    world.wants(directive="cancel")
     assert not world.connected
     assert world.result is None
     assert world.exit_code == 0
@@ -453,7 +452,7 @@ def test_cancel_waits_for_nobody() -> None:
 def test_a_task_that_does_not_hang_up_does_not_keep_the_coordinator() -> None:
     world = running_world()
     world.mute.add("worker-0")
-    world.wants(directive=Directive.CANCEL)
+    world.wants(directive="cancel")
     assert world.exit_code is None
     world.passes(CLOSING_SECONDS + 1)
     assert world.exit_code == 0
@@ -507,7 +506,7 @@ def test_checkpoints_are_taken_periodically_without_missing_a_step() -> None:
         world.step()
     versions = [manifest.version for manifest in world.manifests]
     assert versions == [0, 5, 10, 15, 20], "a step takes 0.2 s here"
-    assert world.machine.version == 20
+    assert world.state.version == 20
 
 
 def test_a_failed_periodic_checkpoint_is_tried_again_later() -> None:
@@ -516,8 +515,8 @@ def test_a_failed_periodic_checkpoint_is_tried_again_later() -> None:
     world.passes(2)
     world.step()
     assert phase_of(world) is Phase.SAVING
-    world.says("server-0", SaveFailed(world.machine.epoch, world.machine.version, "disk full"))
-    assert world.machine.phase is Phase.TRAINING
+    world.says("server-0", SaveFailed(world.state.epoch, world.state.version, "disk full"))
+    assert world.state.phase is Phase.TRAINING
     world.mute.clear()
     world.passes(1.1)
     world.step()
@@ -570,13 +569,13 @@ def test_epochs_go_on_although_the_journal_is_lost() -> None:
         world.step()
     known = world.last.epoch + 12
     names = ["server-0", "worker-0", "worker-1"]
-    successor = World(Coordinator(world.machine.plan, Past(), world.now), now=world.now)
+    successor = World.of(world.state.plan, Past(), world.now)
     successor.servers = world.servers
-    successor.happens(WantedArrived(Wanted(5, Directive.RUN, frozenset(names), known_epoch=known)))
+    successor.happens(WantedArrived(wanted(5, *names, membership_epoch=known)))
     successor.arrives(*names)
     assert successor.last.epoch == known + 1
     assert successor.last.step == 3, "the servers still have it"
-    successor.happens(WantedArrived(Wanted(6, Directive.RUN, frozenset(names), known_epoch=known)))
+    successor.happens(WantedArrived(wanted(6, *names, membership_epoch=known)))
     assert successor.last.epoch == known + 1, "what the service has not been told of yet is no loss"
 
 
@@ -671,11 +670,11 @@ def test_whatever_happens_the_job_can_go_on(actions: list[tuple[str, object]], i
         world.arrives(name)
     world.passes(60)
     world.passes(60)
-    assert world.machine.phase is Phase.TRAINING
-    before = world.machine.version
+    assert world.state.phase is Phase.TRAINING
+    before = world.state.version
     _step(world)
-    assert world.machine.version > before
-    world.wants(*NAMES, directive=Directive.FINISH)
+    assert world.state.version > before
+    world.wants(*NAMES, directive="finish")
     _step(world)
     assert world.result is not None
     assert world.result.outcome == "succeeded"
@@ -697,7 +696,7 @@ def _act(world: World, kind: str, argument: object) -> None:
             world.wants(*map(str, names))
         case "step", _:
             _step(world)
-        case "half", _ if world.going and not world.machine.plan.is_async:
+        case "half", _ if world.going and not world.state.plan.is_async:
             world.step(only=[min(world.going)])
         case "pass", float(seconds):
             world.passes(seconds)
@@ -706,7 +705,7 @@ def _act(world: World, kind: str, argument: object) -> None:
 
 
 def _step(world: World) -> None:
-    if not world.machine.plan.is_async:
+    if not world.state.plan.is_async:
         world.step()
         return
     for name in sorted(world.going):

@@ -1,4 +1,4 @@
-"""Reading and writing a job's checkpoints on behalf of its machine; what came of it, as an event. Raises nothing."""
+"""Reads and writes a job's checkpoints for the state machine. The outcome is an event; nothing is raised."""
 
 from __future__ import annotations
 

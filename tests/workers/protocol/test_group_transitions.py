@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from tests.workers.protocol.coordinator_harness import PROFILE
 from tests.workers.protocol.group_world import GroupWorld, group_world
 
-from optimus_workers.coordinator.events import Directive
 from optimus_workers.coordinator.journal import Profiled, replay
-from optimus_workers.coordinator.machine import Coordinator
-from optimus_workers.coordinator.phases import REGROUP_SECONDS, Phase
+from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
+from optimus_workers.coordinator.state import Phase
 from optimus_workers.wire.messages import Exit, Join, Leave, Publish, Published
 
 
@@ -76,7 +75,7 @@ def test_when_all_die_it_goes_on_from_the_checkpoint() -> None:
     assert 0 < saved < 5
     for name in ("worker-0", "worker-1"):
         world.is_lost(name)
-    assert world.machine.phase is Phase.GATHERING
+    assert world.state.phase is Phase.GATHERING
     world.arrives("worker-1")
     group = world.joins["worker-1"].group
     assert group is not None
@@ -88,14 +87,14 @@ def test_the_next_coordinator_waits_for_those_that_have_the_state() -> None:
     world = group_world(2)
     world.steps(2)
     world.applies(["worker-1"])
-    successor = GroupWorld(Coordinator(world.machine.plan, replay(world.journal), world.now), now=world.now)
+    successor = GroupWorld.of(world.state.plan, replay(world.journal), world.now)
     successor.states, successor.manifests, successor.journal = world.states, world.manifests, world.journal
     successor.wants("worker-0", "worker-1")
     successor.arrives("worker-0")
     assert successor.last.cause == "start", "told again; nothing new was formed"
     successor.arrives("worker-1")
     assert (successor.last.cause, successor.last.step, successor.last.lost_steps) == ("coordinator_restart", 3, 0)
-    alone = GroupWorld(Coordinator(world.machine.plan, replay(world.journal), world.now), now=world.now)
+    alone = GroupWorld.of(world.state.plan, replay(world.journal), world.now)
     alone.states, alone.manifests, alone.journal = {"worker-0": world.states["worker-0"]}, [], list(world.journal)
     alone.wants("worker-0", "worker-1")
     alone.arrives("worker-0")
@@ -105,7 +104,7 @@ def test_the_next_coordinator_waits_for_those_that_have_the_state() -> None:
 
 def test_what_a_member_says_reaches_the_others_of_its_epoch() -> None:
     world = group_world(3)
-    epoch = world.machine.epoch
+    epoch = world.state.epoch
     world.says("worker-1", Publish(epoch, "listens", "00"))
     told = [(name, message) for name, message in world.sent if isinstance(message, Published)]
     assert told == [(name, Published(epoch, "listens", "00")) for name in ("worker-0", "worker-2")]
@@ -128,7 +127,7 @@ def test_a_worker_that_is_asked_to_leave_goes_at_the_boundary_with_a_checkpoint_
 def test_pause_and_finish() -> None:
     world = group_world(2)
     world.steps(3)
-    world.wants(directive=Directive.PAUSE)
+    world.wants(directive="pause")
     world.steps()
     assert (world.last.cause, world.exit_code, world.manifests[-1].version) == ("pause", 0, 4)
     past = replay(world.journal)
@@ -138,7 +137,7 @@ def test_pause_and_finish() -> None:
     resumed.wants("worker-5")
     resumed.arrives("worker-5")
     assert (resumed.last.cause, resumed.last.step, resumed.last.lost_steps) == ("resume", 4, 0)
-    resumed.wants(directive=Directive.FINISH)
+    resumed.wants(directive="finish")
     resumed.steps()
     assert resumed.result is not None
     assert (resumed.result.outcome, resumed.result.step) == ("succeeded", 5)
@@ -176,7 +175,7 @@ def test_no_step_is_lost_while_one_that_has_the_state_lives(events: list[tuple[s
 
 def _holders(world: GroupWorld) -> dict[str, int]:
     """The members and the version that each has."""
-    return {name: world.states[name].version for name in world.machine.members.workers if name in world.states}
+    return {name: world.states[name].version for name in world.state.members.workers if name in world.states}
 
 
 def _kill(world: GroupWorld, name: str, has_applied: bool) -> None:

@@ -1,27 +1,27 @@
-"""Who is let go when some tasks cannot reach each other."""
+"""Which task is replaced when some tasks cannot reach each other."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.coordinator.complaints import MAX_FAILURES, Complaints
 from optimus_workers.coordinator.membership import Members
+from optimus_workers.coordinator.partition import MAX_FAILURES, Partition
 
 MEMBERS = Members(("w0", "w1", "w2"), ("s0", "s1"))
 
 
-def repeated(*pairs: tuple[str, str]) -> Complaints:
-    complaints = Complaints()
+def repeated(*pairs: tuple[str, str]) -> Partition:
+    partition = Partition()
     for worker, server in pairs * MAX_FAILURES:
-        complaints.add(worker, server)
-    return complaints
+        partition.add(worker, server)
+    return partition
 
 
 def test_one_broken_connection_is_no_reason_to_let_anybody_go() -> None:
-    complaints = Complaints()
-    complaints.add("w1", "s0")
-    assert complaints.cut_off(MEMBERS) is None
+    partition = Partition()
+    partition.add("w1", "s0")
+    assert partition.cut_off(MEMBERS) is None
 
 
 def test_of_a_pair_it_is_the_worker() -> None:
@@ -38,17 +38,17 @@ def test_the_only_one_of_its_kind_stays() -> None:
 
 
 def test_a_completed_step_clears_everybody() -> None:
-    complaints = repeated(("w1", "s0"))
-    complaints.clear()
-    assert complaints.cut_off(MEMBERS) is None
+    partition = repeated(("w1", "s0"))
+    partition.clear()
+    assert partition.cut_off(MEMBERS) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(MEMBERS.workers), st.sampled_from(MEMBERS.servers)), max_size=12))
 def test_whoever_goes_was_complained_about_and_leaves_a_membership_that_can_train(pairs: list[tuple[str, str]]) -> None:
-    complaints = Complaints()
+    partition = Partition()
     for worker, server in pairs:
-        complaints.add(worker, server)
-    gone = complaints.cut_off(MEMBERS)
+        partition.add(worker, server)
+    gone = partition.cut_off(MEMBERS)
     if gone is None:
         assert all(pairs.count(pair) < MAX_FAILURES for pair in pairs)
     else:

@@ -1,0 +1,286 @@
+"""The way of every change of the membership, from the tasks that are there to the tasks that train. Pure handlers."""
+
+from __future__ import annotations
+
+from optimus_workers.checkpoint.manifest import parameter_mismatch
+from optimus_workers.coordinator.attempt import Attempt, GroupAttempt
+from optimus_workers.coordinator.batches import next_batch
+from optimus_workers.coordinator.ending import close, fail, finish, pause
+from optimus_workers.coordinator.events import (
+    Append,
+    CheckpointRead,
+    Effects,
+    Log,
+    ReadCheckpoint,
+    ReportMembership,
+    ReportProfile,
+    Send,
+    TaskArrived,
+    WantedArrived,
+)
+from optimus_workers.coordinator.journal import Formed, Forming, Profiled
+from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members
+from optimus_workers.coordinator.plan import steps_per_epoch
+from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
+from optimus_workers.coordinator.tasks import desired_members, dismiss_leavers, regroup
+from optimus_workers.errors import LET_GO
+from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined
+from optimus_workers.wire.values import followed
+
+ARRIVAL_SECONDS = 1.5
+"""Tasks that arrive within this time of each other come in together: one change instead of several."""
+MAX_ARRIVAL_SECONDS = 5.0
+"""No task that is ready waits longer than this for others to arrive."""
+WORKER_START_SECONDS = 15.0
+"""Servers start in half a second; workers have torch to import and the user's task to load. Servers that arrive first
+wait for them this long, while training goes on as it is: one change instead of two."""
+REGROUP_SECONDS = 15.0
+"""How long a coordinator that took over waits for the tasks with the job's state before it gives that state up and
+restores the last checkpoint. Tasks dial again within a second, on busy machines too."""
+RETRY_SECONDS = 1.0
+"""Between an attempt at a membership that failed for no visible reason and the next one."""
+MAX_ATTEMPTS = 30
+"""Attempts in a row without a membership after which the job fails: something is wrong that does not go away."""
+STOPPING_SECONDS = 60.0
+"""A job that is to pause or finish without tasks waits this long for replacements before the last checkpoint counts."""
+
+# --- arrivals and wishes ---------------------------------------------------------------------------------------------
+
+
+def task_arrived(state: State, event: TaskArrived) -> Effects:
+    """A task may take part from the next change on; the first worker brings the profile of the job's task."""
+    hello = event.hello
+    effects = _connected(state, hello)
+    if hello.profile is None or hello.profile == state.profile:
+        return effects
+    error = f"{hello.task} loaded a different task than before: {hello.profile} instead of {state.profile}"
+    return fail(state, error, permanent=True)
+
+
+def task_arrived_while_closing(state: State, event: TaskArrived) -> Effects:
+    """The task is dismissed, but remembered: the process waits until it has disconnected."""
+    return [Send(event.hello.task, Exit("the job is closing")), *_connected(state, event.hello)]
+
+
+def _connected(state: State, hello: Hello) -> Effects:
+    state.tasks[hello.task] = ConnectedTask(hello, state.now)
+    if state.change.cause == "coordinator_restart":
+        state.version = max(state.version, hello.version)
+    if hello.profile is None or state.profile is not None:
+        return []
+    state.profile = hello.profile
+    state.training.losses = LossWindow(steps_per_epoch(hello.profile))
+    return [Append(Profiled(hello.profile)), ReportProfile(hello.profile)]
+
+
+def wanted_arrived(state: State, event: WantedArrived) -> Effects:
+    """Keep what is wanted, unless it is older than what is known; a cancelled job is closed at once."""
+    effects = wanted_arrived_while_closing(state, event)
+    if state.wanted is event.wanted and event.wanted.directive == "cancel":
+        effects += close(state, "the job was cancelled", LET_GO)
+    return effects
+
+
+def wanted_arrived_while_closing(state: State, event: WantedArrived) -> Effects:
+    wanted = event.wanted
+    if state.wanted is not None and wanted.generation < state.wanted.generation:
+        return []
+    state.wanted = wanted
+    state.wanted_tasks = frozenset(task.name for task in wanted.tasks)
+    if wanted.membership_epoch <= state.epoch:
+        return []
+    # Only a lost journal explains this. The service takes an epoch that it knows for a repetition.
+    state.epoch = wanted.membership_epoch
+    lost = "the journal was lost: membership epochs go on after"
+    return [Log(f"{lost} {state.epoch}, which the service knows")]
+
+
+def wanted_batch(state: State, members: Members) -> int | None:
+    """The elastic batch that the service wants of exactly these members, in examples; None: no other than now."""
+    if state.plan.elastic is None or state.wanted is None or state.wanted_tasks != members.names:
+        return None
+    return state.wanted.global_batch
+
+
+# --- GATHERING -------------------------------------------------------------------------------------------------------
+
+
+def gather(state: State) -> Effects:
+    """Begin an attempt once all tasks are there that are worth waiting for; a job that is to stop ends without any."""
+    if state.wanted is None and not state.change.is_takeover:
+        return []
+    members = desired_members(state)
+    if still_waits(state, members):
+        return []
+    if members.can_train or (state.directive == "pause" and members.servers):
+        return begin_attempt(state, members)
+    if state.directive == "run" or state.now < state.change.since + STOPPING_SECONDS:
+        return []
+    # No task is left to stop, so the last checkpoint is how far the job came.
+    return pause(state) if state.directive == "pause" else finish(state, {})
+
+
+def still_waits(state: State, members: Members) -> bool:
+    """Whether to wait for more tasks before forming a membership of `members`."""
+    change = state.change
+    if state.now < change.not_before:
+        return True
+    if change.expected - state.tasks.keys() and state.now < change.since + REGROUP_SECONDS:
+        return True
+    wanted = change.expected if state.wanted is None else state.wanted_tasks
+    if change.at_once or wanted <= state.tasks.keys() or state.directive != "run":
+        return False
+    arrived = [state.tasks[name] for name in members.names - state.members.names]
+    if not arrived:
+        return False
+    times = [task.arrived_at for task in arrived]
+    if all(task.is_server for task in arrived):
+        return state.now < min(times) + WORKER_START_SECONDS
+    return state.now < min(max(times) + ARRIVAL_SECONDS, min(times) + MAX_ARRIVAL_SECONDS)
+
+
+def begin_attempt(state: State, members: Members) -> Effects:
+    """Use up the next epoch number and stop all tasks."""
+    change = state.change
+    if state.profile is None:
+        return []  # servers are there to be paused before any worker was
+    if change.n_attempts == MAX_ATTEMPTS:
+        return fail(state, f"no membership could be formed in {MAX_ATTEMPTS} attempts; the last one: {change.message}")
+    change.n_attempts += 1
+    state.epoch += 1
+    state.members = members
+    change.at_once = False
+    change.expected = set()
+    state.partition.forget_data_lost()
+    state.checkpoints.progress = None
+    state.training.losses.drop_step()
+    kind = GroupAttempt if state.plan.is_allreduce else Attempt
+    change.attempt = kind(state.epoch, members, state.profile, is_async=state.plan.is_async)
+    state.phase = Phase.HALTING
+    return [Append(Forming(state.epoch)), *change.attempt.halts(state.tasks.values())]
+
+
+# --- HALTING and RESTORING: what training goes on from ---------------------------------------------------------------
+
+
+def halted(state: State, name: str, message: Halted) -> Effects:
+    state.change.present.halted(name, message.holdings)
+    return []
+
+
+def find_newest_state(state: State) -> Effects:
+    """HALTING: when all have answered, go on from what they hold together, or else look for a checkpoint."""
+    attempt = state.change.present
+    if attempt.awaiting:
+        return []
+    cover = attempt.cover(state.tasks, oldest_epoch=state.formed.epoch if state.formed else 0)
+    if cover is not None:
+        return _begin_assuming(state, cover)
+    state.phase = Phase.RESTORING
+    return [ReadCheckpoint(state.epoch)]
+
+
+def checkpoint_read(state: State, event: CheckpointRead) -> Effects:
+    """Go on from the checkpoint, or start at step 0: with another job's parameters, or with the task's initial ones."""
+    manifest, profile = event.manifest, state.known_profile
+    if event.error is not None:
+        # To begin anew instead would lose what was trained.
+        return fail(state, f"the checkpoints cannot be read: {event.error}")
+    if manifest is None and not state.members.workers:
+        return pause(state)  # before anything was trained
+    if manifest is None:
+        state.checkpoints.newest = None
+        return _begin_assuming(state, Cover(0, ()))
+    if event.is_origin:
+        mismatch = parameter_mismatch(manifest.profile, profile)
+        if mismatch is not None:
+            return fail(state, f"the job cannot start from {event.path}: {mismatch}", permanent=True)
+        state.checkpoints.newest = None
+        return _begin_assuming(state, Cover(0, manifest.as_origin))
+    if manifest.profile != profile:
+        error = f"the checkpoint is of a different task: {manifest.profile} instead of {profile}"
+        return fail(state, error, permanent=True)
+    state.checkpoints.newest = Checkpoint(manifest.version, event.path)
+    return _begin_assuming(state, Cover(manifest.version, manifest.sources))
+
+
+# --- ASSUMING and JOINING: who has what ------------------------------------------------------------------------------
+
+
+def _begin_assuming(state: State, cover: Cover) -> Effects:
+    """Tell each server its range and where to get it; from here on the version and the batch are known."""
+    attempt, training = state.change.present, state.training
+    assumes = attempt.assumes(cover)
+    if not state.plan.is_async and attempt.members.workers:
+        attempt.batch = next_batch(
+            state.plan,
+            state.known_profile,
+            len(attempt.members.workers),
+            attempt.version,
+            training.batches,
+            wanted_batch(state, attempt.members),
+            training.noise_scale,
+        )
+    state.phase = Phase.ASSUMING
+    return [*assumes]
+
+
+def assume_failed(state: State, name: str, message: AssumeFailed) -> Effects:
+    """A source did not give what it should: try again with what is there then."""
+    state.change.not_before = state.now + RETRY_SECONDS
+    return regroup(state, state.change.cause, f"{name} could not get its range: {message.reason}")
+
+
+def answered(state: State, name: str, _message: Assumed | Joined) -> Effects:
+    state.change.present.awaiting.discard(name)
+    return []
+
+
+def join_workers(state: State) -> Effects:
+    """ASSUMING: when all servers have their ranges, the workers get the parameters."""
+    attempt = state.change.present
+    if attempt.awaiting:
+        return []
+    state.phase = Phase.JOINING
+    return [*attempt.joins(state.tasks)]
+
+
+def begin_training(state: State) -> Effects:
+    """JOINING: when all workers have the parameters, the membership is formed."""
+    attempt = state.change.present
+    if attempt.awaiting:
+        return []
+    effects = _record_membership(state, attempt) if attempt.members.workers else []
+    state.version = attempt.version
+    state.training.barrier = state.new_barrier(None if state.plan.is_async else attempt.batch)
+    if state.checkpoints.newest is None:
+        state.checkpoints.due_at = state.now
+    state.change.n_attempts = 0
+    state.phase = Phase.TRAINING
+    # Not earlier: processes that exit take time from those that get the parameters while all others wait.
+    return [*effects, *dismiss_leavers(state, but=attempt.members)]
+
+
+def _record_membership(state: State, attempt: Attempt) -> Effects:
+    change, training, before = state.change, state.training, state.reported_version
+    batch = None if state.plan.is_async else attempt.batch
+    if batch is not None:
+        training.batches = followed(training.batches, batch)
+    if change.cause == "batch" and state.formed is not None and state.formed.workers != attempt.members.workers:
+        change.cause = "rescale"
+    stopped_at = training.last_step_at
+    state.formed = Formed(
+        epoch=attempt.epoch,
+        generation=state.generation,
+        at=state.now,
+        step=attempt.version,
+        workers=attempt.members.workers,
+        servers=attempt.members.servers,
+        cause=change.cause,
+        pause_seconds=None if stopped_at is None else max(0.0, state.now - stopped_at),
+        lost_steps=max(0, before - (attempt.version if batch is None else batch.told_step(attempt.version))),
+        message=change.message,
+        batch=batch,
+    )
+    change.cause, change.message = "rescale", None
+    return [Append(state.formed), ReportMembership(state.formed)]
