@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.workers.telemetry_records import record
+from tests.workers.telemetry_steps import record
 
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient

@@ -36,7 +36,7 @@ def test_the_estimates_are_right_on_average() -> None:
         statistics.slot_done(lambda e=examples, w=weight: float((w * e[:n_small].mean(0)).square().sum()))  # type: ignore[misc]
         statistics.slot_done(lambda: float("nan"))  # the other slots are of no interest
         statistics.step_done(float(examples.mean(0).square().sum()), batch_size)
-        seen.append(statistics.figures)
+        seen.append(statistics.estimates)
     newest = [figures for figures in seen[100:] if figures is not None]
     square = sum(figures.square for figures in newest) / len(newest)
     variance = sum(figures.variance for figures in newest) / len(newest)
@@ -56,11 +56,11 @@ def test_nothing_is_made_up() -> None:
     step(10, None)  # the servers told nothing
     step(20, 1.0, n_small=16)  # one micro-batch is the whole batch: two sizes are needed
     step(30, float("nan"))
-    assert statistics.figures is None
+    assert statistics.estimates is None
     step(40, 1.0)
-    assert statistics.figures is not None
-    assert statistics.figures.square == pytest.approx((16 - 4 * 16) / 12)
-    assert statistics.figures.variance == pytest.approx(15 / (1 / 4 - 1 / 16))
+    assert statistics.estimates is not None
+    assert statistics.estimates.square == pytest.approx((16 - 4 * 16) / 12)
+    assert statistics.estimates.variance == pytest.approx(15 / (1 / 4 - 1 / 16))
     profile = TaskProfile(16, 16, 16, 10, 4, 2, rule_of("sgd"), gradient_period=10)
     assert period_of(profile, rank=0) == 10
     assert period_of(profile, rank=1) == 0
@@ -81,8 +81,8 @@ def test_the_large_gradients_of_the_beginning_are_forgotten() -> None:
         told.append(statistics.noise_scale or 0.0)
     assert all(10 < scale < 40 for scale in told[40:])
     assert sum(told[100:]) / len(told[100:]) == pytest.approx(200 / 9, rel=0.1)
-    assert statistics.figures is not None
-    assert statistics.figures.square == pytest.approx(9.0, rel=0.7), "in the unit of the gradients now"
+    assert statistics.estimates is not None
+    assert statistics.estimates.square == pytest.approx(9.0, rel=0.7), "in the unit of the gradients now"
 
 
 @pytest.mark.parametrize("n_parts", [2, 4])

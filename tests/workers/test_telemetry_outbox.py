@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.workers.telemetry_records import record
+from tests.workers.telemetry_steps import record
 
 from optimus_contract.telemetry import Sample
 from optimus_workers.telemetry.sender import (

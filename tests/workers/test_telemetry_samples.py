@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.workers.telemetry_records import record
+from tests.workers.telemetry_steps import record
 
 from optimus_contract.codec import write
 from optimus_contract.telemetry import Sample

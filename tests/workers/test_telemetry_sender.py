@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.workers.telemetry_records import record
+from tests.workers.telemetry_steps import record
 
 from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceRefused

@@ -13,7 +13,7 @@ from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.coordinator.ending import failure
 from optimus_workers.errors import TaskError
-from optimus_workers.worker.evaluation import MAX_FIGURES, MAX_NAME_CHARACTERS, checked_figures
+from optimus_workers.worker.evaluation import MAX_NAME_CHARACTERS, MAX_RESULT_METRICS, checked_metrics
 
 FEW_STEPS = {"max_steps": 3}
 
@@ -99,12 +99,12 @@ def test_a_refused_question_is_asked_again_less_and_less(make_job: Callable[...,
 )
 def test_figures_that_no_result_can_hold_are_an_error_of_the_task(found: object, problem: str) -> None:
     with pytest.raises(TaskError, match=problem):
-        checked_figures(found)
+        checked_metrics(found)
 
 
 def test_figures_as_large_as_they_may_be_fit_a_control_message() -> None:
-    largest = {f"{number:03}" + "\u1234" * (MAX_NAME_CHARACTERS - 3): math.pi for number in range(MAX_FIGURES)}
-    assert checked_figures(largest) == largest
+    largest = {f"{number:03}" + "\u1234" * (MAX_NAME_CHARACTERS - 3): math.pi for number in range(MAX_RESULT_METRICS)}
+    assert checked_metrics(largest) == largest
     assert len(json.dumps(largest)) < 2**20
 
 

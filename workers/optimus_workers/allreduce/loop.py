@@ -44,7 +44,7 @@ class GroupTraining(Training["GroupSession"]):
         self._state = MemberState(self._flat, self.profile, environment)
         self._shared_task = self._task
         """The task whose backward passes leave the sum over all members."""
-        # Every member can measure, so whichever becomes the one that reports has figures already.
+        # Every member can measure, so whichever becomes the one that reports has estimates already.
         is_elastic = environment.spec.elastic_batch is not None
         self._gradients = GradientStatistics(self.profile.gradient_period, is_elastic=is_elastic)
         self._parts: StepParts | None = None

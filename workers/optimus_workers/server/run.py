@@ -18,7 +18,7 @@ from optimus_workers.server.listener import DataListener
 from optimus_workers.server.range_state import collect, find_state
 from optimus_workers.server.service import ShardService, make_shard
 from optimus_workers.telemetry.usage import CpuPacer, ProcessMeter
-from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, dial
+from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import (
     Assume,
@@ -57,7 +57,7 @@ class _Server:
         self._meter = ProcessMeter()
         self._inbox: asyncio.Queue[Delivered] = asyncio.Queue()
         self._listener: DataListener | None = None
-        self._control: Control | None = None
+        self._control: ControlConnection | None = None
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
         self._stop_dialling = threading.Event()
         self._terminated = False
@@ -115,7 +115,7 @@ class _Server:
             control, self._control = self._control, None
             control.close()
 
-    def _dial(self) -> Control:
+    def _dial(self) -> ControlConnection:
         return dial(
             self._environment.coordinator_address,
             self._environment.job_token,

@@ -95,7 +95,7 @@ class TrainingTask:
     prefetch: int = 0
     """Micro-batches that a process of its own makes ahead while this one computes (see `data.prefetching`); 0: none."""
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
-    """`evaluate(model)`: figures for the job's result, for example {"test_accuracy": 0.97}. Called at the end, and
+    """`evaluate(model)`: metrics for the job's result, for example {"test_accuracy": 0.97}. Called at the end, and
     after each epoch if the job is to converge by one of them (or as often as `evaluate_epochs` says)."""
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ PERIOD = 20
 ELASTIC_PERIOD = 10
 """... of a job with an elastic batch, which depends on them ..."""
 ELASTIC_LEAST = 5
-"""... and so many of its measurements make the first figure: one alone errs by a factor."""
+"""... and so many of its measurements make the first estimate: one alone errs by a factor."""
 DECAY = 0.95
 """Of the moving averages, per measurement."""
 UNIT_DECAY = 0.8
@@ -37,7 +37,7 @@ class GradientStatistics:
     """Of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
 
     def __init__(self, period: int, *, is_elastic: bool = False) -> None:
-        """`period`: in steps; 0: nothing is ever measured. `is_elastic`: a batch is chosen by the figures."""
+        """`period`: in steps; 0: nothing is ever measured. `is_elastic`: a batch is chosen by the estimates."""
         self._period = period
         self._is_elastic = is_elastic
         self._n_measured = 0
@@ -53,7 +53,7 @@ class GradientStatistics:
         as large at the beginning: undivided, these measurements would outweigh all others for a thousand steps."""
 
     @property
-    def figures(self) -> Gradients | None:
+    def estimates(self) -> Gradients | None:
         """Moving averages of the estimates, which may be negative while noise hides them; None: none yet.
 
         With an elastic batch |G|² is at least tr(Σ)/n, n the examples measured: n examples cannot show less than that.
@@ -70,10 +70,10 @@ class GradientStatistics:
     @property
     def noise_scale(self) -> float | None:
         """tr(Σ)/|G|² in examples; None: not known."""
-        figures = self.figures
-        if figures is None or figures.square <= 0 or figures.variance <= 0:
+        estimates = self.estimates
+        if estimates is None or estimates.square <= 0 or estimates.variance <= 0:
             return None
-        scale = figures.variance / figures.square
+        scale = estimates.variance / estimates.square
         return scale if math.isfinite(scale) else None
 
     def measures(self, step: int) -> bool:

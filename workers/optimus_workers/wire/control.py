@@ -49,7 +49,7 @@ class CoordinatorGone(ConnectionOver):
     """No coordinator could be reached for a minute."""
 
 
-class Control:
+class ControlConnection:
     """An open control connection. Messages are handed to `deliver` on the reading thread, pings excepted, which
     `pong` answers there."""
 
@@ -112,7 +112,7 @@ def dial(
     deliver: Callable[[Delivered], None],
     stop: threading.Event,
     pong: Callable[[], Pong] = Pong,
-) -> Control:
+) -> ControlConnection:
     """Connect to the coordinator, trying again for a minute.
 
     `make_hello(host)` gives the hello without its proof; `host` is this machine's address as the coordinator sees it.
@@ -135,7 +135,7 @@ def _dial_once(
     make_hello: Callable[[str], Hello],
     deliver: Callable[[Delivered], None],
     pong: Callable[[], Pong],
-) -> Control:
+) -> ControlConnection:
     connection = socket.create_connection(address, timeout=CONNECT_SECONDS)
     try:
         if connection.getsockname() == connection.getpeername():
@@ -147,7 +147,7 @@ def _dial_once(
         with cut_after(connection, HANDSHAKE_SECONDS):
             _prove(connection, stream, token, hello)
         connection.settimeout(SILENCE_SECONDS)
-        return Control(connection, stream, deliver, pong)
+        return ControlConnection(connection, stream, deliver, pong)
     except BaseException:
         connection.close()
         raise

@@ -249,7 +249,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Worker: figures of the final parameters."""
+    """Worker: metrics of the final parameters."""
 
     epoch: int
     metrics: dict[str, float] = field(default_factory=dict)

@@ -49,8 +49,8 @@ class Evaluations:
         due, self._n_periods = n_periods > self._n_periods, n_periods
         return due
 
-    def figures(self, task: TrainingTask, flat: FlatModel) -> dict[str, float]:
-        """The user's figures of the model as it is, as many as are reported: that of the rule in any case.
+    def metrics(self, task: TrainingTask, flat: FlatModel) -> dict[str, float]:
+        """The user's metrics of the model as it is, as many as are reported: that of the rule in any case.
 
         Raises `TaskError` when that one is not among them, and what the user's code raises.
         """
@@ -67,7 +67,7 @@ class Evaluations:
 
 
 def evaluate(task: TrainingTask, flat: FlatModel) -> dict[str, float]:
-    """The user's figures of the model as it is."""
+    """The user's metrics of the model as it is."""
     model: nn.Module = flat.model
     if task.evaluate is None:
         return {}
@@ -76,14 +76,14 @@ def evaluate(task: TrainingTask, flat: FlatModel) -> dict[str, float]:
         with torch.no_grad(), called_from_anywhere(model):
             flat.write_buffers()
             model.eval()
-            return checked_figures(task.evaluate(model))
+            return checked_metrics(task.evaluate(model))
     finally:
         flat.staging.end()
 
 
 # --- what a user's `evaluate` may return -----------------------------------------------------------------------------
 
-MAX_FIGURES = 100
+MAX_RESULT_METRICS = 100
 """The service takes no more in a result."""
 MAX_NAME_CHARACTERS = 1000
 """So that a hundred of them fit one control message (1 MiB) however they are escaped."""
@@ -91,16 +91,17 @@ _LISTED = 5
 """Names in an error."""
 
 
-def checked_figures(found: object) -> dict[str, float]:
-    """The figures as numbers.
+def checked_metrics(found: object) -> dict[str, float]:
+    """The metrics as numbers.
 
     Raises `TaskError`, which says what is wrong: a result that the service refuses would be lost.
     """
     if not isinstance(found, Mapping):
         raise TaskError(f"evaluate must return a dict of numbers by name, not {type(found).__name__}")
-    if len(found) > MAX_FIGURES:
+    if len(found) > MAX_RESULT_METRICS:
         names = ", ".join(str(name)[:MAX_NAME_CHARACTERS] for name in list(found)[:_LISTED])
-        raise TaskError(f"evaluate must return at most {MAX_FIGURES} metrics; it returned {len(found)}: {names}, ...")
+        most = f"at most {MAX_RESULT_METRICS} metrics"
+        raise TaskError(f"evaluate must return {most}; it returned {len(found)}: {names}, ...")
     return {_checked_name(name): _number(name, value) for name, value in found.items()}
 
 

@@ -18,7 +18,7 @@ import torch
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, USER_CODE_FAILED
 from optimus_workers.task.user_code import UserCodeFailed, explained
-from optimus_workers.wire.control import Control, CoordinatorGone, CoordinatorLost, Delivered, Inbox, dial
+from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, Inbox, dial
 from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave, Recount
 from optimus_workers.wire.values import TaskProfile, TaskRole
 from optimus_workers.worker.training import Answer, Training
@@ -46,7 +46,7 @@ class _Worker:
         self._environment = environment
         self._make_training = make_training
         self._inbox = Inbox(self._abort)
-        self._control: Control | None = None
+        self._control: ControlConnection | None = None
         self._training: Training[Any] | None = None
         self._stop_dialling = threading.Event()
         self._terminated = False
@@ -77,7 +77,7 @@ class _Worker:
             log.warning("the coordinator is lost: %s", reason.reason)
             self._control.close()
 
-    def _dial(self, profile: TaskProfile | None) -> Control:
+    def _dial(self, profile: TaskProfile | None) -> ControlConnection:
         environment = self._environment
         control = dial(
             environment.coordinator_address,

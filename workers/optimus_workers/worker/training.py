@@ -57,7 +57,7 @@ from optimus_workers.worker.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 REPORTING_RANK = 0
-"""The worker whose figures of the gradients count."""
+"""The worker whose estimates of the gradients count."""
 TELEMETRY_SECONDS = 5.0
 """How long a worker that was released stays for its last samples."""
 
@@ -171,7 +171,7 @@ class Training(ABC, Generic[AnySession]):
             session.join = replace(session.join, batch=message.batch)
 
     def evaluate(self, message: Evaluate) -> None:
-        """Report the final figures, and write the model to a file."""
+        """Report the final metrics, and write the model to a file."""
         if self._session is None or self._session.join.epoch != message.epoch:
             return
         metrics = run_user_code(lambda: evaluate(self._task, self._flat))
@@ -222,7 +222,7 @@ class Training(ABC, Generic[AnySession]):
         batch, data_epoch = self._steps.batch(join), self._steps.data_epoch(join, completed)
         metrics: dict[str, float] | None = None
         if join.rank == EVALUATING_RANK and self._evaluations.is_due(data_epoch):
-            metrics = run_user_code(lambda: self._evaluations.figures(self._task, self._flat))
+            metrics = run_user_code(lambda: self._evaluations.metrics(self._task, self._flat))
         step = Sample(
             membership_epoch=join.epoch,
             rank=join.rank,
@@ -245,7 +245,7 @@ class Training(ABC, Generic[AnySession]):
             sent_bytes=exchanged.sent_bytes,
             received_bytes=exchanged.received_bytes,
             staleness=staleness,
-            gradients=self._gradients.figures if join.rank == REPORTING_RANK else None,
+            gradients=self._gradients.estimates if join.rank == REPORTING_RANK else None,
             metrics=metrics,
         )
         self._telemetry.record(step)

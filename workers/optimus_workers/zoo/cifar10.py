@@ -17,7 +17,7 @@ from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo.image_networks import Options, cifar_resnet, image_network
-from optimus_workers.zoo.networks import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, metrics_on
 
 _training = cache(cifar10.training_examples)
 _held_out = cache(cifar10.held_out_examples)
@@ -103,5 +103,5 @@ def _task(model: Callable[[], nn.Module], recipe: Recipe, global_batch_size: int
         global_batch_size=global_batch_size,
         micro_batches=micro_batches,
         learning_rate_at=recipe.learning_rate_at,
-        evaluate=figures_on(held_out),
+        evaluate=metrics_on(held_out),
     )

@@ -21,7 +21,7 @@ from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import networks
-from optimus_workers.zoo.networks import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, metrics_on
 
 SIDE = 8
 N_CLASSES = 10
@@ -93,7 +93,7 @@ def _task(
         optimizer=optimizer,
         global_batch_size=global_batch_size,
         micro_batches=micro_batches,
-        evaluate=figures_on(held_out_examples),
+        evaluate=metrics_on(held_out_examples),
     )
 
 

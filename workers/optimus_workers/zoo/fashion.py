@@ -11,7 +11,7 @@ from optimus_workers.data import fashion_mnist
 from optimus_workers.data.examples import TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import networks
-from optimus_workers.zoo.networks import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, metrics_on
 
 _training = cache(fashion_mnist.training_examples)
 _held_out = cache(fashion_mnist.held_out_examples)
@@ -53,5 +53,5 @@ def _task(
         optimizer=OptimizerSpec(learning_rate=learning_rate, momentum=0.9),
         global_batch_size=global_batch_size,
         micro_batches=micro_batches,
-        evaluate=figures_on(partial(_held_out, directory)),
+        evaluate=metrics_on(partial(_held_out, directory)),
     )

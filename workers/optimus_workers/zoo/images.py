@@ -12,7 +12,7 @@ import torch
 from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo.image_networks import image_network
-from optimus_workers.zoo.networks import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, metrics_on
 
 
 def classification(
@@ -37,7 +37,7 @@ def classification(
         optimizer=OptimizerSpec(learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay),
         global_batch_size=global_batch_size,
         micro_batches=micro_batches,
-        evaluate=figures_on(partial(patterns, 256, side, n_classes, data_seed, draw=1)),
+        evaluate=metrics_on(partial(patterns, 256, side, n_classes, data_seed, draw=1)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Small image classifiers, from images (n, 1, height, width) to logits (n, n_classes); their loss and test figures."""
+"""Small image classifiers, from images (n, 1, height, width) to logits (n, n_classes); their loss and test metrics."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _initialised(network: nn.Module) -> nn.Module:
     return network
 
 
-# --- loss and figures ------------------------------------------------------------------------------------------------
+# --- loss and metrics ------------------------------------------------------------------------------------------------
 
 
 def cross_entropy(model: nn.Module, batch: Examples) -> Tensor:
@@ -101,7 +101,7 @@ def cross_entropy(model: nn.Module, batch: Examples) -> Tensor:
     return functional.cross_entropy(model(inputs), labels)
 
 
-def figures_on(load: Callable[[], Examples]) -> Callable[[nn.Module], dict[str, float]]:
+def metrics_on(load: Callable[[], Examples]) -> Callable[[nn.Module], dict[str, float]]:
     """A function of the model that gives `test_accuracy` (0 to 1) and `test_loss` on the examples of `load`."""
 
     def evaluate(model: nn.Module) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from optimus_workers.data.examples import Examples, TensorExamples
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import networks
-from optimus_workers.zoo.networks import cross_entropy, figures_on
+from optimus_workers.zoo.networks import cross_entropy, metrics_on
 
 
 def classification(
@@ -36,7 +36,7 @@ def classification(
         optimizer=OptimizerSpec(learning_rate=learning_rate, momentum=momentum),
         global_batch_size=global_batch_size,
         micro_batches=micro_batches,
-        evaluate=figures_on(partial(clusters, n_examples, n_features, n_classes, data_seed, draw=1)),
+        evaluate=metrics_on(partial(clusters, n_examples, n_features, n_classes, data_seed, draw=1)),
     )
 
 

@@ -56,13 +56,13 @@ def test_a_rule_about_a_figure_that_does_not_exist_is_an_error_of_the_task() -> 
         Evaluations(TARGET_JOB).check(replace(task, evaluate=None))
     other = Evaluations(replace(JOB, convergence=Convergence(target_metric=TargetMetric(name="bleu", at_least=30))))
     with pytest.raises(TaskError, match="'bleu', but evaluate gives accuracy"):
-        other.figures(task, FlatModel(task.build_model(0)))
+        other.metrics(task, FlatModel(task.build_model(0)))
 
 
 def test_of_many_figures_that_of_the_rule_is_told() -> None:
     many = {f"figure{number:02}": 1.0 for number in range(50)} | {"accuracy": 0.5, "x" * 200: 1.0}
     task = replace(tiny_training.make(), evaluate=lambda _: many)
-    told = Evaluations(TARGET_JOB).figures(task, FlatModel(task.build_model(0)))
+    told = Evaluations(TARGET_JOB).metrics(task, FlatModel(task.build_model(0)))
     assert len(told) == MAX_METRICS
     assert told["accuracy"] == 0.5
 
