@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from benchmarks.real_job import RealJob
 
-from optimus_workers.data.sampler import step_indices
+from optimus_workers.data.sampler import slot_indices
 from optimus_workers.worker.device import ComputeOptions, to_device
 from optimus_workers.zoo.images import classification
 
@@ -146,7 +146,7 @@ def plain_images_per_second(shape: Shape, compute: ComputeOptions, slots: int, s
             _synchronize(device)
             started_at = time.perf_counter()
         optimizer.zero_grad()
-        indices = step_indices(0, step, shape.batch, task.n_examples)
+        indices = slot_indices(0, step * shape.batch, 0, 1, shape.batch, task.n_examples)
         for slot in range(slots):
             batch = to_device(task.batch(indices[slot::slots].tolist()), device)
             with compute.forward(device):

@@ -50,7 +50,9 @@ def work(
         seconds = []
         for _ in range(n_steps):
             started_at = time.perf_counter()
-            session.push_and_pull(step, 0.1, gradient)
+            session.begin_push(step, 0.1, gradient)
+            session.finish_push()
+            session.wait()
             seconds.append(time.perf_counter() - started_at)
             step += 1
         pipe.send((seconds, time.process_time() - used))

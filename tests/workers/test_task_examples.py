@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from tests.workers.sampling import step_indices
 
 from optimus_contract.job import JobSpec
 from optimus_service.requests import checked
 from optimus_workers.check_task import check
-from optimus_workers.data.sampler import step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.task.user_code import load_task
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from tests.workers.sampling import slot_of_step, step_indices
 from torch import nn
 
-from optimus_workers.data.sampler import slot_indices, slot_size, step_indices
 from optimus_workers.errors import TaskError
 from optimus_workers.task import TrainingTask
 from optimus_workers.zoo import digits
@@ -29,8 +29,8 @@ def gradient(task: TrainingTask, model: nn.Module, n_slots: int) -> torch.Tensor
     size, n_examples = task.global_batch_size, task.n_examples
     model.zero_grad()
     for slot in range(n_slots):
-        batch = task.batch(slot_indices(0, 0, slot, n_slots, size, n_examples))
-        (task.loss(model, batch) * slot_size(slot, n_slots, size) / size).backward()  # type: ignore[no-untyped-call]
+        indices = slot_of_step(0, 0, slot, n_slots, size, n_examples)
+        (task.loss(model, task.batch(indices)) * len(indices) / size).backward()  # type: ignore[no-untyped-call]
     return torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None])
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.workers.sampling import step_indices
 
-from optimus_workers.data.sampler import step_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.zoo import synthetic
 

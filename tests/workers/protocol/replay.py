@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from tests.workers.protocol.plain_optimizer import PlainOptimizer
+from tests.workers.sampling import step_indices
 from torch import Tensor, nn
 
 from optimus_workers.checkpoint.manifest import newest_manifest
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.checkpoint.storage import LocalStorage, Storage, checkpoint_directory
 from optimus_workers.coordinator.journal import Formed, Journal
-from optimus_workers.data.sampler import slot_indices_from, step_indices
+from optimus_workers.data.sampler import slot_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
 from optimus_workers.wire.norms import block_squares, clip_coefficient
@@ -135,7 +136,7 @@ class Replay:
         self._load_parameters()
         for slot in range(*worker_slots(batch.slots, rank, n_workers)):
             position = batch.position(self.step)
-            indices = slot_indices_from(self.seed, position, slot, batch.slots, batch.size, task.n_examples)
+            indices = slot_indices(self.seed, position, slot, batch.slots, batch.size, task.n_examples)
             weight = len(indices) / batch.size
             for buffer, value in zip(self.buffers(), start, strict=True):
                 buffer.copy_(value)

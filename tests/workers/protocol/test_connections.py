@@ -17,6 +17,7 @@ import pytest
 import torch
 from tests.workers.protocol.conftest import TOKEN as JOB_TOKEN
 from tests.workers.protocol.conftest import Job
+from torch import Tensor
 
 from optimus_workers.checkpoint.storage import LocalStorage
 from optimus_workers.errors import ConnectionOver, WireError
@@ -33,7 +34,7 @@ from optimus_workers.wire.memory import CAN_SHARE, shareable_floats
 from optimus_workers.wire.messages import Assume, Exit, Failed, Hello, Join
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.wire.values import Address, ServerRange, Source, TaskProfile, TaskRole, UpdateRule
-from optimus_workers.worker.session import DataOptions, Session
+from optimus_workers.worker.session import DataOptions, Exchanged, Session
 
 TOKEN = "secret"
 PROFILE = TaskProfile(600_000, 600_000, 600_032, 10, 1, 1, UpdateRule("sgd", 0.9, False, 0.0, (0.9, 0.99), 1e-8))
@@ -104,6 +105,12 @@ def test_frames_before_the_handshake_end_the_connection(server: RunningServer) -
             receive_frame(connection, FrameType.WELCOME)
 
 
+def push_and_pull(session: Session, step: int, push: Tensor) -> Exchanged:
+    session.begin_push(step, 0.5, push)
+    session.finish_push()
+    return session.wait()
+
+
 @pytest.mark.parametrize("transport", Transport)
 def test_a_worker_pulls_pushes_and_gets_the_result(server: RunningServer, transport: Transport) -> None:
     everything = ServerRange(server.address, 0, PROFILE.total_floats, server.listener.local)
@@ -117,7 +124,7 @@ def test_a_worker_pulls_pushes_and_gets_the_result(server: RunningServer, transp
     assert torch.equal(values, torch.arange(PROFILE.total_floats).float())
     before = values.clone()
     memory.floats.fill(1.0)
-    exchanged = session.push_and_pull(5, 0.5, torch.from_numpy(memory.floats))
+    exchanged = push_and_pull(session, 5, torch.from_numpy(memory.floats))
     assert exchanged.version == 6
     is_shared = transport is Transport.AUTO and CAN_SHARE
     assert (exchanged.sent_bytes < 100) if is_shared else (exchanged.sent_bytes > 4 * PROFILE.total_floats)
@@ -128,7 +135,7 @@ def test_a_worker_pulls_pushes_and_gets_the_result(server: RunningServer, transp
     )
     session.abort()
     with pytest.raises((WireError, OSError)):
-        session.push_and_pull(6, 0.5, values)
+        push_and_pull(session, 6, values)
     session.close()
 
 

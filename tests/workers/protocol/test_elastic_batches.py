@@ -28,7 +28,7 @@ from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
 from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.data.sampler import slot_indices_from
+from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
 from optimus_workers.wire.ranges import worker_slots
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
@@ -98,7 +98,7 @@ def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int)
     found: list[int] = []
     for rank in range(n_workers):
         for slot in range(*worker_slots(batch.slots, rank, n_workers)):
-            indices = slot_indices_from(3, batch.position(step), slot, batch.slots, batch.size, n_examples).tolist()
+            indices = slot_indices(3, batch.position(step), slot, batch.slots, batch.size, n_examples).tolist()
             assert len(indices) <= 7, "more do not fit into a worker"
             found += indices
     assert len(found) == batch.size

@@ -17,7 +17,7 @@ from tests.workers.protocol.replay import Replay, final_sections, history
 from optimus_workers.coordinator.batches import next_batch
 from optimus_workers.coordinator.journal import Formed, replay
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.data.sampler import slot_indices_from
+from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.ranges import worker_slots
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 
@@ -61,7 +61,7 @@ def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int)
     for rank in range(n_workers):
         for slot in range(*worker_slots(batch.slots, rank, n_workers)):
             position = batch.position(step)
-            found += slot_indices_from(3, position, slot, batch.slots, batch.size, n_examples).tolist()
+            found += slot_indices(3, position, slot, batch.slots, batch.size, n_examples).tolist()
     return found
 
 

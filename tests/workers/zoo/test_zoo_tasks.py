@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.workers.sampling import step_indices
 from torch import nn
 
 from optimus_workers.data.examples import find
-from optimus_workers.data.sampler import step_indices
 from optimus_workers.errors import TaskError
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.compute import compute_slots

@@ -21,17 +21,7 @@ Indices = NDArray[np.int64]
 EpochOrder = Callable[[int, int], Indices]
 
 
-def slot_indices(seed: int, step: int, slot: int, n_slots: int, global_batch_size: int, n_examples: int) -> Indices:
-    """The example indices of one slot of step `step` (steps and slots count from 0), in training order.
-
-    Shape (m,), m = 0 when there are more slots than examples in the batch. Do not write to the array.
-    """
-    if not 0 <= slot < n_slots:
-        raise ValueError(f"slot must be from 0 to {n_slots - 1}, not {slot}")
-    return slot_indices_from(seed, step * global_batch_size, slot, n_slots, global_batch_size, n_examples)
-
-
-def slot_indices_from(
+def slot_indices(
     seed: int,
     first: int,
     slot: int,
@@ -40,37 +30,15 @@ def slot_indices_from(
     n_examples: int,
     order: EpochOrder | None = None,
 ) -> Indices:
-    """The same for a batch of `batch_size` that begins at position `first` of the stream.
+    """The example indices of one slot (counted from 0) of a batch of `batch_size` at position `first` of the stream.
 
-    `order(seed, epoch)`: the order of one epoch's examples, shape (n_examples,); None: a random permutation.
+    `order(seed, epoch)`: the order of one epoch's examples, shape (n_examples,); None: a random permutation. The result
+    has shape (m,), m = 0 when there are more slots than examples in the batch. Do not write to the array.
     """
-    return _stream(
-        seed,
-        first + slot_start(slot, n_slots, batch_size),
-        first + slot_start(slot + 1, n_slots, batch_size),
-        n_examples,
-        order or _permutation_of(n_examples),
-    )
-
-
-def step_indices(seed: int, step: int, global_batch_size: int, n_examples: int) -> Indices:
-    """The example indices of the whole batch of step `step`, shape (global_batch_size,)."""
-    return slot_indices(seed, step, 0, 1, global_batch_size, n_examples)
-
-
-def slot_start(slot: int, n_slots: int, global_batch_size: int) -> int:
-    """Where slot `slot` begins within the batch; for `slot == n_slots` the batch size."""
-    return global_batch_size * slot // n_slots
-
-
-def slot_size(slot: int, n_slots: int, global_batch_size: int) -> int:
-    """How many examples slot `slot` has."""
-    return slot_start(slot + 1, n_slots, global_batch_size) - slot_start(slot, n_slots, global_batch_size)
-
-
-def epoch_of(step: int, global_batch_size: int, n_examples: int) -> float:
-    """Passes over the data after `step` completed steps (so also: where step `step`, counted from 0, begins)."""
-    return step * global_batch_size / n_examples
+    if not 0 <= slot < n_slots:
+        raise ValueError(f"slot must be from 0 to {n_slots - 1}, not {slot}")
+    start, stop = first + batch_size * slot // n_slots, first + batch_size * (slot + 1) // n_slots
+    return _stream(seed, start, stop, n_examples, order or _permutation_of(n_examples))
 
 
 def _permutation_of(n_examples: int) -> EpochOrder:

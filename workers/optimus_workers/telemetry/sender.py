@@ -184,27 +184,18 @@ class Telemetry:
             self._post(batch)
         except ServiceAway as error:
             settle = self._outbox.failed
-            self._note_away(error)
+            if not self._away:
+                log.warning("telemetry waits until the service is back: %s", error)
+            self._away = True
         except ServiceRefused as error:
             settle = self._outbox.refused
-            self._note_refused(error)
+            if str(error) != self._refusal:  # once, not every second
+                log.warning("telemetry is refused, and the samples are lost: %s", error)
+            self._refusal = str(error)
         else:
-            self._note_back()
+            if self._away:
+                log.info("the service is back, telemetry goes on")
+            self._away = False
         with self._changed:
             settle(self._clock())
             self._changed.notify_all()
-
-    def _note_away(self, error: ServiceAway) -> None:
-        if not self._away:
-            log.warning("telemetry waits until the service is back: %s", error)
-        self._away = True
-
-    def _note_refused(self, error: ServiceRefused) -> None:
-        if str(error) != self._refusal:  # once, not every second
-            log.warning("telemetry is refused, and the samples are lost: %s", error)
-        self._refusal = str(error)
-
-    def _note_back(self) -> None:
-        if self._away:
-            log.info("the service is back, telemetry goes on")
-        self._away = False

@@ -176,12 +176,6 @@ class Session:
         self._wait(self._all_complete)
         return self._exchanged()
 
-    def push_and_pull(self, step: int, learning_rate: float, push: Tensor) -> Exchanged:
-        """Send what was computed with the present parameters and get the new ones."""
-        self.begin_push(step, learning_rate, push)
-        self.finish_push()
-        return self.wait()
-
     def begin_push(self, step: int, learning_rate: float, push: Tensor) -> None:
         """Announce what is being computed with the present parameters; they stay as they are until `finish_push`."""
         header = replace(self._header, step=step, version=self.version, learning_rate=learning_rate)

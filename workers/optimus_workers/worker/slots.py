@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from optimus_workers.data.prefetching import Key
-from optimus_workers.data.sampler import Indices, slot_indices_from
+from optimus_workers.data.sampler import Indices, slot_indices
 from optimus_workers.task.definition import TrainingTask
 from optimus_workers.task.user_code import run_user_code
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD
@@ -48,7 +48,7 @@ def sync_slots(
     slots = []
     for slot in range(first_slot, end_slot):
         first, order = batch.position(step), task.epoch_order
-        indices = slot_indices_from(seed, first, slot, batch.slots, batch.size, task.n_examples, order)
+        indices = slot_indices(seed, first, slot, batch.slots, batch.size, task.n_examples, order)
         if len(indices):
             slots.append(Slot(indices, len(indices) / batch.size, slot_seed(seed, step, slot)))
     return slots
@@ -58,7 +58,7 @@ def async_slots(task: TrainingTask, seed: int, step: int, n_slots: int = 1) -> l
     """The whole mini-batch of a step, in so many pieces; those without an example are left out."""
     size, slots = task.global_batch_size, []
     for slot in range(n_slots):
-        indices = slot_indices_from(seed, step * size, slot, n_slots, size, task.n_examples, task.epoch_order)
+        indices = slot_indices(seed, step * size, slot, n_slots, size, task.n_examples, task.epoch_order)
         if len(indices):
             slots.append(Slot(indices, len(indices) / size, slot_seed(seed, step, slot)))
     return slots
