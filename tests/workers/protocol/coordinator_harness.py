@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -259,6 +260,41 @@ class World:
     @property
     def last(self) -> Formed:
         return self.reports[-1]
+
+
+@dataclass
+class SlowWorld(World):
+    """Answers are under way for a while: in order for each task and for the storage, in any order among them."""
+
+    under_way: dict[str, list[Event]] = field(default_factory=dict)
+
+    def happens(self, event: Event) -> None:
+        for effect in handle(self.state, event, self.now):
+            for answer in self._carry_out(effect):
+                sender = answer.task if isinstance(answer, MessageArrived | TaskLost) else "storage"
+                self.under_way.setdefault(sender, []).append(answer)
+        self.check()
+
+    def deliver(self, chance: random.Random, n: int | None = None) -> None:
+        """`n` of the answers that are under way, or all, and those that they lead to."""
+        while self.under_way and n != 0:
+            sender = chance.choice(sorted(self.under_way))
+            answers = self.under_way[sender]
+            answer = answers.pop(0)
+            if not answers:
+                del self.under_way[sender]
+            self.happens(answer)
+            n = n and n - 1
+
+    def arrives(self, *names: str) -> None:
+        for name in names:
+            if self.under_way.pop(name, None):
+                self.happens(TaskLost(name))  # the end of the old connection comes before the new one
+            super().arrives(name)
+
+    def is_lost(self, name: str) -> None:
+        self.under_way.pop(name, None)
+        super().is_lost(name)
 
 
 def wanted(generation: int, *names: str, directive: Directive = "run", **more: Any) -> WantedMembership:

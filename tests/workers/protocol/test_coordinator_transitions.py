@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.workers.protocol.coordinator_harness import PROFILE, World, make_world, running_world, take_over, wanted
+from tests.workers.protocol.coordinator_harness import (
+    PROFILE,
+    SlowWorld,
+    World,
+    make_world,
+    running_world,
+    take_over,
+    wanted,
+)
 
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.ending import CLOSING_SECONDS
-from optimus_workers.coordinator.events import WantedArrived
+from optimus_workers.coordinator.events import CheckpointRead, Event, MessageArrived, WantedArrived
 from optimus_workers.coordinator.journal import Ended, Past, Profiled
 from optimus_workers.coordinator.membership_change import (
     ARRIVAL_SECONDS,
@@ -22,23 +31,36 @@ from optimus_workers.coordinator.membership_change import (
     STOPPING_SECONDS,
     WORKER_START_SECONDS,
 )
+from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import Phase
 from optimus_workers.coordinator.tasks import UNWANTED_SECONDS
+from optimus_workers.coordinator.transitions import KINDS, InvalidTransition, has_row
 from optimus_workers.wire.messages import (
     Assume,
+    Assumed,
     AssumeFailed,
     DataLost,
     Done,
     Evaluate,
+    Evaluated,
     Exit,
     Failed,
+    FromTask,
     Go,
     Halt,
+    Halted,
+    Hello,
     Join,
+    Joined,
     Leave,
+    Saved,
     SaveFailed,
+    SnapshotTaken,
 )
 from optimus_workers.wire.values import ShardFile
+
+BEFORE_JOINING = (Phase.HALTING, Phase.RESTORING, Phase.ASSUMING)
+TRAINED = (Phase.TRAINING, Phase.SAVING, Phase.EVALUATING)
 
 
 def phase_of(world: World) -> Phase:
@@ -641,6 +663,64 @@ def test_async_goes_on_from_servers_that_applied_different_numbers_of_pushes() -
     assert [source.version for assume in assumes for source in assume.sources] == [7, 6]
 
 
+# --- the table -------------------------------------------------------------------------------------------------------
+
+IMPOSSIBLE = {
+    (CheckpointRead, "it is asked for in RESTORING"): {Phase.HALTING, Phase.ASSUMING, Phase.JOINING, *TRAINED},
+    (Assumed, "servers answer before workers join"): {Phase.HALTING, Phase.RESTORING, Phase.JOINING, *TRAINED},
+    (AssumeFailed, "or they fail before"): {Phase.HALTING, Phase.RESTORING, Phase.JOINING, *TRAINED},
+    (Joined, "workers join before they train"): {*BEFORE_JOINING, *TRAINED},
+    (Done, "the barrier is quiet before anything but training"): {
+        *BEFORE_JOINING,
+        Phase.JOINING,
+        Phase.SAVING,
+        Phase.EVALUATING,
+    },
+    (SnapshotTaken, "members have something to save"): {*BEFORE_JOINING, Phase.JOINING},
+    (Saved, "the same"): {*BEFORE_JOINING, Phase.JOINING},
+    (SaveFailed, "the same"): {*BEFORE_JOINING, Phase.JOINING},
+    (Evaluated, "evaluating is the last thing"): {*BEFORE_JOINING, Phase.JOINING, Phase.TRAINING, Phase.SAVING},
+}
+"""Events of the present membership epoch that no task and no storage can send in these phases."""
+
+
+def test_every_other_event_has_a_row_in_every_phase() -> None:
+    missing = {(phase, kind) for phase in Phase for kind in KINDS if not has_row(phase, kind)}
+    assert missing == {(phase, kind) for (kind, _), phases in IMPOSSIBLE.items() for phase in phases}
+    events = {kind for kind in get_args(Event) if kind is not MessageArrived}
+    assert set(KINDS) == events | set(get_args(FromTask)) - {Hello}
+
+
+def test_an_event_without_a_row_tells_the_story_and_changes_nothing() -> None:
+    world = running_world(workers=1)
+    world.step()
+    before = (world.state.epoch, world.state.version, world.state.phase)
+    with pytest.raises(InvalidTransition) as caught:
+        world.says("worker-0", Joined(world.state.epoch))
+    assert str(caught.value) == (
+        "Joined of worker-0 has no rule in the phase training (epoch 1, step 1); what happened before: "
+        "TaskArrived: gathering → halting; Halted: halting → restoring; CheckpointRead: restoring → assuming; "
+        "Assumed: assuming → joining; Joined: joining → training → saving; SnapshotTaken: saving → training"
+    )
+    assert (world.state.epoch, world.state.version, world.state.phase) == before
+    world.step()
+    assert world.state.version == 2
+
+
+def test_a_failure_that_comes_after_the_end_does_not_bring_the_job_back() -> None:
+    world = make_world()
+    world.mute.add("server-0")
+    world.wants("worker-0", "server-0")
+    world.arrives("worker-0", "server-0")
+    world.says("server-0", Halted(world.state.epoch, ()))
+    assert phase_of(world) is Phase.ASSUMING
+    world.wants(directive="cancel")
+    world.says("server-0", AssumeFailed(world.state.epoch, "no route"))
+    assert phase_of(world) is Phase.CLOSING
+    world.is_lost("server-0")
+    assert world.exit_code == 0
+
+
 # --- anything at any time --------------------------------------------------------------------------------------------
 
 NAMES = ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
@@ -663,11 +743,7 @@ def test_whatever_happens_the_job_can_go_on(actions: list[tuple[str, object]], i
     for kind, argument in actions:
         _act(world, kind, argument)
     world.wants(*NAMES)
-    for name in NAMES:
-        if name in world.connected:
-            world.is_lost(name)  # and comes back as a new incarnation
-        world.servers.pop(name, None)
-        world.arrives(name)
+    _all_come_back(world)
     world.passes(60)
     world.passes(60)
     assert world.state.phase is Phase.TRAINING
@@ -681,6 +757,14 @@ def test_whatever_happens_the_job_can_go_on(actions: list[tuple[str, object]], i
     assert world.exit_code == 0
     steps = [(report.step, report.lost_steps) for report in world.reports]
     assert all(step >= 0 and lost >= 0 for step, lost in steps)
+
+
+def _all_come_back(world: World) -> None:
+    for name in NAMES:
+        if name in world.connected:
+            world.is_lost(name)  # and comes back as a new incarnation
+        world.servers.pop(name, None)
+        world.arrives(name)
 
 
 def _act(world: World, kind: str, argument: object) -> None:
@@ -716,6 +800,32 @@ def _step(world: World) -> None:
             if server.epoch == go.epoch:
                 server.version += 1
         world.says(name, Done(go.epoch, go.step, 1.0, 10))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ACTIONS, max_size=40), st.booleans(), st.randoms(use_true_random=False))
+def test_answers_may_come_late_and_in_any_order(
+    actions: list[tuple[str, object]], is_async: bool, chance: random.Random
+) -> None:
+    """No event is without a rule in the phase in which it comes, and the job can go on."""
+    world = SlowWorld.of(JobPlan(is_async=is_async, checkpoint_seconds=1.0), Past(), 1000.0)
+    world.wants(*NAMES)
+    world.arrives(*NAMES)
+    for kind, argument in actions:
+        world.deliver(chance, chance.randrange(8))
+        if kind == "want" and chance.random() < 0.2:
+            world.wants(*NAMES, directive=chance.choice(("run", "pause", "finish", "cancel")))
+        else:
+            _act(world, kind, argument)
+    world.deliver(chance)
+    if world.state.directive == "run" and world.exit_code is None:
+        world.wants(*NAMES)
+        _all_come_back(world)
+        for _ in range(3):
+            world.deliver(chance)
+            world.passes(60)
+        world.deliver(chance)
+        assert world.state.phase is Phase.TRAINING
 
 
 def test_halts_reach_everybody_before_ranges_move() -> None:

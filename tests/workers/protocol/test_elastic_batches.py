@@ -141,7 +141,7 @@ def test_limits_are_in_steps_with_the_smallest_batch() -> None:
 
 
 def test_the_wanted_batch_is_read() -> None:
-    body = {"generation": 3, "directive": "run", "tasks": [{"name": "a"}]}
+    body = {"generation": 3, "directive": "run", "tasks": [{"name": "a", "role": "worker", "rank": 0}]}
     assert read(WantedMembership, body).global_batch is None
     assert read(WantedMembership, {**body, "global_batch": None}).global_batch is None
     assert read(WantedMembership, {**body, "global_batch": 64}).global_batch == 64

@@ -228,6 +228,12 @@ def _table(rows: Iterable[Row]) -> dict[tuple[Phase, Kind], Handler]:
 
 _TRANSITIONS = _table(_ROWS)
 
+
+def has_row(phase: Phase, kind: Kind) -> bool:
+    """Whether there is a rule for events of this kind in this phase."""
+    return (phase, kind) in _TRANSITIONS
+
+
 _PROCEED: dict[Phase, Callable[[State], Effects]] = {
     Phase.GATHERING: membership_change.gather,
     Phase.HALTING: membership_change.find_newest_state,
