@@ -24,7 +24,7 @@ from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.metrics.read import prediction_error
 from optimus_service.store.records import JobRecord, MembershipRecord, Sample
-from optimus_service.store.repository import MAX_PAGE
+from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
 """Longest long poll: below the idle timeouts of common proxies."""
@@ -57,17 +57,17 @@ def report_membership(
     """Report a membership epoch that was formed. 409: the job has ended."""
     values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
     record = MembershipRecord(job_id=job_id, **values)
-    is_new = services.repository.report_membership(job_id, record)
-    _advance(services, job_id, report)
+    with services.repository.write() as tx:
+        is_new = tx.report_membership(job_id, record)
+        _advance(tx, job_id, report, services.clock())
     if is_new and report.pause_seconds is not None:
         services.metrics.observe_pause(report.cause, report.pause_seconds)
 
 
-def _advance(services: Services, job_id: str, report: MembershipReport) -> None:
+def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) -> None:
     """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
-    if services.repository.get_job(job_id).membership_epoch == report.epoch:
-        event = Paused() if report.cause == "pause" else MembershipFormed(report.epoch)
-        services.repository.advance_job(job_id, event, services.clock())
+    if tx.get_job(job_id).membership_epoch == report.epoch:
+        tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
 
 
 @router.put("/v1/jobs/{job_id}/profile", status_code=204)
@@ -141,8 +141,9 @@ def report_result(
         attempt=result.attempt,
         permanent=result.permanent,
     )
-    had_ended = services.repository.get_job(job_id).state.is_final
-    job = services.repository.advance_job(job_id, event, services.clock())
+    with services.repository.write() as tx:
+        had_ended = tx.get_job(job_id).state.is_final
+        job = tx.advance_job(job_id, event, services.clock())
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.hub.notify(job_id, job.generation)

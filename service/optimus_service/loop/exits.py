@@ -83,9 +83,10 @@ class ExitNotices:
             "reason": task.trouble.code if task.trouble is not None else None,
         }
         _log.info("task exited", **data)
-        leader.add_event(key.job_id, "TaskExited", _words(task), data, now)
-        # Marked before it is judged, so that the count below has it.
-        leader.mark_exited(key, task.exit_code, now)
+        with leader.write() as tx:
+            tx.add_event(key.job_id, "TaskExited", _words(task), data, now)
+            # Marked before it is judged, so that the count below has it.
+            tx.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
             return
         if is_failure(task.exit_code, record.unwanted_since):

@@ -1,6 +1,11 @@
 """Everything that the service remembers, behind one class.
 
-Each method is one transaction: it happened as a whole when the method returns, and not at all when it raises.
+Each method is one transaction: it happened as a whole when the method returns, and not at all when it raises. What
+belongs together is one transaction as well::
+
+    with repository.write() as tx:
+        tx.report_membership(job_id, report)
+        tx.advance_job(job_id, event, now)
 
 ::
 
@@ -126,6 +131,16 @@ class Repository:
     def _write(self) -> Iterator[Session]:
         with self._timed("write"), mapped_errors(), self._turn, Session(self._writing) as session, session.begin():
             yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Repository]:
+        """One transaction: what is done with the yielded repository happens as a whole, or not at all when it raises.
+
+        Nothing is told of a call that fails inside: end the transaction with it. Other processes wait for its end, so
+        do nothing slow in it.
+        """
+        with self._write() as session:
+            yield _Transaction(self, session)
 
     @contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
@@ -699,6 +714,23 @@ class LeaderRepository(Repository):
         """
         with self._read() as session:
             leases.check_fence(session, self._fence)
+
+
+class _Transaction(Repository):
+    """The database inside of one transaction, which is not its own to end."""
+
+    def __init__(self, repository: Repository, session: Session) -> None:
+        super().__init__(repository._engine, repository._observe, repository._backoff)
+        self._session = session
+
+    @contextmanager
+    def _read(self) -> Iterator[Session]:
+        yield self._session
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        yield self._session
+        self._session.flush()  # what comes next in the transaction finds it
 
 
 class ReadingRepository(Repository):

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from benchmarks.round_statements import counted
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry, until
 from tests.service.clusters.cluster_harness import wait_until
 
@@ -365,3 +366,22 @@ def test_layers_that_cannot_be_are_refused(api: Api, body: dict[str, Any], field
     found = faults(api.as_task("PUT", job_id, "network", json=body))
     assert message in found[field], found
     assert api.repository.network_of(job_id) is None
+
+
+# --- one transaction -------------------------------------------------------------------------------------------------
+
+
+def test_a_membership_report_is_one_transaction(api: Api) -> None:
+    job_id = api.submit()
+    report = membership(job_id)
+    with counted(api.repository._engine) as counts:
+        assert api.as_task("POST", job_id, "membership", json=report).status_code == 204
+    assert counts.transactions == 3, "the report's, and two that look up the job's token: the test's and the service's"
+    assert api.job(job_id)["state"] == "running"
+
+
+def test_the_membership_of_an_ended_job_is_not_kept(api: Api) -> None:
+    job_id = api.submit()
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    problem(api.as_task("POST", job_id, "membership", json=membership(job_id)), 409)
+    assert api.repository.memberships(job_id) == []
