@@ -20,7 +20,7 @@ class Role(Words):
     SERVER = "server"
     """A parameter server: holds one range of the parameters and applies updates to it."""
     COORDINATOR = "coordinator"
-    """One small process per job that owns membership and the step gate; it is not allocated by gain."""
+    """One small process per job that owns the membership and the step barrier; it is not allocated by gain."""
 
 
 class JobState(Words):

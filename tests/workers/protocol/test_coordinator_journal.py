@@ -47,9 +47,10 @@ def test_a_torn_last_line_is_as_if_not_written(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_damage_elsewhere_is_not_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("word", "damaged"), [(b'"Formed"', b'"Farmed"'), (b'"start"', b'"stark"')])
+def test_damage_elsewhere_is_not_passed_over(tmp_path: Path, word: bytes, damaged: bytes) -> None:
     content = write(tmp_path, RECORDS)
-    (tmp_path / JOURNAL_NAME).write_bytes(content.replace(b'"Formed"', b'"Farmed"', 1))
+    (tmp_path / JOURNAL_NAME).write_bytes(content.replace(word, damaged, 1))
     journal = Journal(tmp_path)
     with pytest.raises(WireError, match="line 2"):
         journal.read()

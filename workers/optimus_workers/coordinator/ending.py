@@ -31,7 +31,7 @@ def begin_evaluating(state: State) -> Effects:
     evaluator = next((name for name in state.members.workers if name in state.tasks), None)
     state.ending.evaluator = evaluator
     if evaluator is None:
-        return regroup(state, state.change.cause, "nobody is left to evaluate")
+        return regroup(state, state.change.cause, "no worker is left to evaluate")
     state.phase = Phase.EVALUATING
     return [Send(evaluator, Evaluate(state.epoch))]
 

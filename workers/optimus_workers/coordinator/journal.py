@@ -6,7 +6,7 @@ of a coordinator that died before acting.
 Two coordinators may live for a while where nodes are cut off: the older does not know that it was replaced. Each begins
 by writing which incarnation it is, and looks before each record whether a later one has begun; if so, it is superseded
 and stops. What it still wrote before the other's beginning counts; what it writes after that does not: every record
-says who wrote it, and those of a superseded coordinator are passed over when the journal is read.
+names its writer, and those of a superseded coordinator are skipped when the journal is read.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Reported:
 @dataclass(frozen=True, slots=True)
 class Restarted:
     """Training begins anew from the last checkpoint, after a failure or because the owner asked: what the job came to
-    before does not count any more, and nobody has its state in memory."""
+    before does not count any more, and no task has its state in memory."""
 
     attempt: int
 
@@ -184,7 +184,7 @@ class Journal:
         self._incarnation = incarnation
         self._file = self._path.open("a+b")
         self._seen_bytes = 0
-        """As far as this coordinator has looked who wrote."""
+        """As far as this coordinator has looked for later ones."""
 
     def take_over(self, attempt: int = 0) -> list[JournalRecord]:
         """Begin as this incarnation, in the job's attempt of this number: what was written before. Raises

@@ -36,7 +36,7 @@ WORKER_START_SECONDS = 15.0
 wait for them this long, while training goes on as it is: one change instead of two."""
 REGROUP_SECONDS = 15.0
 """How long a coordinator that took over waits for the tasks with the job's state before it gives that state up and
-restores the last checkpoint. Tasks dial again within a second, on busy machines too."""
+restores the last checkpoint. Tasks connect again within a second, on busy machines too."""
 RETRY_SECONDS = 1.0
 """Between an attempt at a membership that failed for no visible reason and the next one."""
 MAX_ATTEMPTS = 30
@@ -204,7 +204,7 @@ def checkpoint_read(state: State, event: CheckpointRead) -> Effects:
     return _begin_assuming(state, Cover(manifest.version, manifest.sources))
 
 
-# --- ASSUMING and JOINING: who has what ------------------------------------------------------------------------------
+# --- ASSUMING and JOINING: ranges and parameters ---------------------------------------------------------------------
 
 
 def _begin_assuming(state: State, cover: Cover) -> Effects:

@@ -124,7 +124,7 @@ class Reporter:
             self._client.post_result(self._result(ended))
         except ServiceRefused as error:
             if not error.is_about_the_body:
-                raise  # the job has ended, or nobody knows it
+                raise  # the job has ended, or is not known
             log.error("the service refused the result; the job fails: %s", error)  # noqa: TRY400 - its text says all
             self._post_refusal(ended, error.detail)
 

@@ -208,7 +208,7 @@ class _Shell:
         try:
             await self._read(hello.task, reader)
         except EOFError:
-            log.info("%s hung up", hello.task)
+            log.info("%s disconnected", hello.task)
         except TimeoutError:
             log.warning("%s has not been heard of for %.0f s", hello.task, LEASE_SECONDS)
         except (WireError, OSError) as error:
@@ -307,8 +307,8 @@ class _Shell:
                 self._end(effect.code)
 
     def _terminate(self) -> None:
-        """SIGTERM: the node is being emptied, and tasks on it ask to be let go just now. They are, within limits; the
-        others stay, and this coordinator's replacement takes them over."""
+        """SIGTERM: the node is being drained, and its tasks ask to leave at the same time. They are dismissed first,
+        within limits; the others stay, and this coordinator's replacement takes them over."""
         if not self._writers:
             self._end(TERMINATED)
             return

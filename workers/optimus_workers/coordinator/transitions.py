@@ -15,7 +15,7 @@ then it lets each phase go on, as far as it can, to the next. An event without a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from optimus_workers.coordinator import checkpoint, ending, membership_change, tasks, training
 from optimus_workers.coordinator.events import (
@@ -45,6 +45,7 @@ from optimus_workers.wire.messages import (
     Failed,
     FromTask,
     Halted,
+    Hello,
     Joined,
     Leave,
     Pong,
@@ -55,17 +56,14 @@ from optimus_workers.wire.messages import (
 )
 
 LINGER_SECONDS = 3.0
-"""How long a coordinator of a job that has ended stays to dismiss the tasks that dial again."""
+"""How long a coordinator of a job that has ended stays to dismiss the tasks that connect again."""
 
 Kind = type[Event] | type[FromTask]
 """The class of an event; for `MessageArrived` the class of its message."""
 
 
 class InvalidTransition(Exception):
-    """An event arrived that has no rule in the present phase. The state is unchanged. Carries the phase and the event.
-
-    The text tells what led to the phase.
-    """
+    """An event arrived that has no rule in the present phase; the state is unchanged. The text says what led there."""
 
     def __init__(self, state: State, event: Event) -> None:
         self.phase = state.phase
@@ -156,15 +154,8 @@ def _wait(_state: State) -> Effects:
 
 _ALL = frozenset(Phase)
 _ALIVE = _ALL - {Phase.CLOSING, Phase.OVER}
-_MESSAGES: tuple[type[FromTask], ...] = (
-    Pong, Halted, Assumed, AssumeFailed, Joined, Done, DataLost, SnapshotTaken, Saved, SaveFailed, Evaluated, Publish,
-    Leave, Failed,
-)  # fmt: skip
-_EVENTS: tuple[type[Event], ...] = (
-    TaskArrived, TaskLost, WantedArrived, CheckpointRead, ManifestWritten, MembershipRefused, Ticked,
-)  # fmt: skip
-KINDS: tuple[Kind, ...] = (*_EVENTS, *_MESSAGES)
-"""All that can happen. `Hello` is not in it: the shell makes it a `TaskArrived`."""
+KINDS: frozenset[Kind] = frozenset({*get_args(Event), *get_args(FromTask)} - {MessageArrived, Hello})
+"""All that can happen. The shell makes a `TaskArrived` of each `Hello`."""
 _GIVEN_UP = frozenset({Phase.GATHERING, Phase.CLOSING})
 """An attempt or a membership was given up, but its epoch is still the newest."""
 _WRITING = frozenset({Phase.TRAINING, Phase.SAVING, Phase.EVALUATING})
