@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.workers.coordinator.group_world import GroupWorld, group_world
+from tests.workers.coordinator.harness import wanted
 from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, worker
-from tests.workers.protocol.coordinator_harness import wanted
-from tests.workers.protocol.group_world import GroupWorld, group_world
 from tests.workers.protocol.replay import Replay, final_sections, history
 
 from optimus_contract.codec import read

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.workers.protocol.coordinator_harness import PROFILE, World
+from tests.workers.coordinator.harness import PROFILE, World
 
 from optimus_workers.coordinator.journal import Past
 from optimus_workers.coordinator.plan import JobPlan

@@ -1,4 +1,4 @@
-"""The coordinator's pure parts: the barrier, the cover, the choice of members, the plan."""
+"""The coordinator's pure parts: the barrier, the cover, the plan, the loss window, partitions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.workers.protocol.coordinator_harness import PROFILE
+from tests.workers.coordinator.harness import PROFILE
 
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_workers.coordinator.barrier import AsyncBarrier, SyncBarrier
-from optimus_workers.coordinator.membership import newest_cover
+from optimus_workers.coordinator.membership import Members, newest_cover
+from optimus_workers.coordinator.partition import MAX_FAILURES, Partition
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import LossWindow
 from optimus_workers.wire.ranges import server_ranges
@@ -109,3 +110,52 @@ def test_the_loss_is_weighed_by_examples_and_forgets() -> None:
     losses.add(100.0, 1)
     losses.drop_step()
     assert losses.mean == (1.0 * 3 + 2.0 + 4.0 * 4) / 8
+
+
+# --- partitions: which task is replaced when some tasks cannot reach each other --------------------------------------
+
+MEMBERS = Members(("w0", "w1", "w2"), ("s0", "s1"))
+
+
+def repeated(*pairs: tuple[str, str]) -> Partition:
+    partition = Partition()
+    for worker, server in pairs * MAX_FAILURES:
+        partition.add(worker, server)
+    return partition
+
+
+def test_one_broken_connection_replaces_no_task() -> None:
+    partition = Partition()
+    partition.add("w1", "s0")
+    assert partition.cut_off(MEMBERS) is None
+
+
+def test_of_a_pair_the_worker_is_replaced() -> None:
+    assert repeated(("w1", "s0")).cut_off(MEMBERS) == "w1"
+
+
+def test_a_server_that_several_workers_cannot_reach_is_replaced() -> None:
+    assert repeated(("w1", "s0"), ("w2", "s0")).cut_off(MEMBERS) == "s0"
+
+
+def test_the_only_one_of_its_kind_stays() -> None:
+    assert repeated(("w1", "s0"), ("w2", "s0")).cut_off(Members(("w1", "w2"), ("s0",))) in ("w1", "w2")
+    assert repeated(("w0", "s0")).cut_off(Members(("w0",), ("s0",))) is None
+
+
+def test_a_completed_step_clears_all_failures() -> None:
+    partition = repeated(("w1", "s0"))
+    partition.clear()
+    assert partition.cut_off(MEMBERS) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(MEMBERS.workers), st.sampled_from(MEMBERS.servers)), max_size=12))
+def test_the_replaced_task_failed_and_the_others_can_train(pairs: list[tuple[str, str]]) -> None:
+    partition = Partition()
+    for worker, server in pairs:
+        partition.add(worker, server)
+    gone = partition.cut_off(MEMBERS)
+    if gone is None:
+        assert all(pairs.count(pair) < MAX_FAILURES for pair in pairs)
+    else:
+        assert any(gone in pair and pairs.count(pair) >= MAX_FAILURES for pair in pairs)

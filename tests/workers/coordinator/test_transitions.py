@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.workers.protocol.coordinator_harness import (
+from tests.workers.coordinator.harness import (
     PROFILE,
     SlowWorld,
     World,

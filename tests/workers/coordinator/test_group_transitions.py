@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.workers.protocol.coordinator_harness import PROFILE
-from tests.workers.protocol.group_world import GroupWorld, group_world
+from tests.workers.coordinator.group_world import GroupWorld, group_world
+from tests.workers.coordinator.harness import PROFILE
 
 from optimus_workers.coordinator.journal import Profiled, replay
 from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
