@@ -72,7 +72,7 @@ class Run:
         if measures:
             self.statistics.parts_done(*parts.sums.tolist())
             self.statistics.step_done(float(self._gradient().square().sum()), self.batch.size)
-        rate = self.task.learning_rate(self.batch.told_step(self.step), self.batch.told_examples(self.step))
+        rate = self.task.learning_rate(self.batch.reported_step(self.step), self.batch.reported_examples(self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = rate * self.batch.learning_rate_factor(self.step)
         self.optimizer.step()

@@ -10,6 +10,8 @@ import httpx
 import pytest
 from tests.workers.telemetry_steps import record
 
+from optimus_contract.membership import MembershipReport, WantedMembership
+from optimus_contract.result import JobProfile, JobResult
 from optimus_workers.errors import ServiceAway, ServiceRefused
 from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient
 
@@ -26,13 +28,16 @@ def answering(status: int, body: Any = None, **options: Any) -> Handler:
     )
 
 
+MEMBERSHIP = MembershipReport(epoch=1, generation=2, at=3.0, step=4, workers=["w"], servers=["s"], cause="start")
+PROFILE = JobProfile(n_parameters=9, n_examples=5, global_batch_size=2, steps_per_epoch=2.5)
+RESULT = JobResult(outcome="failed", step=3, error="why")
 SAMPLE = record(step=3, loss=math.nan)
 WRITTEN = {name: value for name, value in asdict(SAMPLE).items() if value is not None} | {"loss": "NaN"}
 
 CALLS: list[tuple[Callable[[ServiceClient], Any], str, str, Any]] = [
-    (lambda service: service.report_membership({"epoch": 1}), "POST", "membership", {"epoch": 1}),
-    (lambda service: service.put_profile({"n_parameters": 9}), "PUT", "profile", {"n_parameters": 9}),
-    (lambda service: service.post_result({"outcome": "failed"}), "POST", "result", {"outcome": "failed"}),
+    (lambda service: service.report_membership(MEMBERSHIP), "POST", "membership", asdict(MEMBERSHIP)),
+    (lambda service: service.put_profile(PROFILE), "PUT", "profile", asdict(PROFILE)),
+    (lambda service: service.post_result(RESULT), "POST", "result", asdict(RESULT)),
     (lambda service: service.post_telemetry([SAMPLE]), "POST", "telemetry", {"samples": [WRITTEN]}),
 ]
 
@@ -60,13 +65,13 @@ def test_wanted_waits_longer_than_the_service_does() -> None:
         return httpx.Response(200, json={"generation": 5, "directive": "run", "tasks": []})
 
     with client(handler) as service:
-        assert service.wanted(4, 25.0)["generation"] == 5
+        assert service.wanted(4, 25.0) == WantedMembership(generation=5, directive="run", tasks=[])
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 408, 429])
 def test_away_when_trying_later_may_help(status: int) -> None:
     with client(answering(status)) as service, pytest.raises(ServiceAway, match=str(status)):
-        service.put_profile({})
+        service.put_profile(PROFILE)
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])
@@ -75,11 +80,11 @@ def test_away_when_there_is_no_answer(error: type[httpx.TransportError]) -> None
         raise error("no answer", request=request)
 
     with client(handler) as service, pytest.raises(ServiceAway, match=error.__name__) as caught:
-        service.post_result({})
+        service.post_result(RESULT)
     assert isinstance(caught.value.__cause__, error)
 
 
-@pytest.mark.parametrize("content", [b"<html>welcome</html>", b"[]"])
+@pytest.mark.parametrize("content", [b"<html>welcome</html>", b"[]", b"{}"])
 def test_away_when_somebody_else_answers(content: bytes) -> None:
     with client(lambda _: httpx.Response(200, content=content)) as service, pytest.raises(ServiceAway):
         service.wanted(0, 1.0)
@@ -110,12 +115,12 @@ def test_refused_with_the_problems_detail() -> None:
 )
 def test_refused_without_a_problem_document(answer: Handler, detail: str) -> None:
     with client(answer) as service, pytest.raises(ServiceRefused) as caught:
-        service.put_profile({})
+        service.put_profile(PROFILE)
     assert caught.value.detail == detail
 
 
 def test_ignores_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     with ServiceClient("http://127.0.0.1:9", "job", "secret") as service, pytest.raises(ServiceAway) as caught:
-        service.put_profile({})
+        service.put_profile(PROFILE)
     assert isinstance(caught.value.__cause__, httpx.ConnectError)

@@ -9,8 +9,10 @@ from typing import Any, Self
 
 import httpx
 
-from optimus_contract.codec import write
-from optimus_contract.telemetry import Sample
+from optimus_contract.codec import read, write
+from optimus_contract.membership import MembershipReport, WantedMembership
+from optimus_contract.result import JobProfile, JobResult
+from optimus_contract.telemetry import Sample, TaskUsageReport
 from optimus_workers.errors import ServiceAway, ServiceRefused
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -38,39 +40,42 @@ class ServiceClient:
             transport=transport,
         )
 
-    def wanted(self, after: int, timeout_seconds: float) -> dict[str, Any]:
-        """The `WantedMembership`, once its generation is above `after` or after `timeout_seconds`."""
+    def wanted(self, after: int, timeout_seconds: float) -> WantedMembership:
+        """The wanted membership, once its generation is above `after` or after `timeout_seconds`."""
         answer = self._call(
             "GET",
             "membership",
             params={"after": after, "timeout_seconds": timeout_seconds},
             timeout=httpx.Timeout(CALL_TIMEOUT_SECONDS, read=timeout_seconds + LONG_POLL_GRACE_SECONDS),
         )
-        return _json_object(answer)
+        try:
+            return read(WantedMembership, answer.json())
+        except ValueError as error:  # not from the service, but from a proxy
+            raise ServiceAway(f"{answer.url}: {error}") from error
 
-    def report_membership(self, report: dict[str, Any]) -> None:
-        """Report a membership epoch that was formed (`MembershipReport`)."""
-        self._report("POST", "membership", report)
+    def report_membership(self, report: MembershipReport) -> None:
+        """Report a membership epoch that was formed."""
+        self._report("POST", "membership", write(report))
 
-    def put_profile(self, profile: dict[str, Any]) -> None:
-        """Report what the job's tasks know about it (`JobProfile`)."""
-        self._report("PUT", "profile", profile)
+    def put_profile(self, profile: JobProfile) -> None:
+        """Report what the job's tasks know about it."""
+        self._report("PUT", "profile", write(profile))
 
     def put_network(self, network: dict[str, Any]) -> None:
-        """Report the layers of the network (`Network`)."""
+        """Report the layers of the network (the contract's `Network`, as `task.network` makes it)."""
         self._report("PUT", "network", network)
 
-    def post_result(self, result: dict[str, Any]) -> None:
-        """Report how the job ended (`JobResult`)."""
-        self._report("POST", "result", result)
+    def post_result(self, result: JobResult) -> None:
+        """Report how the job ended."""
+        self._report("POST", "result", write(result))
 
     def post_telemetry(self, samples: list[Sample]) -> None:
         """Send 1 to 1000 samples. Those that the service ignores are no error."""
         self._report("POST", "telemetry", {"samples": [write(sample, without_none=True) for sample in samples]})
 
-    def post_usage(self, tasks: list[dict[str, Any]]) -> None:
-        """Report what tasks other than workers take of their machines (`TaskUsageReport`, one each)."""
-        self._report("POST", "telemetry", {"tasks": tasks})
+    def post_usage(self, tasks: list[TaskUsageReport]) -> None:
+        """Report what tasks other than workers take of their machines."""
+        self._report("POST", "telemetry", {"tasks": [write(task, without_none=True) for task in tasks]})
 
     def close(self) -> None:
         """Close the connections."""
@@ -105,17 +110,6 @@ class ServiceClient:
 
 
 _TRY_LATER = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
-
-
-def _json_object(answer: httpx.Response) -> dict[str, Any]:
-    """The answer's JSON object; anything else is not from the service, but from a proxy."""
-    try:
-        value = answer.json()
-    except ValueError as error:
-        raise ServiceAway(f"{answer.url}: the answer is not JSON") from error
-    if not isinstance(value, dict):
-        raise ServiceAway(f"{answer.url}: the answer is not a JSON object")
-    return value
 
 
 def _detail(answer: httpx.Response) -> str:

@@ -259,7 +259,7 @@ class Job:
         return self.wait_for_result()
 
     def logs(self) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log")))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-6000:]}" for path in sorted(self.directory.glob("*.log")))
 
     def stop(self) -> None:
         for process in self.processes.values():

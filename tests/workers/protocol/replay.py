@@ -113,7 +113,7 @@ class Replay:
         self.saved[self.step] = copy.deepcopy((self.vector, self.buffers(), self.optimizer.state_dict()))
 
     def _update(self, gradient: Tensor, batch: GlobalBatch) -> None:
-        rate = self.task.learning_rate(batch.told_step(self.step), batch.told_examples(self.step))
+        rate = self.task.learning_rate(batch.reported_step(self.step), batch.reported_examples(self.step))
         rate *= batch.learning_rate_factor(self.step)
         limit = self.task.optimizer.max_gradient_norm
         if limit is not None:

@@ -91,7 +91,7 @@ def test_each_example_once_per_epoch_whatever_the_batches(parts: list[Part], n_e
         assert max(Counter(stream[start : start + n_examples]).values()) == 1
     after = next_batch(plan, told, 1, step, batches, 5, None)
     assert after.position(step) == len(stream), "the count of examples is right as well"
-    assert after.told_step(step) == pytest.approx(sum(counts), abs=1.0)
+    assert after.reported_step(step) == pytest.approx(sum(counts), abs=1.0)
 
 
 def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int) -> list[int]:
@@ -136,8 +136,8 @@ def test_limits_are_in_steps_with_the_smallest_batch() -> None:
         assert plan.last_step(told, first) == 100
         last = plan.last_step(told, larger)
         assert last == 50 + 17
-        assert larger.told_step(last) >= 100 > larger.told_step(last - 1)
-    assert larger.told_examples(67) == pytest.approx(10 * larger.counted_at(67), abs=1)
+        assert larger.reported_step(last) >= 100 > larger.reported_step(last - 1)
+    assert larger.reported_examples(67) == pytest.approx(10 * larger.counted_at(67), abs=1)
 
 
 def test_the_wanted_batch_is_read() -> None:
@@ -203,7 +203,7 @@ def test_steps_are_counted_anew_when_the_noise_changes() -> None:
     wants(world, 40, "worker-0", "worker-1")
     world.steps(2)  # the first step had the smallest batch
     assert world.last.batch is not None
-    assert world.last.batch.told_step(2) == 2, "nothing is known of the noise: a step is a step"
+    assert world.last.batch.reported_step(2) == 2, "nothing is known of the noise: a step is a step"
     tells_noise(world, 90.0)
     sent = [message for _, message in world.sent if isinstance(message, Recount)]
     assert [message.batch.gain for message in sent] == [pytest.approx(40 / 13)] * 2
@@ -222,7 +222,7 @@ def test_steps_are_counted_anew_when_the_noise_changes() -> None:
     again.wants("worker-0", "worker-1")
     again.arrives("worker-0", "worker-1")
     assert again.last.batch is not None
-    assert (again.last.told_step, again.last.batch.size) == (told, 40), "the next coordinator counts on"
+    assert (again.last.reported_step, again.last.batch.size) == (told, 40), "the next coordinator counts on"
     while again.going:
         again.steps()
     assert again.result is None or again.result.step >= 300
@@ -295,7 +295,7 @@ def test_every_history_of_a_coordinator_is_one_stream_of_examples(events: list[t
         assert after[0] == before[0] + before[1], "no example is left out or taken twice"
         assert after[2] == pytest.approx(before[2] + before[3]), "what was counted stays counted"
         assert 1.0 <= after[3] <= after[1] / BOUNDS.minimum + 1e-9
-    told = [report.told_step for report in world.reports if report.workers]
+    told = [report.reported_step for report in world.reports if report.workers]
     assert told == sorted(told) or any(report.lost_steps for report in world.reports)
 
 

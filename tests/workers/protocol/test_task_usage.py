@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.workers.protocol.conftest import Job, server, worker
 
-from optimus_contract.telemetry import Telemetry
+from optimus_contract.telemetry import TaskUsageReport, Telemetry, Usage
 from optimus_service.requests import checked
 from optimus_workers.coordinator.service_calls import UsageReporter
 from optimus_workers.errors import ServiceAway
@@ -59,10 +59,10 @@ class Client:
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
         self.back = threading.Event()
-        self.posts: list[list[dict[str, Any]]] = []
+        self.posts: list[list[TaskUsageReport]] = []
         self.posted = threading.Semaphore(0)
 
-    def post_usage(self, tasks: list[dict[str, Any]]) -> None:
+    def post_usage(self, tasks: list[TaskUsageReport]) -> None:
         self.asked.release()
         if not self.back.is_set():
             raise ServiceAway("not now")
@@ -84,6 +84,6 @@ def test_what_was_heard_while_the_service_was_away_is_not_told_late() -> None:
     reporter.report()
     assert client.posted.acquire(timeout=60)
     ((first, own),) = client.posts
-    assert first == {"task": "job-server-1-0", "usage": {"cpu_cores": 0.5, "memory_bytes": 200}}
-    assert own["task"] == COORDINATOR
-    assert own["usage"]["memory_bytes"] > 1_000_000
+    assert first == TaskUsageReport(task="job-server-1-0", usage=Usage(cpu_cores=0.5, memory_bytes=200))
+    assert own.task == COORDINATOR
+    assert own.usage.memory_bytes > 1_000_000

@@ -107,7 +107,7 @@ def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
     ]
     past = replay([*formed, Formed(4, 1, 0.0, 35, (), (), "pause", batch=after)])
     assert past.batches == (first, after)
-    assert formed[2].told_step == 60, "30 steps of two workers"
+    assert formed[2].reported_step == 60, "30 steps of two workers"
 
 
 def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]) -> None:
@@ -133,7 +133,7 @@ def test_a_weak_job_trains_and_tells_what_it_should(make_job: Callable[..., Job]
     # 400 batches are 40 epochs; the last step may go beyond by one batch.
     assert result["step"] in (400, 401)
     version, (parameters, momentum) = final_sections(job.directory, 2)
-    assert second.batch.told_step(version) == result["step"]
+    assert second.batch.reported_step(version) == result["step"]
     assert version < result["step"], "steps of two workers count twice"
 
     samples = job.service.samples
@@ -174,7 +174,7 @@ def test_so_does_a_weak_all_reduce_job_with_all_options(make_job: Callable[..., 
     version, (parameters, _) = final_sections(job.directory, 2)
     assert memberships[-1].batch is not None
     assert memberships[-1].batch.size == 2 * tiny_training.BATCH_SIZE
-    assert memberships[-1].batch.told_step(version) == result["step"]
+    assert memberships[-1].batch.reported_step(version) == result["step"]
     anew = Replay(tiny_training.make(**options), seed=5)
     anew.follow(memberships, version)
     distance = torch.linalg.norm(parameters - anew.vector) / torch.linalg.norm(anew.vector)

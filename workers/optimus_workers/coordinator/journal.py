@@ -72,9 +72,9 @@ class Formed:
     """Of its steps (sync)."""
 
     @property
-    def told_step(self) -> int:
+    def reported_step(self) -> int:
         """`step` in steps of the base batch."""
-        return self.step if self.batch is None else self.batch.told_step(self.step)
+        return self.step if self.batch is None else self.batch.reported_step(self.step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         servers=attempt.members.servers,
         cause=change.cause,
         pause_seconds=None if stopped_at is None else max(0.0, state.now - stopped_at),
-        lost_steps=max(0, before - (attempt.version if batch is None else batch.told_step(attempt.version))),
+        lost_steps=max(0, before - (attempt.version if batch is None else batch.reported_step(attempt.version))),
         message=change.message,
         batch=batch,
     )

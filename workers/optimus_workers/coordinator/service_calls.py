@@ -8,9 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
-from optimus_contract.codec import read, write
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import TaskUsageReport, Usage
@@ -46,9 +44,8 @@ def _watch(client: ServiceClient, on_wanted: Callable[[WantedMembership], None])
     logged, pause = "", RETRY_SECONDS
     while True:
         try:
-            answer = client.wanted(max(generation, 0), POLL_SECONDS if generation >= 0 else 0.0)
-            wanted = read(WantedMembership, answer)
-        except (ServiceProblem, ValueError) as error:
+            wanted = client.wanted(max(generation, 0), POLL_SECONDS if generation >= 0 else 0.0)
+        except ServiceProblem as error:
             if str(error) != logged:  # once, not every time
                 log.warning("cannot learn what is wanted: %s", error)
             logged = str(error)
@@ -100,10 +97,10 @@ class Reporter:
             global_batch_size=profile.global_batch_size,
             steps_per_epoch=steps_per_epoch(profile),
         )
-        self._put(lambda: self._client.put_profile(write(report)))
+        self._put(lambda: self._client.put_profile(report))
 
     def membership(self, formed: Formed) -> None:
-        body = write(membership_report(formed))
+        body = membership_report(formed)
 
         def report() -> None:
             try:
@@ -136,8 +133,8 @@ class Reporter:
             self.is_result_refused = True
             raise
 
-    def _result(self, ended: Ended) -> dict[str, Any]:
-        return write(JobResult(**asdict(ended), attempt=self._attempt))
+    def _result(self, ended: Ended) -> JobResult:
+        return JobResult(**asdict(ended), attempt=self._attempt)
 
     def drain(self, timeout_seconds: float) -> bool:
         """Wait until all reports have been made; whether they were in time."""
@@ -179,7 +176,7 @@ def membership_report(formed: Formed) -> MembershipReport:
         epoch=formed.epoch,
         generation=formed.generation,
         at=formed.at,
-        step=formed.told_step,
+        step=formed.reported_step,
         workers=list(formed.workers),
         servers=list(formed.servers),
         cause=formed.cause,
@@ -206,7 +203,7 @@ class UsageReporter:
         self._own_task = own_task
         self._meter = ProcessMeter()
         self._heard: dict[str, Usage] = {}
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[TaskUsageReport] = []
         self._changed = threading.Condition()  # guards _waiting; notified when there is something
         threading.Thread(target=self._run, name="usage", daemon=True).start()
 
@@ -223,9 +220,8 @@ class UsageReporter:
         """Send what was heard since the last report, and what this process used since then."""
         heard, self._heard = self._heard, {}
         newest = heard | {self._own_task: self._meter.read()}
-        reports = [TaskUsageReport(task=task, usage=usage) for task, usage in newest.items()]
         with self._changed:
-            self._waiting = [write(report, without_none=True) for report in reports]
+            self._waiting = [TaskUsageReport(task=task, usage=usage) for task, usage in newest.items()]
             self._changed.notify_all()
 
     def _run(self) -> None:

@@ -260,7 +260,7 @@ class State:
     def reported_version(self) -> int:
         """Steps completed, in steps of the base batch."""
         batch = self.batch_at(self.version)
-        return self.version if batch is None else batch.told_step(self.version)
+        return self.version if batch is None else batch.reported_step(self.version)
 
     def batch_at(self, step: int) -> GlobalBatch | None:
         """The batch of the membership that a step belonged to; None: the job is async, or no task is known yet."""

@@ -163,13 +163,13 @@ class GlobalBatch:
             return self.position(step) / self.base_size
         return self.counted + (step - self.first_step) * self.gain
 
-    def told_step(self, step: int) -> int:
+    def reported_step(self, step: int) -> int:
         """The same, rounded down."""
         if self.counted is None:
             return self.position(step) // self.base_size
         return int(self.counted_at(step))
 
-    def told_examples(self, step: int) -> int:
+    def reported_examples(self, step: int) -> int:
         """Examples in that many steps of the base batch: what schedules of the learning rate go by."""
         return self.position(step) if self.counted is None else int(self.counted_at(step) * self.base_size)
 

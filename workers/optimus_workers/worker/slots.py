@@ -100,5 +100,5 @@ class Steps:
     def learning_rate(self, join: Join, step: int) -> float:
         """Of a step, the batch's factor included. Raises `UserCodeFailed`."""
         batch = self.batch(join)
-        rate = run_user_code(lambda: self._task.learning_rate(batch.told_step(step), batch.told_examples(step)))
+        rate = run_user_code(lambda: self._task.learning_rate(batch.reported_step(step), batch.reported_examples(step)))
         return rate * batch.learning_rate_factor(step)
