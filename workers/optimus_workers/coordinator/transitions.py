@@ -111,7 +111,7 @@ def handle(state: State, event: Event, now: float) -> Effects:
         is_late = isinstance(event, CheckpointRead) and event.epoch != state.epoch
     effects: Effects = []
     if not is_late:
-        handler = _TRANSITIONS.get((state.phase, kind))
+        handler = TRANSITIONS.get((state.phase, kind))
         if handler is None:
             raise InvalidTransition(state, event)
         if isinstance(event, MessageArrived):
@@ -217,13 +217,7 @@ def _table(rows: Iterable[Row]) -> dict[tuple[Phase, Kind], Handler]:
     return table
 
 
-_TRANSITIONS = _table(_ROWS)
-
-
-def has_row(phase: Phase, kind: Kind) -> bool:
-    """Whether there is a rule for events of this kind in this phase."""
-    return (phase, kind) in _TRANSITIONS
-
+TRANSITIONS = _table(_ROWS)
 
 _PROCEED: dict[Phase, Callable[[State], Effects]] = {
     Phase.GATHERING: membership_change.gather,
