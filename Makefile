@@ -68,11 +68,13 @@ lock: $(STAMP) ## Write the locks of the images' packages (docker/*.lock); UPGRA
 	.venv-lock/bin/python -m pip install --quiet uv
 	UV=.venv-lock/bin/uv PYTHON=$(BIN)/python UPGRADE=$(UPGRADE) scripts/lock
 
-check: $(STAMP) ## Lint, format check, types, import rules; changes nothing
+check: $(STAMP) ## Lint, format check, types, import rules, of the page too; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if [ -d web/node_modules ]; then npm run --prefix web --silent check; \
+	else echo 'web: skipped, its tools are not installed (npm ci --prefix web)'; fi
 
 fix: $(STAMP) ## Apply the automatic fixes of the linter and the formatter
 	$(BIN)/ruff check --fix .

@@ -32,7 +32,12 @@ export function Chart({ title, summary, data, options, shape, height = 220, chil
   useEffect(() => {
     const element = place.current;
     if (!element) return undefined;
-    const make = () => new uPlot({ padding: [8, 24, 0, 0], ...options(element.clientWidth), width: element.clientWidth, height }, data, element);
+    const make = () =>
+      new uPlot(
+        { padding: [8, 24, 0, 0], ...options(element.clientWidth), width: element.clientWidth, height },
+        data,
+        element,
+      );
     plot.current = make();
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height }));
     observer.observe(element);
@@ -68,7 +73,12 @@ function times(_plot: uPlot, moments: number[]): string[] {
     day = today;
     const spans = (moments[moments.length - 1] ?? 0) - (moments[0] ?? 0);
     if (isNew || spans > 172_800) return today;
-    return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(spans < 240 ? { second: "2-digit" } : {}) });
+    return date.toLocaleTimeString([], {
+      hour: "2-digit",
+      minute: "2-digit",
+      hourCycle: "h23",
+      ...(spans < 240 ? { second: "2-digit" } : {}),
+    });
   });
 }
 
@@ -81,7 +91,10 @@ export function axes(over: { x?: Partial<uPlot.Axis>; y?: Partial<uPlot.Axis> } 
     grid: { stroke: colour("grid"), width: 1 },
     ticks: { stroke: colour("grid"), width: 1, size: 4 },
   };
-  return [{ ...shared, size: 32, ...over.x }, { ...shared, size: 52, ...over.y }];
+  return [
+    { ...shared, size: 32, ...over.x },
+    { ...shared, size: 52, ...over.y },
+  ];
 }
 
 /** Rows that lie on each other: row i becomes the sum of itself and all below. */

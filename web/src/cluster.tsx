@@ -13,7 +13,12 @@ const MOST_TYPE_TILES = 4;
 export function Cluster({ world, now }: { world: World; now: number }) {
   const [colours, setColours] = useState(new Map<string, number>());
   const { cluster, jobs } = world;
-  if (!cluster) return <p class="quiet empty">{world.connection === "lost" ? "The service cannot be reached. Trying again …" : "Loading …"}</p>;
+  if (!cluster)
+    return (
+      <p class="quiet empty">
+        {world.connection === "lost" ? "The service cannot be reached. Trying again …" : "Loading …"}
+      </p>
+    );
   const active = [...jobs.values()].filter((job) => !job.finished_at);
   const oldest = Math.min(...[...jobs.values()].map((job) => Date.parse(job.created_at)), Date.now());
   return (
@@ -22,7 +27,9 @@ export function Cluster({ world, now }: { world: World; now: number }) {
       <Trouble cluster={cluster} now={now} />
       <Waiting cluster={cluster} active={active} />
       <section aria-labelledby="now">
-        <h2 id="now" class="unseen">Now</h2>
+        <h2 id="now" class="unseen">
+          Now
+        </h2>
         <div class="tiles">
           <Gpus cluster={cluster} />
           <Tile name="CPU cores" used={cluster.used.cpu} total={cluster.capacity.cpu} words={amount} />
@@ -34,8 +41,10 @@ export function Cluster({ world, now }: { world: World; now: number }) {
           </div>
           <div class="tile">
             <span class="name">Ended</span>
-            <span class="value">{count(cluster.jobs.succeeded)}</span>
-            <span class="quiet">succeeded; {count(cluster.jobs.failed)} failed, {count(cluster.jobs.cancelled)} cancelled</span>
+            <span class="value">{count(cluster.jobs.succeeded ?? 0)}</span>
+            <span class="quiet">
+              succeeded; {count(cluster.jobs.failed ?? 0)} failed, {count(cluster.jobs.cancelled ?? 0)} cancelled
+            </span>
           </div>
         </div>
         <Shares active={active} cluster={cluster} colours={colours} />
@@ -50,11 +59,15 @@ export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const training = active.filter((job) => groupOf(job) === "training").length;
   const waiting = active.length - training;
   const onGpus = gpuCount(cluster.used) > 0 || cluster.used.cpu === 0;
-  const unit = gpuCount(cluster.capacity) > 0 && onGpus
-    ? `${gpuCount(cluster.used)} of ${counted(gpuCount(cluster.capacity), "GPU")}`
-    : `${amount(cluster.used.cpu)} of ${counted(cluster.capacity.cpu, "CPU core")}`;
+  const unit =
+    gpuCount(cluster.capacity) > 0 && onGpus
+      ? `${gpuCount(cluster.used)} of ${counted(gpuCount(cluster.capacity), "GPU")}`
+      : `${amount(cluster.used.cpu)} of ${counted(cluster.capacity.cpu, "CPU core")}`;
   if (!active.length) return "Nothing is running, and nobody waits.";
-  const trains = training === 0 ? "Nothing is training" : `${counted(training, "job")} ${training === 1 ? "trains" : "train"} on ${unit}`;
+  const trains =
+    training === 0
+      ? "Nothing is training"
+      : `${counted(training, "job")} ${training === 1 ? "trains" : "train"} on ${unit}`;
   return `${trains}; ${waiting === 0 ? "nobody waits" : `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}`}.`;
 }
 
@@ -66,19 +79,34 @@ function Trouble({ cluster, now }: { cluster: ClusterLine; now: number }) {
     late && `The last scheduling round was ${ago(cluster.last_round_at, now)}: nothing is decided at the moment.`,
   ].filter(Boolean);
   if (!troubles.length) return null;
-  return <div class="trouble" role="alert">{troubles.map((each) => <p>{each}</p>)}</div>;
+  return (
+    <div class="trouble" role="alert">
+      {troubles.map((each) => (
+        <p>{each}</p>
+      ))}
+    </div>
+  );
 }
 
 function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] }) {
   const reasons = Object.entries(cluster.waiting_by_reason).sort(([, one], [, other]) => other - one);
   if (!reasons.length) return null;
-  const oldest = active.filter((job) => groupOf(job) === "waiting").sort((one, other) => (one.created_at < other.created_at ? -1 : 1))[0];
+  const oldest = active
+    .filter((job) => groupOf(job) === "waiting")
+    .sort((one, other) => (one.created_at < other.created_at ? -1 : 1))[0];
   return (
     <p class="waits">
       {reasons.map(([reason, number], index) => (
-        <span>{index > 0 && ", "}<strong>{number}</strong> {reasonWords(reason)}</span>
+        <span>
+          {index > 0 && ", "}
+          <strong>{number}</strong> {reasonWords(reason)}
+        </span>
       ))}
-      {oldest && <>. Longest: <a href={`#/jobs/${oldest.id}`}>{oldest.name}</a>. {oldest.message}</>}
+      {oldest && (
+        <>
+          . Longest: <a href={`#/jobs/${oldest.id}`}>{oldest.name}</a>. {oldest.message}
+        </>
+      )}
     </p>
   );
 }
@@ -87,14 +115,32 @@ function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] 
 function Gpus({ cluster: { capacity, used } }: { cluster: ClusterLine }) {
   const types = Object.entries(capacity.gpus);
   if (types.length <= MOST_TYPE_TILES) {
-    return <>{types.map(([type, total]) => <Tile name={type === "gpu" ? "GPUs" : `GPUs ${type}`} used={used.gpus[type] ?? 0} total={total} words={amount} />)}</>;
+    return (
+      <>
+        {types.map(([type, total]) => (
+          <Tile
+            name={type === "gpu" ? "GPUs" : `GPUs ${type}`}
+            used={used.gpus[type] ?? 0}
+            total={total}
+            words={amount}
+          />
+        ))}
+      </>
+    );
   }
   return (
     <Tile name={`GPUs of ${types.length} types`} used={gpuCount(used)} total={gpuCount(capacity)} words={amount}>
       <details>
         <summary>By type</summary>
         <ul class="types">
-          {types.map(([type, total]) => <li><span>{type}</span> <span>{amount(used.gpus[type] ?? 0)} of {amount(total)}</span></li>)}
+          {types.map(([type, total]) => (
+            <li>
+              <span>{type}</span>{" "}
+              <span>
+                {amount(used.gpus[type] ?? 0)} of {amount(total)}
+              </span>
+            </li>
+          ))}
         </ul>
       </details>
     </Tile>
@@ -102,23 +148,42 @@ function Gpus({ cluster: { capacity, used } }: { cluster: ClusterLine }) {
 }
 
 interface TileProps {
-  name: string; used: number; total: number; words: (value: number) => string; children?: ComponentChildren;
+  name: string;
+  used: number;
+  total: number;
+  words: (value: number) => string;
+  children?: ComponentChildren;
 }
 
 function Tile({ name, used, total, words, children }: TileProps) {
   return (
     <div class="tile">
       <span class="name">{name}</span>
-      <span class="value">{words(used)}<span class="of"> of {words(total)}</span></span>
-      <meter min={0} max={Math.max(total, 1)} value={used} aria-label={`${name} in use`}>{percent(total ? used / total : 0)}</meter>
+      <span class="value">
+        {words(used)}
+        <span class="of"> of {words(total)}</span>
+      </span>
+      <meter min={0} max={Math.max(total, 1)} value={used} aria-label={`${name} in use`}>
+        {percent(total ? used / total : 0)}
+      </meter>
       {children}
     </div>
   );
 }
 
 /** One bar for the whole cluster: a piece for each job that trains, what is free at the end. */
-function Shares({ active, cluster, colours }: { active: JobLine[]; cluster: ClusterLine; colours: Map<string, number> }) {
-  const holders = active.filter((job) => job.workers + job.servers > 0).sort((one, other) => other.workers + other.servers - one.workers - one.servers);
+function Shares({
+  active,
+  cluster,
+  colours,
+}: {
+  active: JobLine[];
+  cluster: ClusterLine;
+  colours: Map<string, number>;
+}) {
+  const holders = active
+    .filter((job) => job.workers + job.servers > 0)
+    .sort((one, other) => other.workers + other.servers - one.workers - one.servers);
   const shown = holders.slice(0, LONGEST_BAR);
   const tasks = holders.reduce((sum, job) => sum + job.workers + job.servers, 0);
   const share = cluster.capacity.cpu > 0 ? cluster.used.cpu / cluster.capacity.cpu : 1;
@@ -126,13 +191,26 @@ function Shares({ active, cluster, colours }: { active: JobLine[]; cluster: Clus
   return (
     <ol class="shares" aria-label="Who has what">
       {shown.map((job) => (
-        <li style={{ flexGrow: String(((job.workers + job.servers) / tasks) * share * 1000) }} class={`series-${colours.get(job.id) ?? 10}`}>
-          <a href={`#/jobs/${job.id}`} title={`${job.name}: ${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}>
-            <span class="label">{job.name}</span> <span class="unseen">{counted(job.workers, "worker")}, {counted(job.servers, "server")}</span>
+        <li
+          style={{ flexGrow: String(((job.workers + job.servers) / tasks) * share * 1000) }}
+          class={`series-${colours.get(job.id) ?? 10}`}
+        >
+          <a
+            href={`#/jobs/${job.id}`}
+            title={`${job.name}: ${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}
+          >
+            <span class="label">{job.name}</span>{" "}
+            <span class="unseen">
+              {counted(job.workers, "worker")}, {counted(job.servers, "server")}
+            </span>
           </a>
         </li>
       ))}
-      {share < 1 && <li class="free" style={{ flexGrow: String((1 - share) * 1000) }}><span class="label">free</span></li>}
+      {share < 1 && (
+        <li class="free" style={{ flexGrow: String((1 - share) * 1000) }}>
+          <span class="label">free</span>
+        </li>
+      )}
     </ol>
   );
 }

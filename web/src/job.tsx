@@ -2,8 +2,14 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
 import {
-  get, NeedsToken, Refused,
-  type AllocationPoint, type Explanation, type Job, type JobEvent, type Predictions,
+  get,
+  NeedsToken,
+  Refused,
+  type AllocationPoint,
+  type Explanation,
+  type Job,
+  type JobEvent,
+  type Predictions,
 } from "./api";
 import { axes, Chart, colour, timeAxis } from "./charts";
 import { Badge, Progress } from "./jobs";
@@ -11,7 +17,11 @@ import type { World } from "./state";
 import { ago, clock, count, duration, number, range, size, UNKNOWN } from "./words";
 
 interface Known {
-  job: Job; explanation: Explanation; predictions: Predictions; allocations: AllocationPoint[]; events: JobEvent[];
+  job: Job;
+  explanation: Explanation;
+  predictions: Predictions;
+  allocations: AllocationPoint[];
+  events: JobEvent[];
 }
 
 const LEAST_PAUSE_MS = 3000;
@@ -45,7 +55,10 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
     let changed = false;
     let ended: string | null = null;
     let loadedAt = 0;
-    const later = (pause: number) => { window.clearTimeout(timer); timer = window.setTimeout(() => void run(), pause); };
+    const later = (pause: number) => {
+      window.clearTimeout(timer);
+      timer = window.setTimeout(() => void run(), pause);
+    };
     const run = async () => {
       [loading, changed] = [true, false];
       let pause: number | null = null;
@@ -72,13 +85,26 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
       else later(Math.max(0, loadedAt + LEAST_PAUSE_MS - Date.now()));
     };
     ask.current();
-    return () => { stop.abort(); window.clearTimeout(timer); };
+    return () => {
+      stop.abort();
+      window.clearTimeout(timer);
+    };
   }, [id]);
   useEffect(() => ask.current(), [line, world.connection]);
   return [known, problem];
 }
 
-export function JobPage({ id, world, now, needsToken }: { id: string; world: World; now: number; needsToken: () => void }) {
+export function JobPage({
+  id,
+  world,
+  now,
+  needsToken,
+}: {
+  id: string;
+  world: World;
+  now: number;
+  needsToken: () => void;
+}) {
   const [known, problem] = useKnown(id, world, needsToken);
   if (!known || known.job.id !== id) return <p class="quiet empty">{problem ?? "Loading …"}</p>;
   return <Story known={known} now={now} problem={problem} />;
@@ -87,47 +113,91 @@ export function JobPage({ id, world, now, needsToken }: { id: string; world: Wor
 function Story({ known, now, problem }: { known: Known; now: number; problem: string | null }) {
   const { job, explanation, predictions, allocations, events } = known;
   const waiting = !job.finished_at && job.wanted.workers === 0;
+  const whyHeading = waiting ? "Why it waits" : "Why it has that";
   const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
   return (
     <article aria-labelledby="job">
-      <p class="crumbs"><a href="#/">Cluster</a> / {job.project}</p>
+      <p class="crumbs">
+        <a href="#/">Cluster</a> / {job.project}
+      </p>
       <div class="row">
         <h1 id="job">{job.name}</h1>
         <Badge job={badge} />
       </div>
-      <p class="under">{job.id} · {job.spec.task} · {job.spec.mode} · {job.spec.architecture}</p>
-      {problem && <div class="trouble" role="alert"><p>{problem}</p></div>}
-      {job.failure && <div class="trouble"><Text text={job.failure} line={explanation.message} summary="The whole error" /></div>}
+      <p class="under">
+        {job.id} · {job.spec.task} · {job.spec.mode} · {job.spec.architecture}
+      </p>
+      {problem && (
+        <div class="trouble" role="alert">
+          <p>{problem}</p>
+        </div>
+      )}
+      {job.failure && (
+        <div class="trouble">
+          <Text text={job.failure} line={explanation.message} summary="The whole error" />
+        </div>
+      )}
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
-          <span class="value"><Progress job={job} /></span>
-          <span class="quiet">step {count(job.step)}{predictions.total_steps && !job.finished_at ? ` of about ${count(predictions.total_steps.mean)}` : ""}</span>
+          <span class="value">
+            <Progress job={job} />
+          </span>
+          <span class="quiet">
+            step {count(job.step)}
+            {predictions.total_steps && !job.finished_at ? ` of about ${count(predictions.total_steps.mean)}` : ""}
+          </span>
         </div>
         <Ends job={job} explanation={explanation} waiting={waiting} now={now} />
         <div class="tile">
           <span class="name">Has</span>
           <span class="value">{job.finished_at ? UNKNOWN : `${job.running.workers} w + ${job.running.servers} s`}</span>
-          <span class="quiet">{job.finished_at ? "it has ended" : `${size(job.running.workers, job.running.servers)}${inBatches(allocations.at(-1))}`}{job.running.gpu_type ? ` on ${job.running.gpu_type}` : ""}</span>
+          <span class="quiet">
+            {job.finished_at
+              ? "it has ended"
+              : `${size(job.running.workers, job.running.servers)}${inBatches(allocations.at(-1))}`}
+            {job.running.gpu_type ? ` on ${job.running.gpu_type}` : ""}
+          </span>
         </div>
         {predictions.cost && (
           <div class="tile">
             <span class="name">Cost</span>
             <span class="value">{number(predictions.cost.so_far)}</span>
-            <span class="quiet">{predictions.cost.to_finish && !job.finished_at ? `so far; about ${number(predictions.cost.to_finish.mean)} more` : "so far"}</span>
+            <span class="quiet">
+              {predictions.cost.to_finish && !job.finished_at
+                ? `so far; about ${number(predictions.cost.to_finish.mean)} more`
+                : "so far"}
+            </span>
           </div>
         )}
         <div class="tile">
           <span class="name">Loss</span>
           <span class="value">{number(job.result?.final_loss ?? job.loss, 4)}</span>
-          <span class="quiet">{job.steps_per_second == null ? `epoch ${number(job.epoch)}` : `${number(job.steps_per_second)} steps/s, epoch ${number(job.epoch)}`}</span>
+          <span class="quiet">
+            {job.steps_per_second == null
+              ? `epoch ${number(job.epoch)}`
+              : `${number(job.steps_per_second)} steps/s, epoch ${number(job.epoch)}`}
+          </span>
         </div>
       </div>
       <section class="why" aria-labelledby="why">
-        <h2 id="why">{job.finished_at ? "What became of it" : waiting ? "Why it waits" : "Why it has that"}</h2>
-        {explanation.sentences.filter((each) => !job.failure || each !== explanation.message).map((each) => <p>{each}</p>)}
-        {!job.finished_at && <p><strong>To get more: </strong>{explanation.what_would_change_it}</p>}
-        {explanation.reason && <p class="quiet">Reason code <code>{explanation.reason}</code></p>}
+        <h2 id="why">{job.finished_at ? "What became of it" : whyHeading}</h2>
+        {explanation.sentences
+          .filter((each) => !job.failure || each !== explanation.message)
+          .map((each) => (
+            <p>{each}</p>
+          ))}
+        {!job.finished_at && (
+          <p>
+            <strong>To get more: </strong>
+            {explanation.what_would_change_it}
+          </p>
+        )}
+        {explanation.reason && (
+          <p class="quiet">
+            Reason code <code>{explanation.reason}</code>
+          </p>
+        )}
       </section>
       <Loss job={job} predictions={predictions} />
       <Allocations allocations={allocations} job={job} now={now} />
@@ -135,12 +205,28 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
         <h2 id="events">Events</h2>
         <div class="table">
           <table>
-            <thead><tr><th scope="col">when</th><th scope="col" class="text">what</th><th scope="col" class="wide">event</th></tr></thead>
+            <thead>
+              <tr>
+                <th scope="col">when</th>
+                <th scope="col" class="text">
+                  what
+                </th>
+                <th scope="col" class="wide">
+                  event
+                </th>
+              </tr>
+            </thead>
             <tbody>
               {merged(events).map((event) => (
                 <tr key={event.id}>
-                  <td class="when"><time dateTime={event.at} title={event.at}>{ago(event.at, now)}</time></td>
-                  <td class="text"><Text text={event.message} line={lastLine(event.message)} summary="All of it" /></td>
+                  <td class="when">
+                    <time dateTime={event.at} title={event.at}>
+                      {ago(event.at, now)}
+                    </time>
+                  </td>
+                  <td class="text">
+                    <Text text={event.message} line={lastLine(event.message)} summary="All of it" />
+                  </td>
                   <td class="wide quiet code">{event.type}</td>
                 </tr>
               ))}
@@ -188,7 +274,17 @@ function sameEnd(one: JobEvent, other: JobEvent): boolean {
   return words(one) === words(other) && Math.abs(Date.parse(one.at) - Date.parse(other.at)) < 60_000;
 }
 
-function Ends({ job, explanation, waiting, now }: { job: Job; explanation: Explanation; waiting: boolean; now: number }) {
+function Ends({
+  job,
+  explanation,
+  waiting,
+  now,
+}: {
+  job: Job;
+  explanation: Explanation;
+  waiting: boolean;
+  now: number;
+}) {
   if (job.finished_at) {
     return (
       <div class="tile">
@@ -199,11 +295,20 @@ function Ends({ job, explanation, waiting, now }: { job: Job; explanation: Expla
     );
   }
   const { start_seconds: start, finish_seconds: finish, finish_at: at } = explanation.expected;
+  if (waiting) {
+    return (
+      <div class="tile">
+        <span class="name">Starts in</span>
+        <span class="value">{start?.mean === 0 ? "a moment" : duration(start?.mean)}</span>
+        <span class="quiet">{start ? "expected" : "not known yet"}</span>
+      </div>
+    );
+  }
   return (
     <div class="tile">
-      <span class="name">{waiting ? "Starts in" : "Ends in"}</span>
-      <span class="value">{waiting ? (start?.mean === 0 ? "a moment" : duration(start?.mean)) : duration(finish?.mean)}</span>
-      <span class="quiet">{waiting ? (start ? "expected" : "nobody can tell yet") : at ? `at ${clock(at)}; ${range(finish)}` : "nobody can tell yet"}</span>
+      <span class="name">Ends in</span>
+      <span class="value">{duration(finish?.mean)}</span>
+      <span class="quiet">{at ? `at ${clock(at)}; ${range(finish)}` : "not known yet"}</span>
     </div>
   );
 }
@@ -225,7 +330,11 @@ function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
     bands: [{ series: [4, 3], fill: colour("band") }],
     series: [
       {},
-      { label: "measured", stroke: "transparent", points: { show: true, size: losses.length < FEW_POINTS ? 8 : 4, fill: colour("dot"), stroke: colour("dot") } },
+      {
+        label: "measured",
+        stroke: "transparent",
+        points: { show: true, size: losses.length < FEW_POINTS ? 8 : 4, fill: colour("dot"), stroke: colour("dot") },
+      },
       { label: "fitted", stroke: colour("accent"), width: 2, points: { show: false }, spanGaps: true },
       { label: "low", stroke: "transparent", points: { show: false }, spanGaps: true },
       { label: "high", stroke: "transparent", points: { show: false }, spanGaps: true },
@@ -239,14 +348,34 @@ function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
       <Chart
         title="Loss by step"
         summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at step ${count(total.mean)}.` : ""}`}
-        data={data} options={options} shape={`${job.finished_at}-${total?.mean}-${losses.length < FEW_POINTS}`}
+        data={data}
+        options={options}
+        shape={`${job.finished_at}-${total?.mean}-${losses.length < FEW_POINTS}`}
       >
         <ul class="legend">
-          <li><span class="swatch dot" />measured</li>
-          {fitted.length > 0 && <li><span class="swatch accent" />fitted, on to the predicted end</li>}
-          {fitted.length > 0 && <li><span class="swatch band" />80 % interval of the loss</li>}
+          <li>
+            <span class="swatch dot" />
+            measured
+          </li>
+          {fitted.length > 0 && (
+            <li>
+              <span class="swatch accent" />
+              fitted, on to the predicted end
+            </li>
+          )}
+          {fitted.length > 0 && (
+            <li>
+              <span class="swatch band" />
+              80 % interval of the loss
+            </li>
+          )}
           {fitted.length === 0 && <li class="quiet">too few points for a curve so far</li>}
-          {total && !job.finished_at && <li><span class="swatch end" />80 % interval of the end</li>}
+          {total && !job.finished_at && (
+            <li>
+              <span class="swatch end" />
+              80 % interval of the end
+            </li>
+          )}
         </ul>
       </Chart>
     </section>
@@ -259,7 +388,10 @@ export function aligned(losses: Predictions["losses"], fitted: Predictions["fitt
   for (const { step, loss } of losses) rows.set(step, [loss, null, null, null]);
   for (const { step, loss, low, high } of fitted) rows.set(step, [rows.get(step)?.[0] ?? null, loss, low, high]);
   const steps = [...rows.keys()].sort((one, other) => one - other);
-  return [steps, ...[0, 1, 2, 3].map((part) => steps.map((step) => rows.get(step)?.[part] ?? null))] as uPlot.AlignedData;
+  return [
+    steps,
+    ...[0, 1, 2, 3].map((part) => steps.map((step) => rows.get(step)?.[part] ?? null)),
+  ] as uPlot.AlignedData;
 }
 
 function drawEnd(plot: uPlot, low: number | null, mean: number, high: number | null): void {
@@ -280,8 +412,13 @@ function inBatches(had: AllocationPoint | undefined): string {
 }
 
 const CAUSES: Record<string, string> = {
-  start: "start", rescale: "change of size", worker_lost: "a worker was lost", server_lost: "a server was lost",
-  coordinator_restart: "its coordinator came back", resume: "goes on", pause: "paused",
+  start: "start",
+  rescale: "change of size",
+  worker_lost: "a worker was lost",
+  server_lost: "a server was lost",
+  coordinator_restart: "its coordinator came back",
+  resume: "goes on",
+  pause: "paused",
   batch: "another size of the global batch",
 };
 
@@ -303,20 +440,54 @@ function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]
   return (
     <section aria-labelledby="allocations">
       <h2 id="allocations">What it had</h2>
-      <Chart title="Workers and servers" summary={`${allocations.length} memberships.`} data={data} options={options} shape="" height={160}>
-        <ul class="legend"><li><span class="swatch accent" />workers</li><li><span class="swatch end" />servers</li></ul>
+      <Chart
+        title="Workers and servers"
+        summary={`${allocations.length} memberships.`}
+        data={data}
+        options={options}
+        shape=""
+        height={160}
+      >
+        <ul class="legend">
+          <li>
+            <span class="swatch accent" />
+            workers
+          </li>
+          <li>
+            <span class="swatch end" />
+            servers
+          </li>
+        </ul>
       </Chart>
       <details>
         <summary>As a table</summary>
         <div class="table">
           <table>
-            <thead><tr><th scope="col">when</th><th scope="col">had</th><th scope="col">because</th><th scope="col" class="figure">stood still</th><th scope="col" class="figure wide">from step</th></tr></thead>
+            <thead>
+              <tr>
+                <th scope="col">when</th>
+                <th scope="col">had</th>
+                <th scope="col">because</th>
+                <th scope="col" class="figure">
+                  stood still
+                </th>
+                <th scope="col" class="figure wide">
+                  from step
+                </th>
+              </tr>
+            </thead>
             <tbody>
               {[...allocations].reverse().map((each) => (
                 <tr>
                   <td>{ago(each.at, now)}</td>
-                  <td>{size(each.workers, each.servers)}{inBatches(each)}</td>
-                  <td>{CAUSES[each.cause] ?? each.cause}{each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}</td>
+                  <td>
+                    {size(each.workers, each.servers)}
+                    {inBatches(each)}
+                  </td>
+                  <td>
+                    {CAUSES[each.cause] ?? each.cause}
+                    {each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}
+                  </td>
                   <td class="figure">{each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}</td>
                   <td class="figure wide">{count(each.step)}</td>
                 </tr>

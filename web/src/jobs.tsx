@@ -16,16 +16,28 @@ const ORDER: Record<Group, number> = { waiting: 0, training: 1, ended: 2, all: 3
 
 function sortKey(job: JobLine, column: Column): string | number {
   switch (column) {
-    case "name": return job.name;
-    case "state": return `${ORDER[groupOf(job)]}${job.state}`;
-    case "size": return -(job.workers + job.servers);
-    case "progress": return -(job.progress ?? -1);
-    case "left": return job.remaining_seconds?.mean ?? Number.MAX_VALUE;
-    case "age": return -Date.parse(job.created_at);
+    case "name":
+      return job.name;
+    case "state":
+      return `${ORDER[groupOf(job)]}${job.state}`;
+    case "size":
+      return -(job.workers + job.servers);
+    case "progress":
+      return -(job.progress ?? -1);
+    case "left":
+      return job.remaining_seconds?.mean ?? Number.MAX_VALUE;
+    case "age":
+      return -Date.parse(job.created_at);
   }
 }
 
-export function chosen(jobs: Iterable<JobLine>, group: Group, text: string, column: Column, falling: boolean): JobLine[] {
+export function chosen(
+  jobs: Iterable<JobLine>,
+  group: Group,
+  text: string,
+  column: Column,
+  falling: boolean,
+): JobLine[] {
   const wanted = text.trim().toLowerCase();
   const found = [...jobs].filter(
     (job) =>
@@ -37,16 +49,30 @@ export function chosen(jobs: Iterable<JobLine>, group: Group, text: string, colu
   return found.sort((one, other) => {
     const [a, b] = [keys.get(one.id) ?? 0, keys.get(other.id) ?? 0];
     if (a !== b) return (a < b ? -1 : 1) * sign;
-    return one.created_at < other.created_at ? 1 : one.created_at > other.created_at ? -1 : one.id < other.id ? -1 : 1;
+    if (one.created_at !== other.created_at) return one.created_at < other.created_at ? 1 : -1;
+    return one.id < other.id ? -1 : 1;
   });
 }
 
-export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: number; colours: Map<string, number> }) {
+const ARROW = { ascending: " ↑", descending: " ↓" };
+
+export function Jobs({
+  jobs,
+  now,
+  colours,
+}: {
+  jobs: Map<string, JobLine>;
+  now: number;
+  colours: Map<string, number>;
+}) {
   const [group, setGroup] = useState<Group>("all");
   const [text, setText] = useState("");
   const [[column, falling], setOrder] = useState<[Column, boolean]>(["state", false]);
   const [page, setPage] = useState(0);
-  const found = useMemo(() => chosen(jobs.values(), group, text, column, falling), [jobs, group, text, column, falling]);
+  const found = useMemo(
+    () => chosen(jobs.values(), group, text, column, falling),
+    [jobs, group, text, column, falling],
+  );
   const counts = useMemo(() => {
     const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, ended: 0 };
     for (const job of jobs.values()) counts[groupOf(job)] += 1;
@@ -54,11 +80,16 @@ export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: 
   }, [jobs]);
   const pages = Math.max(1, Math.ceil(found.length / PAGE_SIZE));
   const shown = Math.min(page, pages - 1);
-  const order = (wanted: Column) => { setOrder([wanted, column === wanted && !falling]); setPage(0); };
+  const order = (wanted: Column) => {
+    setOrder([wanted, column === wanted && !falling]);
+    setPage(0);
+  };
+  const direction = falling ? "descending" : "ascending";
   const heading = (name: Column, words: string, className = "") => (
-    <th scope="col" class={className} aria-sort={column === name ? (falling ? "descending" : "ascending") : "none"}>
+    <th scope="col" class={className} aria-sort={column === name ? direction : "none"}>
       <button type="button" class="sort" onClick={() => order(name)}>
-        {words}<span aria-hidden="true">{column === name ? (falling ? " ↓" : " ↑") : ""}</span>
+        {words}
+        <span aria-hidden="true">{column === name ? ARROW[direction] : ""}</span>
       </button>
     </th>
   );
@@ -68,19 +99,39 @@ export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: 
         <h2 id="jobs">Jobs</h2>
         <div class="choice" role="group" aria-label="Which jobs">
           {(["all", "waiting", "training", "ended"] as Group[]).map((each) => (
-            <button type="button" aria-pressed={group === each} onClick={() => { setGroup(each); setPage(0); }}>
+            <button
+              type="button"
+              aria-pressed={group === each}
+              onClick={() => {
+                setGroup(each);
+                setPage(0);
+              }}
+            >
               {each} <span class="quiet">{counts[each]}</span>
             </button>
           ))}
         </div>
         <input
-          type="search" placeholder="name, id or project" aria-label="Find jobs by name, id or project" value={text}
-          onInput={(event) => { setText(event.currentTarget.value); setPage(0); }}
+          type="search"
+          placeholder="name, id or project"
+          aria-label="Find jobs by name, id or project"
+          value={text}
+          onInput={(event) => {
+            setText(event.currentTarget.value);
+            setPage(0);
+          }}
         />
       </div>
       <div class="table">
         <table class="jobs" aria-rowcount={found.length}>
-          <colgroup><col /><col class="state" /><col class="has" /><col class="progress" /><col class="left" /><col class="age" /></colgroup>
+          <colgroup>
+            <col />
+            <col class="state" />
+            <col class="has" />
+            <col class="progress" />
+            <col class="left" />
+            <col class="age" />
+          </colgroup>
           <thead>
             <tr>
               {heading("name", "job")}
@@ -100,14 +151,26 @@ export function Jobs({ jobs, now, colours }: { jobs: Map<string, JobLine>; now: 
       </div>
       {found.length === 0 && (
         <p class="quiet empty">
-          {jobs.size === 0 ? <>No jobs yet. Submit one: <code>optimus submit --task optimus_workers.zoo.digits:mlp</code></> : "No job is like that."}
+          {jobs.size === 0 ? (
+            <>
+              No jobs yet. Submit one: <code>optimus submit --task optimus_workers.zoo.digits:mlp</code>
+            </>
+          ) : (
+            "No job is like that."
+          )}
         </p>
       )}
       {pages > 1 && (
         <nav class="pages" aria-label="Pages of the list">
-          <button type="button" disabled={shown === 0} onClick={() => setPage(shown - 1)}>previous</button>
-          <span>{shown * PAGE_SIZE + 1}–{Math.min((shown + 1) * PAGE_SIZE, found.length)} of {count(found.length)}</span>
-          <button type="button" disabled={shown === pages - 1} onClick={() => setPage(shown + 1)}>next</button>
+          <button type="button" disabled={shown === 0} onClick={() => setPage(shown - 1)}>
+            previous
+          </button>
+          <span>
+            {shown * PAGE_SIZE + 1}–{Math.min((shown + 1) * PAGE_SIZE, found.length)} of {count(found.length)}
+          </span>
+          <button type="button" disabled={shown === pages - 1} onClick={() => setPage(shown + 1)}>
+            next
+          </button>
         </nav>
       )}
     </section>
@@ -123,33 +186,62 @@ function Row({ job, now, colour }: { job: JobLine; now: number; colour: number |
       <th scope="row">
         <span class="name">
           <span class={`swatch ${colour === undefined || group !== "training" ? "none" : `series-${colour}`}`} />
-          <a href={`#/jobs/${job.id}`} title={job.name}>{job.name}</a>
+          <a href={`#/jobs/${job.id}`} title={job.name}>
+            {job.name}
+          </a>
         </span>
-        <span class="under" title={place}>{place}</span>
+        <span class="under" title={place}>
+          {place}
+        </span>
       </th>
       <td>
         <Badge job={job} />
         <Cause job={job} />
       </td>
-      <td class="wide"><Has job={job} /></td>
-      <td class="progress">{group === "ended" ? <span class="quiet">{counted(job.step, "step")}</span> : <Progress job={job} />}</td>
-      <td class="figure left">{group === "training" ? left(job.remaining_seconds) : group === "ended" ? `took ${duration(age)}` : job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN}</td>
+      <td class="wide">
+        <Has job={job} />
+      </td>
+      <td class="progress">
+        {group === "ended" ? <span class="quiet">{counted(job.step, "step")}</span> : <Progress job={job} />}
+      </td>
+      <td class="figure left">{timeOf(job, age)}</td>
       <td class="figure age">{duration((now - Date.parse(job.created_at)) / 1000)}</td>
     </tr>
   );
 }
 
+/** The time that matters of a job in its group; `age`: from its submission to its end, or until now. */
+function timeOf(job: JobLine, age: number): string {
+  switch (groupOf(job)) {
+    case "training":
+      return left(job.remaining_seconds);
+    case "ended":
+      return `took ${duration(age)}`;
+    default:
+      return job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN;
+  }
+}
+
 /** Why a job waits, or why it failed: one or two lines; the job's page has the rest. */
 function Cause({ job }: { job: JobLine }) {
   if (groupOf(job) === "waiting") {
-    return <span class="under cause" title={job.message ?? ""}>{job.reason ? reasonWords(job.reason) : job.message ?? "not looked at yet"}</span>;
+    return (
+      <span class="under cause" title={job.message ?? ""}>
+        {job.reason ? reasonWords(job.reason) : (job.message ?? "not looked at yet")}
+      </span>
+    );
   }
   if (job.state !== "failed" || !job.message) return null;
-  return <span class="under cause" title={job.message}>{job.message.replace(/^The job failed: /, "")}</span>;
+  return (
+    <span class="under cause" title={job.message}>
+      {job.message.replace(/^The job failed: /, "")}
+    </span>
+  );
 }
 
 export function Badge({ job }: { job: Pick<JobLine, "state" | "wanted_workers" | "workers" | "finished_at"> }) {
-  const words = job.state === "queued" && job.wanted_workers > 0 ? "starting" : job.state === "queued" ? "waiting" : job.state;
+  const queued = job.wanted_workers > 0 ? "starting" : "waiting";
+  const words = job.state === "queued" ? queued : job.state;
   return <span class={`badge ${words}`}>{words}</span>;
 }
 
@@ -159,12 +251,17 @@ function Has({ job }: { job: JobLine }) {
   return (
     <span title={`${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}>
       {job.workers} w + {job.servers} s
-      {differs && <span class="quiet"> → {job.wanted_workers} w + {job.wanted_servers} s</span>}
+      {differs && (
+        <span class="quiet">
+          {" "}
+          → {job.wanted_workers} w + {job.wanted_servers} s
+        </span>
+      )}
     </span>
   );
 }
 
-export function Progress({ job }: { job: JobLine }) {
+export function Progress({ job }: { job: Pick<JobLine, "name" | "step" | "progress"> }) {
   if (job.progress == null) return <span class="quiet">{job.step ? `step ${count(job.step)}` : UNKNOWN}</span>;
   return (
     <span class="meter">

@@ -11,6 +11,7 @@ import { ago } from "./words";
 const JOB = /^#\/jobs\/([^/]+)$/;
 const THEMES = ["auto", "light", "dark"] as const;
 type Theme = (typeof THEMES)[number];
+const THEME_SIGN: Record<Theme, string> = { dark: "◑", light: "○", auto: "◐" };
 
 function useNow(): number {
   const [now, setNow] = useState(Date.now());
@@ -40,11 +41,14 @@ function useTheme(): [Theme, () => void] {
   const [theme, setTheme] = useState<Theme>(kept && THEMES.includes(kept) ? kept : "auto");
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
-  return [theme, () => {
-    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto";
-    localStorage.setItem("optimus-theme", next);
-    setTheme(next);
-  }];
+  return [
+    theme,
+    () => {
+      const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto";
+      localStorage.setItem("optimus-theme", next);
+      setTheme(next);
+    },
+  ];
 }
 
 function Page() {
@@ -55,27 +59,63 @@ function Page() {
   const route = useRoute();
   const [theme, nextTheme] = useTheme();
   const job = JOB.exec(route)?.[1];
-  const enter = (token: string) => { setToken(token); setRefused(true); setAttempt(attempt + 1); };
-  const leave = () => { setToken(null); setRefused(false); setAttempt(attempt + 1); };
-  useEffect(() => { document.title = job ? `${decodeURIComponent(job)} · Optimus` : "Optimus"; }, [job]);
+  const enter = (token: string) => {
+    setToken(token);
+    setRefused(true);
+    setAttempt(attempt + 1);
+  };
+  const leave = () => {
+    setToken(null);
+    setRefused(false);
+    setAttempt(attempt + 1);
+  };
+  useEffect(() => {
+    document.title = job ? `${decodeURIComponent(job)} · Optimus` : "Optimus";
+  }, [job]);
   return (
     <>
-      <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); document.getElementById("content")?.focus(); }}>Skip to content</a>
+      <a
+        class="skip"
+        href="#content"
+        onClick={(event) => {
+          event.preventDefault();
+          document.getElementById("content")?.focus();
+        }}
+      >
+        Skip to content
+      </a>
       <header>
-        <a href="#/" class="brand"><img src="/icon.svg" alt="" width="24" height="24" />Optimus</a>
+        <a href="#/" class="brand">
+          <img src="/icon.svg" alt="" width="24" height="24" />
+          Optimus
+        </a>
         <Connection world={world} now={now} />
         <nav aria-label="Service">
           <a href="/docs">API</a>
-          <button type="button" onClick={nextTheme} aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`}>{theme === "dark" ? "◑" : theme === "light" ? "○" : "◐"}</button>
-          {hasToken() && <button type="button" onClick={leave}>Sign out</button>}
+          <button type="button" onClick={nextTheme} aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`}>
+            {THEME_SIGN[theme]}
+          </button>
+          {hasToken() && (
+            <button type="button" onClick={leave}>
+              Sign out
+            </button>
+          )}
         </nav>
       </header>
       <main id="content" tabIndex={-1}>
-        {world.connection === "needs token" ? <SignIn enter={enter} wasRefused={wasRefused} />
-          : job ? <JobPage id={decodeURIComponent(job)} world={world} now={now} needsToken={leave} />
-          : <Cluster world={world} now={now} />}
+        {world.connection === "needs token" && <SignIn enter={enter} wasRefused={wasRefused} />}
+        {world.connection !== "needs token" && job && (
+          <JobPage id={decodeURIComponent(job)} world={world} now={now} needsToken={leave} />
+        )}
+        {world.connection !== "needs token" && !job && <Cluster world={world} now={now} />}
       </main>
-      <footer>{world.cluster && <>Optimus {world.cluster.version} · policy {world.cluster.policy}</>}</footer>
+      <footer>
+        {world.cluster && (
+          <>
+            Optimus {world.cluster.version} · policy {world.cluster.policy}
+          </>
+        )}
+      </footer>
     </>
   );
 }
@@ -87,10 +127,12 @@ function Connection({ world, now }: { world: World; now: number }) {
     lost: `not connected${world.heardAt ? `, as of ${ago(new Date(world.heardAt).toISOString(), now)}` : ""}`,
     "needs token": "signed out",
   }[world.connection];
-  const round = world.connection === "live" && world.cluster?.last_round_at ? `round ${ago(world.cluster.last_round_at, now)}` : "";
+  const round =
+    world.connection === "live" && world.cluster?.last_round_at ? `round ${ago(world.cluster.last_round_at, now)}` : "";
   return (
     <p class={`connection ${world.connection === "live" ? "live" : "not"}`}>
-      <span class="pulse" aria-hidden="true" /><span role="status">{words}</span>
+      <span class="pulse" aria-hidden="true" />
+      <span role="status">{words}</span>
       {round && <span class="quiet wide"> · {round}</span>}
     </p>
   );
@@ -99,12 +141,31 @@ function Connection({ world, now }: { world: World; now: number }) {
 function SignIn({ enter, wasRefused }: { enter: (token: string) => void; wasRefused: boolean }) {
   const [token, change] = useState("");
   return (
-    <form class="signin" onSubmit={(event) => { event.preventDefault(); if (token.trim()) enter(token.trim()); }}>
+    <form
+      class="signin"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (token.trim()) enter(token.trim());
+      }}
+    >
       <h1>Sign in</h1>
-      <p>This service asks for its token. It is what <code>OPTIMUS_TOKEN</code> is set to, and is kept until this tab is closed.</p>
+      <p>
+        This service asks for its token. It is what <code>OPTIMUS_TOKEN</code> is set to, and is kept until this tab is
+        closed.
+      </p>
       <label for="token">Token</label>
-      <input id="token" type="password" autocomplete="current-password" value={token} onInput={(event) => change(event.currentTarget.value)} />
-      {wasRefused && <p role="alert" class="refused">The service does not know this token.</p>}
+      <input
+        id="token"
+        type="password"
+        autocomplete="current-password"
+        value={token}
+        onInput={(event) => change(event.currentTarget.value)}
+      />
+      {wasRefused && (
+        <p role="alert" class="refused">
+          The service does not know this token.
+        </p>
+      )}
       <button type="submit">Sign in</button>
     </form>
   );

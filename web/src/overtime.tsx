@@ -5,7 +5,13 @@ import { get, type ClusterHistory } from "./api";
 import { axes, Chart, colour, seriesColour, stacked, timeAxis } from "./charts";
 import { amount, clock, number } from "./words";
 
-const SPANS: [string, number][] = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400], ["7 d", 604800]];
+const SPANS: [string, number][] = [
+  ["15 min", 900],
+  ["1 h", 3600],
+  ["6 h", 21600],
+  ["24 h", 86400],
+  ["7 d", 604800],
+];
 const REFRESH_MS = 10_000;
 const OTHERS = 10;
 /** Of the history that is drawn: a job that came a moment ago is more than a line. */
@@ -34,7 +40,10 @@ export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours:
       );
     void load();
     const timer = window.setInterval(load, REFRESH_MS);
-    return () => { stop.abort(); window.clearInterval(timer); };
+    return () => {
+      stop.abort();
+      window.clearInterval(timer);
+    };
   }, [seconds]);
   return (
     <section aria-labelledby="over-time">
@@ -42,7 +51,9 @@ export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours:
         <h2 id="over-time">Over time</h2>
         <div class="choice" role="group" aria-label="Time span">
           {SPANS.map(([name, value]) => (
-            <button type="button" aria-pressed={seconds === value} onClick={() => setSpan(value)}>{name}</button>
+            <button type="button" aria-pressed={seconds === value} onClick={() => setSpan(value)}>
+              {name}
+            </button>
           ))}
         </div>
       </div>
@@ -54,13 +65,17 @@ export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours:
 /** The history without the time before the first job, of which there is nothing to draw. */
 export function sinceFirst(history: ClusterHistory): ClusterHistory {
   const happened = (index: number) =>
-    (history.training[index] ?? 0) + (history.waiting[index] ?? 0) > 0 || history.series.some((each) => (each.held[index] ?? 0) > 0);
+    (history.training[index] ?? 0) + (history.waiting[index] ?? 0) > 0 ||
+    history.series.some((each) => (each.held[index] ?? 0) > 0);
   const first = history.at.findIndex((_, index) => happened(index));
   const from = Math.min(Math.max(first - 1, 0), Math.max(history.at.length - LEAST_POINTS, 0));
   const kept = <Value,>(values: Value[]) => values.slice(from);
   return {
     ...history,
-    at: kept(history.at), others: kept(history.others), training: kept(history.training), waiting: kept(history.waiting),
+    at: kept(history.at),
+    others: kept(history.others),
+    training: kept(history.training),
+    waiting: kept(history.waiting),
     series: history.series.map((each) => ({ ...each, held: kept(each.held) })),
   };
 }
@@ -84,7 +99,13 @@ function Areas({ history }: { history: ClusterHistory }) {
     axes: axes({ x: timeAxis }),
     series: [
       {},
-      ...[...indices].reverse().map((index) => ({ fill: seriesColour(index), stroke: colour("surface"), width: 1, points: { show: false }, ...(stairs ? { paths: stairs } : {}) })),
+      ...[...indices].reverse().map((index) => ({
+        fill: seriesColour(index),
+        stroke: colour("surface"),
+        width: 1,
+        points: { show: false },
+        ...(stairs ? { paths: stairs } : {}),
+      })),
       { stroke: colour("muted"), width: 1.5, dash: [4, 4], points: { show: false } },
     ],
   });
@@ -92,25 +113,51 @@ function Areas({ history }: { history: ClusterHistory }) {
     <Chart
       title={`${unit} by job`}
       summary={`Now ${amount(used)} of ${amount(history.capacity)} in use. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}.`}
-      data={data} options={options} shape={indices.join()} height={200}
+      data={data}
+      options={options}
+      shape={indices.join()}
+      height={200}
     >
       <ul class="legend">
         {history.series.map((each, index) => (
-          <li><span class={`swatch series-${index}`} /><a href={`#/jobs/${each.id}`}>{each.name}</a></li>
+          <li>
+            <span class={`swatch series-${index}`} />
+            <a href={`#/jobs/${each.id}`}>{each.name}</a>
+          </li>
         ))}
-        {hasOthers && <li><span class={`swatch series-${OTHERS}`} />others</li>}
-        <li><span class="swatch line" />what there is</li>
+        {hasOthers && (
+          <li>
+            <span class={`swatch series-${OTHERS}`} />
+            others
+          </li>
+        )}
+        <li>
+          <span class="swatch line" />
+          what there is
+        </li>
       </ul>
       <details>
         <summary>As a table</summary>
         <table>
-          <thead><tr><th scope="col">job</th><th scope="col" class="figure">{unit} now</th><th scope="col" class="figure">mean</th></tr></thead>
+          <thead>
+            <tr>
+              <th scope="col">job</th>
+              <th scope="col" class="figure">
+                {unit} now
+              </th>
+              <th scope="col" class="figure">
+                mean
+              </th>
+            </tr>
+          </thead>
           <tbody>
             {names.map((name, row) => (
               <tr>
                 <th scope="row">{name}</th>
                 <td class="figure">{number(rows[row]?.[now])}</td>
-                <td class="figure">{number((rows[row] ?? []).reduce((sum, each) => sum + each, 0) / history.at.length)}</td>
+                <td class="figure">
+                  {number((rows[row] ?? []).reduce((sum, each) => sum + each, 0) / history.at.length)}
+                </td>
               </tr>
             ))}
           </tbody>

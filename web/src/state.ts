@@ -38,7 +38,10 @@ export function useWorld(attempt: number): World {
     let isFirst = true;
     void follow(
       {
-        connected: () => { isFirst = true; setWorld((old) => ({ ...old, connection: "live", heardAt: Date.now() })); },
+        connected: () => {
+          isFirst = true;
+          setWorld((old) => ({ ...old, connection: "live", heardAt: Date.now() }));
+        },
         lost: () => setWorld((old) => ({ ...old, connection: "lost" })),
         needsToken: () => setWorld((old) => ({ ...old, connection: "needs token" })),
         message: (message) => {

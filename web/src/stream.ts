@@ -1,7 +1,10 @@
 // Server-sent events over fetch: unlike EventSource it can send the token in a header.
 import { call, NeedsToken } from "./api";
 
-export interface Message { event: string; data: string }
+export interface Message {
+  event: string;
+  data: string;
+}
 
 /** Messages of a stream of server-sent events, whatever pieces it comes in. */
 export async function* messages(pieces: AsyncIterable<string>): AsyncGenerator<Message> {
@@ -86,6 +89,13 @@ export async function follow(handlers: Handlers, stop: AbortSignal): Promise<voi
 function pause(milliseconds: number, stop: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const timer = window.setTimeout(resolve, milliseconds);
-    stop.addEventListener("abort", () => { window.clearTimeout(timer); resolve(); }, { once: true });
+    stop.addEventListener(
+      "abort",
+      () => {
+        window.clearTimeout(timer);
+        resolve();
+      },
+      { once: true },
+    );
   });
 }

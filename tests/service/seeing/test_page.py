@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from scripts import page_types
 from tests.service.seeing.browser import browser
 from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, crowded_service
 from tests.service.seeing.live import LiveService, live_service
@@ -379,3 +381,15 @@ def test_the_built_files_are_those_of_the_sources(tmp_path: Path) -> None:
     files = {path.relative_to(built): path.read_bytes() for path in built.rglob("*") if path.is_file()}
     committed = {path.relative_to(STATIC): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
     assert files == committed, "run `npm run build` in web/ and commit what it writes"
+
+
+def test_the_pages_types_are_made_of_the_services_answers(tmp_path: Path) -> None:
+    program = ROOT / "web" / "node_modules" / ".bin" / "openapi-typescript"
+    if not program.exists():
+        pytest.skip("the front end's tools are not installed (npm ci in web/)")
+    source, made = tmp_path / "answers.json", tmp_path / "api-types.ts"
+    source.write_text(json.dumps(page_types.document()))
+    options = ["--root-types", "--root-types-no-schema-prefix", "-o", str(made)]
+    subprocess.run([str(program), str(source), *options], cwd=ROOT / "web", check=True, capture_output=True)
+    committed = (ROOT / "web" / "src" / "api-types.ts").read_text()
+    assert made.read_text() == committed, "run `npm run types` in web/ and commit what it writes"
