@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from optimus_workers.coordinator.batches import next_batch
-from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.plan import JobPlan, next_batch
 from optimus_workers.data.shards import ShardedExamples, read_lines
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask

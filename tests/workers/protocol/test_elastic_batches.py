@@ -23,11 +23,10 @@ from optimus_contract.job import ElasticBatch
 from optimus_contract.membership import WantedMembership
 from optimus_models.speed import elastic_batch as scheduler
 from optimus_models.speed.noise_scale import gain as gain_of_the_scheduler
-from optimus_workers.coordinator.batches import elastic_slots, gain, next_batch, recounted
 from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
 from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
-from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.plan import JobPlan, elastic_slots, gain, next_batch, recounted
 from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
 from optimus_workers.wire.ranges import worker_slots

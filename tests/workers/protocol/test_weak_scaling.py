@@ -14,9 +14,8 @@ from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
-from optimus_workers.coordinator.batches import next_batch
 from optimus_workers.coordinator.journal import Formed, replay
-from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.plan import JobPlan, next_batch
 from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.ranges import worker_slots
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed

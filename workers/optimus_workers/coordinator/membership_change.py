@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from optimus_workers.checkpoint.manifest import parameter_mismatch
 from optimus_workers.coordinator.attempt import Attempt, GroupAttempt
-from optimus_workers.coordinator.batches import next_batch
 from optimus_workers.coordinator.ending import close, fail, finish, pause
 from optimus_workers.coordinator.events import (
     Append,
@@ -20,7 +19,7 @@ from optimus_workers.coordinator.events import (
 )
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members
-from optimus_workers.coordinator.plan import steps_per_epoch
+from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
 from optimus_workers.coordinator.tasks import desired_members, dismiss_leavers, regroup
 from optimus_workers.errors import LET_GO

@@ -11,11 +11,10 @@ from optimus_contract.membership import Cause, Directive, WantedMembership
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.attempt import Attempt
 from optimus_workers.coordinator.barrier import AsyncBarrier, Barrier, SyncBarrier
-from optimus_workers.coordinator.batches import batch_at
 from optimus_workers.coordinator.journal import Ended, Formed, Past
 from optimus_workers.coordinator.membership import ConnectedTask, Members
 from optimus_workers.coordinator.partition import Partition
-from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
+from optimus_workers.coordinator.plan import JobPlan, batch_at, steps_per_epoch
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.values import GlobalBatch, ShardFile, TaskProfile
 
