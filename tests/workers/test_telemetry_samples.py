@@ -12,7 +12,7 @@ from tests.workers.telemetry_steps import record
 from optimus_contract.codec import write
 from optimus_contract.telemetry import Sample
 from optimus_service.requests import checked
-from optimus_workers.telemetry.samples import Aggregator
+from optimus_workers.telemetry.sender import Aggregator
 
 
 def aggregate(records: list[Any], sample_seconds: float = 0.25) -> list[Sample]:

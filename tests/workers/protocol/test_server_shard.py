@@ -10,10 +10,9 @@ import torch
 from tests.workers.protocol.plain_optimizer import PlainOptimizer
 
 from optimus_workers.errors import WireError
-from optimus_workers.server.async_shard import AsyncShard
 from optimus_workers.server.range_state import RangeState
 from optimus_workers.server.service import make_shard
-from optimus_workers.server.shard import Ready, Shard
+from optimus_workers.server.shard import AsyncShard, Ready, Shard
 from optimus_workers.server.update import n_state_sections
 from optimus_workers.wire.frames import CHUNK_FLOATS, FrameType, Header
 from optimus_workers.wire.messages import Assume

@@ -7,10 +7,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 
 from optimus_workers.errors import WireError
-from optimus_workers.server.async_shard import AsyncShard
 from optimus_workers.server.connection import DataConnection, frame_buffers
 from optimus_workers.server.range_state import FETCH_RANGE, RangeState, find_state
-from optimus_workers.server.shard import Norms, Ready, Shard
+from optimus_workers.server.shard import AsyncShard, Norms, Ready, Shard
 from optimus_workers.server.sync_shard import ClippingShard, SyncShard
 from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.data import NO_RANK, as_bytes

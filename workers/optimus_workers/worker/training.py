@@ -25,7 +25,7 @@ from optimus_workers.task.network import report_network
 from optimus_workers.task.user_code import load_job_task, run_user_code
 from optimus_workers.telemetry import Telemetry
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of_spec
-from optimus_workers.telemetry.samples import Aggregator
+from optimus_workers.telemetry.sender import Aggregator
 from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.control import Delivered, Inbox, Interrupted
 from optimus_workers.wire.messages import (
