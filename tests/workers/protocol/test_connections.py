@@ -293,6 +293,18 @@ def test_a_coordinator_takes_in_whoever_knows_the_token_and_nobody_else(
     assert job.wait_for_result()["error"] == "Traceback of the user"
 
 
+def test_a_message_without_a_rule_is_logged_and_changes_nothing(make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    heard: SimpleQueue[object] = SimpleQueue()
+    task = dial(("127.0.0.1", job.port), JOB_TOKEN, hello("job-worker-0-0"), heard.put, threading.Event())
+    task.send(hello("job-worker-0-0")(""))
+    job.wait_for("it is logged", lambda: "Hello of job-worker-0-0 has no rule in the phase gathering" in job.logs())
+    task.send(Failed("Traceback of the user"))
+    assert isinstance(heard.get(timeout=60), Exit)
+    task.close()
+    assert job.wait_for_result()["error"] == "Traceback of the user"
+
+
 def test_a_coordinator_that_answers_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "DIAL_SECONDS", 0.0)
     monkeypatch.setattr(control, "HANDSHAKE_SECONDS", 1.0)

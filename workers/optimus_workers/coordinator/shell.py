@@ -97,7 +97,7 @@ class _Shell:
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
         self._is_superseded = False
         self._leave_from: float | None = None
-        """After SIGTERM: when it may go (the loop's time)."""
+        """After SIGTERM: when the process may exit (the loop's time)."""
         self._clock = _steady_clock()
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         refused = self._from_thread(lambda reason: self._happened(MembershipRefused(reason)))
@@ -154,11 +154,10 @@ class _Shell:
         if self._is_superseded:
             return
         try:
-            effects = handle(self._state, event, self._clock())
-            self._carry_out_all(effects)
+            self._carry_out_all(handle(self._state, event, self._clock()))
         except InvalidTransition as error:
             # A task may send anything at any time; the event has changed nothing.
-            log.error("%s", error)  # noqa: TRY400 - its text says all
+            log.warning("ignored: %s", error)
         except Exception as error:
             # The event is not at fault: the coordinator itself is broken, and its replacement takes over.
             if not self._exit_code.done():
