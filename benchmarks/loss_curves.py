@@ -43,6 +43,7 @@ from benchmarks.training_logs import (
 )
 
 from optimus_models import FinishedRun, LossCurve, Prediction, Prior, Rule, convergence_step
+from optimus_models.loss.curve import PaperLossCurve
 
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
 TAIL_SHARE = 0.02
@@ -76,7 +77,7 @@ class LastValue:
 Fit = Callable[[Curve, int], Forecaster]
 """A model of the first n points of a curve."""
 MODELS: Mapping[str, Fit] = {
-    "paper": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n], option="paper"),
+    "paper": lambda curve, n: PaperLossCurve.fit(curve.steps[:n], curve.losses[:n]),
     "ours": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n]),
     "last value": lambda curve, n: LastValue(curve.losses[:n]),
 }
@@ -153,7 +154,7 @@ def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
             if true_epoch is not None and true_epoch > n:
                 on_curve = abs(_epoch_on_curve(model, curve, n) - true_epoch) / true_epoch
                 score.on_curve.append(on_curve)
-                if isinstance(model, LossCurve) and model.option != "paper":
+                if isinstance(model, LossCurve) and not isinstance(model, PaperLossCurve):
                     _score_end(model, curve, n, true_epoch, score)
                 else:
                     score.convergence.append(on_curve)

@@ -22,6 +22,7 @@ from benchmarks import loss_curves, speed_drift, speed_models, training_logs
 from matplotlib.axes import Axes
 
 from optimus_models import FinishedRun, LossCurve, Prior
+from optimus_models.loss.curve import PaperLossCurve
 
 COLOURS = {
     "paper": "tab:orange",
@@ -70,7 +71,7 @@ def draw_loss_example(out: Path) -> None:
         axis.plot(steps[:seen], present[:seen], "k.", markersize=3, label="seen")
         axis.plot(steps[seen:], present[seen:], ".", color="0.65", markersize=3, label="what happens")
         axis.set(xlabel="step", title="nothing else known" if history is None else "three earlier runs known")
-    law = LossCurve.fit(steps[:seen], present[:seen], option="paper")
+    law = PaperLossCurve.fit(steps[:seen], present[:seen])
     axes[0].plot(steps[seen:], law.predict(steps[seen:]), color=COLOURS["paper"], label="paper (Eq. 1)")
     for losses in earlier:
         axes[1].plot(steps, losses, color="0.85", linewidth=1, zorder=0)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models import LossCurve, MetricCurve, Prediction, Rule, convergence_step, has_converged
+from optimus_models.loss.curve import PaperLossCurve
 
 MakeLosses = Callable[..., Any]
 EPOCH = 10.0
@@ -51,9 +52,9 @@ def test_the_decrease_rule_is_predicted_well_when_the_end_is_near(losses: Any) -
 
 
 @pytest.mark.parametrize("relative", [True, False])
-def test_the_paper_option_finds_the_end_of_its_own_kind_of_curve(losses: Any, relative: bool) -> None:
+def test_the_papers_curve_finds_the_end_of_its_own_kind_of_curve(losses: Any, relative: bool) -> None:
     rule = Rule(loss_decrease=0.01, relative=relative)
-    curve = LossCurve.fit(np.arange(1.0, 101.0), losses[:100], option="paper")
+    curve = PaperLossCurve.fit(np.arange(1.0, 101.0), losses[:100])
     predicted = convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=100)
     assert predicted is not None
     assert predicted.mean == pytest.approx(true_end(rule), rel=0.15)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from optimus_models import FinishedRun, LossCurve, Prior
 from optimus_models.history import FloatArray, LossHistory
+from optimus_models.loss.curve import PaperLossCurve
 from optimus_models.loss.finished_runs import MAX_RUNS, smoothed
 
 STEPS = np.arange(1.0, 101.0)
@@ -51,9 +52,9 @@ def test_the_past_is_the_jobs_own() -> None:
     np.testing.assert_allclose(alone.predict(STEPS[:40]), beside.predict(STEPS[:40]))
 
 
-def test_the_papers_option_looks_at_no_other_run() -> None:
+def test_the_papers_curve_looks_at_no_other_run() -> None:
     prior = Prior.of([FinishedRun.of(STEPS, stepped(2.0))])
-    assert LossCurve.fit(STEPS[:40], stepped()[:40], option="paper", history=prior).experts is None
+    assert PaperLossCurve.fit(STEPS[:40], stepped()[:40], history=prior).experts is None
 
 
 def test_a_short_run_goes_on_as_its_own_curve_would() -> None:

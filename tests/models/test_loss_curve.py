@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,31 +10,32 @@ from hypothesis import strategies as st
 
 from optimus_models import LossCurve
 from optimus_models.history import LossHistory
+from optimus_models.loss.curve import PaperLossCurve
 
 MakeLosses = Callable[..., Any]
-OPTIONS: tuple[Literal["ours", "paper"], ...] = ("ours", "paper")
+KINDS = (LossCurve, PaperLossCurve)
 STEPS = np.arange(1.0, 101.0)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_the_generating_parameters_are_found(option: Literal["ours", "paper"], make_losses: MakeLosses) -> None:
-    curve = LossCurve.fit(STEPS, make_losses(STEPS), option=option)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_generating_parameters_are_found(kind: type[LossCurve], make_losses: MakeLosses) -> None:
+    curve = kind.fit(STEPS, make_losses(STEPS))
     scaled = np.array([curve.beta0 / curve.scale, curve.beta1 / curve.scale, curve.beta2 * curve.scale])
     np.testing.assert_allclose(scaled, [0.05, 1.1, 0.15], rtol=0.05)
     assert curve.confidence > 0.8
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_a_noisy_curve_is_extrapolated(option: Literal["ours", "paper"], make_losses: MakeLosses) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_noisy_curve_is_extrapolated(kind: type[LossCurve], make_losses: MakeLosses) -> None:
     losses = make_losses(STEPS, scale=3.0, noise=0.01)
-    curve = LossCurve.fit(STEPS[:30], losses[:30], option=option)
+    curve = kind.fit(STEPS[:30], losses[:30])
     assert curve.predict([100.0])[0] == pytest.approx(3.0 * (1 / 6.1 + 0.15), abs=0.2)
 
 
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80), st.sampled_from(OPTIONS))
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80), st.sampled_from(KINDS))
 @settings(max_examples=200)
-def test_no_history_makes_it_raise(losses: list[float], option: Literal["ours", "paper"]) -> None:
-    curve = LossCurve.fit(np.arange(len(losses)), losses, option=option)
+def test_no_history_makes_it_raise(losses: list[float], kind: type[LossCurve]) -> None:
+    curve = kind.fit(np.arange(len(losses)), losses)
     assert 0.0 <= curve.confidence <= 1.0
     assert min(curve.beta0, curve.beta1, curve.beta2) >= 0.0
     assert curve.scale > 0.0
@@ -101,15 +102,13 @@ histories = st.lists(st.floats(-10.0, 10.0) | st.just(np.nan), max_size=300).map
 )
 
 
-@given(st.lists(histories, max_size=40), st.sampled_from(OPTIONS))
+@given(st.lists(histories, max_size=40), st.sampled_from(KINDS))
 @settings(max_examples=30, deadline=None)
-def test_many_at_once_are_fitted_like_each_by_itself(
-    batch: list[LossHistory], option: Literal["ours", "paper"]
-) -> None:
+def test_many_at_once_are_fitted_like_each_by_itself(batch: list[LossHistory], kind: type[LossCurve]) -> None:
     ahead = np.array([1.0, 100.0, 1000.0])
-    together = LossCurve.fit_many(batch, option=option)
+    together = kind.fit_many(batch)
     for history, curve in zip(batch, together, strict=True):
-        (alone,) = LossCurve.fit_many([history], option=option)
+        (alone,) = kind.fit_many([history])
         for name in ("beta0", "beta1", "beta2", "residual", "scale", "offset", "n_points"):
             assert getattr(curve, name) == pytest.approx(getattr(alone, name), rel=1e-6, abs=1e-9), name
         np.testing.assert_allclose(curve.predict(ahead), alone.predict(ahead), rtol=1e-6, atol=1e-9)

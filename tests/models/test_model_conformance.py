@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from optimus_models import LossCurve, MetricCurve, RescaleCost, SpeedModel
+from optimus_models.loss.curve import PaperLossCurve
 from optimus_models.speed.allreduce_model import AllReduceModel
 
 FloatArray = NDArray[np.float64]
@@ -32,10 +33,10 @@ def _axis(values: FloatArray) -> FloatArray:
     return np.arange(1.0, len(values) + 1)
 
 
-def _loss_case(option: Any) -> ModelCase:
+def _loss_case(kind: type[LossCurve]) -> ModelCase:
     at = [1.0, 50.0, 200.0]
     return ModelCase(
-        fit=lambda y: LossCurve.fit(_axis(y), y, option=option),
+        fit=lambda y: kind.fit(_axis(y), y),
         predict=lambda model: model.predict(at),
         interval=lambda model, coverage: model.predict_interval(at, coverage),
         good=1.0 / (0.05 * np.arange(1.0, 61.0) + 1.0) + 0.2,
@@ -86,8 +87,8 @@ def _as_array(bounds: tuple[float, float]) -> Bounds:
 
 
 CASES = {
-    "loss-ours": _loss_case("ours"),
-    "loss-paper": _loss_case("paper"),
+    "loss-ours": _loss_case(LossCurve),
+    "loss-paper": _loss_case(PaperLossCurve),
     "metric-rising": _metric_case(1.0),
     "metric-falling": _metric_case(None),
     "speed-sync-auto": _speed_case("sync", "auto"),

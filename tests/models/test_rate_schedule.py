@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models import LossCurve
+from optimus_models.loss.curve import PaperLossCurve
 from optimus_models.loss.rate_schedule import RateSchedule
 
 MakeLosses = Callable[..., Any]
@@ -34,10 +35,10 @@ def test_rates_that_are_not_lowered_change_nothing(make_losses: MakeLosses, rate
     )
 
 
-def test_the_paper_option_does_not_look_at_rates(make_losses: MakeLosses) -> None:
+def test_the_papers_curve_does_not_look_at_rates(make_losses: MakeLosses) -> None:
     losses, falling = make_losses(STEPS, noise=0.0), np.linspace(0.1, 0.0, 100)
-    plain = LossCurve.fit(STEPS, losses, option="paper")
-    informed = LossCurve.fit(STEPS, losses, falling, option="paper")
+    plain = PaperLossCurve.fit(STEPS, losses)
+    informed = PaperLossCurve.fit(STEPS, losses, falling)
     np.testing.assert_array_equal(informed.predict([100.0]), plain.predict([100.0]))
 
 

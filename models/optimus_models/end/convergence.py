@@ -16,7 +16,6 @@ from optimus_models.end.first_step import first_step
 from optimus_models.history import FloatArray
 from optimus_models.loss.batch import BoolArray
 from optimus_models.loss.curve import LossCurve
-from optimus_models.loss.inverse_law import step_of_loss, step_of_small_decrease
 from optimus_models.loss.metric import MetricCurve
 
 HORIZON = 50.0
@@ -255,8 +254,9 @@ def _curve_ends(
 
 
 def _target_step(curve: LossCurve, target: float, search: _Search) -> float:
-    if curve.option == "paper":
-        return step_of_loss(curve.law, (target - curve.offset) / curve.scale)
+    step = curve.step_of_target(target)
+    if step is not None:
+        return step
     return first_step(lambda steps: curve.predict(steps) <= target, search.now_step, search.horizon)
 
 
@@ -266,8 +266,9 @@ def _decrease_step(curve: LossCurve, rule: ConvergenceRule, delta: float, epoch:
     Not before the end of the first epoch: it has to be seen before anything can be compared with it.
     """
     delta = min(max(delta, 1e-12), 1.0)
-    if curve.option == "paper":
-        return max(step_of_small_decrease(curve.law, delta, epoch, relative=rule.relative), epoch)
+    step = curve.step_of_decrease(delta, epoch, relative=rule.relative)
+    if step is not None:
+        return max(step, epoch)
     earliest = max(search.now_step - max(rule.patience_epochs, 1) * epoch, epoch)
 
     def holds(starts: FloatArray) -> BoolArray:

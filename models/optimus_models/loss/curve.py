@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,11 +13,15 @@ from numpy.typing import ArrayLike
 from optimus_models.history import FloatArray, LossHistory
 from optimus_models.loss.batch import LossBatch
 from optimus_models.loss.finished_runs import Experts, Prior
-from optimus_models.loss.inverse_law import InverseLaw, fit_inverse_laws
+from optimus_models.loss.inverse_law import (
+    InverseFit,
+    InverseLaw,
+    fit_inverse_laws,
+    step_of_loss,
+    step_of_small_decrease,
+)
 from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
 from optimus_models.loss.rate_schedule import RateSchedule
-
-Option = Literal["ours", "paper"]
 
 _BLOCK = 32
 """Histories fitted in one go: the arrays of a block stay in the processor's cache."""
@@ -36,14 +40,14 @@ _EXPERTS_DOWN, _EXPERTS_NOISES_DOWN, _EXPERTS_UP = 1.3, 0.5, 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossCurve:
-    """A fitted loss history: Eq. 1 of the paper and, unless `option` is "paper", a mixture of power laws to predict.
+    """A fitted loss history: Eq. 1 of the paper, and a mixture of power laws that predicts.
 
     `beta0`, `beta1`, `beta2` describe 1/(β0·k + β1) + β2 fitted to loss / `scale`; they are always reported. `scale`
     is the largest |loss| so far. A loss that goes below zero is moved up by `-offset` first (0 for ordinary losses).
     A fitted curve always exists; with nothing to go by `n_points` is 0, `confidence` 0 and predictions are NaN.
     """
 
-    option: Option
+    takes_finished_runs: ClassVar[bool] = True
     beta0: float
     beta1: float
     beta2: float
@@ -78,17 +82,15 @@ class LossCurve:
         losses: ArrayLike,
         learning_rates: ArrayLike | None = None,
         *,
-        option: Option = "ours",
         history: Prior | None = None,
-    ) -> LossCurve:
+    ) -> Self:
         """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
 
-        `option="paper"` predicts with the paper's method: outliers replaced, loss normalised, points down-sampled,
-        Eq. 1 by non-negative least squares. `learning_rates`, one per point and then one for each point to come (a
-        schedule is known in advance), let `ours` expect a little more where they will be lowered (`rate_schedule`).
-        `history`: finished runs of the same family, which `ours` follows as far as this one has gone their way.
+        `learning_rates`, one per point and then one for each point to come (a schedule is known in advance): the curve
+        expects a little more where they will be lowered (`rate_schedule`). `history`: finished runs of the same
+        family, which the curve follows as far as this run has gone their way.
         """
-        curve = cls.fit_many([LossHistory.of(steps, losses)], option=option, priors=[history])[0]
+        curve = cls.fit_many([LossHistory.of(steps, losses)], priors=[history])[0]
         schedule = None if learning_rates is None else RateSchedule.of(steps, learning_rates)
         return curve if schedule is None else replace(curve, schedule=schedule)
 
@@ -97,18 +99,17 @@ class LossCurve:
         cls,
         histories: Sequence[LossHistory],
         *,
-        option: Option = "ours",
         priors: Sequence[Prior | None] | None = None,
-    ) -> list[LossCurve]:
+    ) -> list[Self]:
         """What `fit` gives for each of `histories`, at a fraction of the time.
 
         `priors`, one for each: the `history` that `fit` takes. Jobs of one family should share one.
         """
-        known_runs = priors if priors is not None and option != "paper" else [None] * len(histories)
-        curves: list[LossCurve | None] = [None if len(history) else _unknown(option, history) for history in histories]
+        known_runs = priors if priors is not None and cls.takes_finished_runs else [None] * len(histories)
+        curves: list[Self | None] = [None if len(history) else cls._unknown(history) for history in histories]
         known = sorted((i for i, curve in enumerate(curves) if curve is None), key=lambda i: len(histories[i]))
         for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
-            fitted = _fit_block([histories[i] for i in block], [known_runs[i] for i in block], option)
+            fitted = cls._fit_block([histories[i] for i in block], [known_runs[i] for i in block])
             for i, curve in zip(block, fitted, strict=True):
                 curves[i] = curve
         return [curve for curve in curves if curve is not None]
@@ -123,8 +124,24 @@ class LossCurve:
         k = _as_steps(steps)
         if self.mixture is None:
             return np.full(len(k), np.nan)
-        normalised = self.law.loss(k) if self.option == "paper" else self._forecast(k).mean
-        return normalised * self.scale + self.offset
+        return self._expected(k) * self.scale + self.offset
+
+    def _expected(self, k: FloatArray) -> FloatArray:
+        """The normalised loss at `k` (n,)."""
+        return self._forecast(k).mean
+
+    def step_of_target(self, target: float) -> float | None:  # noqa: ARG002 - of those that have one
+        """The step at which the loss has fallen to `target`, infinite if never; None: there is no closed form."""
+        return None
+
+    def step_of_decrease(self, delta: float, epoch: float, *, relative: bool) -> float | None:  # noqa: ARG002
+        """The first step from which the loss falls by less than `delta` in an epoch; None: there is no closed form."""
+        return None
+
+    @staticmethod
+    def _residuals(laws: InverseFit, mixtures: Sequence[PowerMixture]) -> FloatArray:  # noqa: ARG004 - for one that needs it
+        """(j,) root mean squared residual of what predicts, normalised."""
+        return np.array([mixture.noise for mixture in mixtures])
 
     def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high), each shaped like `steps`, that hold the smoothed loss with probability `coverage`."""
@@ -159,6 +176,81 @@ class LossCurve:
         variance = self.experts.shares @ (theirs - mean) ** 2 + share * (own - mean) ** 2
         return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
 
+    @classmethod
+    def _fit_block(cls, histories: Sequence[LossHistory], priors: Sequence[Prior | None]) -> list[Self]:
+        """Fit histories of about the same number of points, none of them empty."""
+        batch = LossBatch.of(histories)
+        laws = fit_inverse_laws(batch)
+        mixtures = fit_power_mixtures(batch)
+        residuals = cls._residuals(laws, mixtures)
+        confidence = _confidence(histories, batch, residuals)
+        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, batch.jitter)
+        numbers = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            cls(
+                beta0=beta0,
+                beta1=beta1,
+                beta2=beta2,
+                scale=scale,
+                offset=offset,
+                confidence=sure,
+                n_points=history.n_points,
+                first_step=float(history.steps[0]),
+                last_step=history.last_step,
+                residual=residual,
+                jitter=jitter,
+                spacing=float(history.steps[-1] - history.steps[0]) / max(len(history) - 1, 1),
+                mixture=mixture,
+                experts=experts,
+            )
+            for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual, jitter) in zip(
+                histories, mixtures, _experts(batch, priors), numbers, strict=True
+            )
+        ]
+
+    @classmethod
+    def _unknown(cls, history: LossHistory) -> Self:
+        return cls(
+            beta0=0.0,
+            beta1=1.0,
+            beta2=0.0,
+            scale=1.0,
+            offset=0.0,
+            confidence=0.0,
+            n_points=0,
+            first_step=history.last_step,
+            last_step=history.last_step,
+            residual=0.0,
+            jitter=0.0,
+            spacing=0.0,
+            mixture=None,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaperLossCurve(LossCurve):
+    """The paper's method: outliers replaced, loss normalised, points down-sampled, Eq. 1 by non-negative least squares.
+
+    Learning rates and finished runs change nothing.
+    """
+
+    takes_finished_runs: ClassVar[bool] = False
+
+    def _expected(self, k: FloatArray) -> FloatArray:
+        return self.law.loss(k)
+
+    def step_of_target(self, target: float) -> float:
+        """In closed form."""
+        return step_of_loss(self.law, (target - self.offset) / self.scale)
+
+    def step_of_decrease(self, delta: float, epoch: float, *, relative: bool) -> float:
+        """In closed form."""
+        return step_of_small_decrease(self.law, delta, epoch, relative=relative)
+
+    @staticmethod
+    def _residuals(laws: InverseFit, mixtures: Sequence[PowerMixture]) -> FloatArray:  # noqa: ARG004
+        return laws.residual
+
 
 class _Forecast(NamedTuple):
     """Normalised losses at n steps and what makes them uncertain."""
@@ -178,39 +270,6 @@ def _as_steps(steps: ArrayLike) -> FloatArray:
     return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
 
 
-def _fit_block(histories: Sequence[LossHistory], priors: Sequence[Prior | None], option: Option) -> list[LossCurve]:
-    """Fit histories of about the same number of points, none of them empty."""
-    batch = LossBatch.of(histories)
-    laws = fit_inverse_laws(batch)
-    mixtures = fit_power_mixtures(batch)
-    residuals = laws.residual if option == "paper" else np.array([mixture.noise for mixture in mixtures])
-    confidence = _confidence(histories, batch, residuals)
-    columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, batch.jitter)
-    numbers = zip(*(column.tolist() for column in columns), strict=True)
-    return [
-        LossCurve(
-            option=option,
-            beta0=beta0,
-            beta1=beta1,
-            beta2=beta2,
-            scale=scale,
-            offset=offset,
-            confidence=sure,
-            n_points=history.n_points,
-            first_step=float(history.steps[0]),
-            last_step=history.last_step,
-            residual=residual,
-            jitter=jitter,
-            spacing=float(history.steps[-1] - history.steps[0]) / max(len(history) - 1, 1),
-            mixture=mixture,
-            experts=experts,
-        )
-        for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual, jitter) in zip(
-            histories, mixtures, _experts(batch, priors), numbers, strict=True
-        )
-    ]
-
-
 def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts | None]:
     """What the finished runs of each job say; jobs that share a prior are weighed together."""
     experts: list[Experts | None] = [None] * len(priors)
@@ -223,25 +282,6 @@ def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts |
             for row, found in zip(same, prior.experts(batch, same), strict=True):
                 experts[row] = found
     return experts
-
-
-def _unknown(option: Option, history: LossHistory) -> LossCurve:
-    return LossCurve(
-        option=option,
-        beta0=0.0,
-        beta1=1.0,
-        beta2=0.0,
-        scale=1.0,
-        offset=0.0,
-        confidence=0.0,
-        n_points=0,
-        first_step=history.last_step,
-        last_step=history.last_step,
-        residual=0.0,
-        jitter=0.0,
-        spacing=0.0,
-        mixture=None,
-    )
 
 
 def _confidence(histories: Sequence[LossHistory], batch: LossBatch, residual: FloatArray) -> FloatArray:

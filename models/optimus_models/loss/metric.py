@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
-from optimus_models.loss.curve import LossCurve, Option
+from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.finished_runs import Prior
 
 
@@ -27,7 +27,6 @@ class MetricCurve:
         values: ArrayLike,
         *,
         best: float | None = 1.0,
-        option: Option = "ours",
         history: Prior | None = None,
     ) -> MetricCurve:
         """Fit to parallel arrays, as `LossCurve.fit` does. `best`: 1 for an accuracy, 100 for one in per cent.
@@ -36,7 +35,7 @@ class MetricCurve:
         """
         metric = np.asarray(values, dtype=np.float64).reshape(-1)
         missing = metric if best is None else best - metric
-        return cls(LossCurve.fit(steps, missing, option=option, history=history), best)
+        return cls(LossCurve.fit(steps, missing, history=history), best)
 
     @property
     def n_points(self) -> int:
