@@ -171,7 +171,7 @@ class Reporter:
 
 def membership_report(formed: Formed) -> MembershipReport:
     """The service's view of a membership: steps are those of the base batch."""
-    is_elastic = formed.batch is not None and formed.batch.is_elastic
+    batch = formed.batch
     return MembershipReport(
         epoch=formed.epoch,
         generation=formed.generation,
@@ -180,7 +180,7 @@ def membership_report(formed: Formed) -> MembershipReport:
         workers=list(formed.workers),
         servers=list(formed.servers),
         cause=formed.cause,
-        global_batch=formed.batch.size if formed.batch is not None and is_elastic else None,
+        global_batch=batch.size if batch is not None and batch.is_elastic else None,
         pause_seconds=formed.pause_seconds,
         lost_steps=formed.lost_steps,
         message=None if formed.message is None else storable(formed.message)[-MESSAGE_CHARACTERS:],
