@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 MEMORY_SHARE = 0.25
-"""Of the machine's memory. A task that takes more is not judged: a trial must not take what others train with."""
+"""Share of the machine's memory. A task that needs more is not judged: a trial must not take what others train with."""
 LEAST_MEMORY_BYTES = 4 * 2**30
 """On a small machine: the interpreter, PyTorch and a small data set must fit, or no task could be judged."""
 OOM_SCORE = 1000

@@ -48,7 +48,7 @@ class GroupTraining(Training["GroupSession"]):
         is_elastic = environment.spec.elastic_batch is not None
         self._gradients = GradientStatistics(self.profile.gradient_period, is_elastic=is_elastic)
         self._parts: StepParts | None = None
-        """Of the step at hand, if it is measured."""
+        """The parts of the step at hand, if it is measured."""
         self._is_waiting = False
         """This member's gradients are made, the rest is up to the others."""
 

@@ -138,7 +138,7 @@ class ProcessGroup:
         return {(host, int(port)) for host, _, port in published} - {self._listens_at or ("", 0)}
 
     def _find_unreachable(self) -> None:
-        """Of a group that did not come about: report a member that published its address and is not connected."""
+        """After a failed `open`: report a member that published its address and is not connected."""
         if self._listens_at is not None and not self._aborted:
             hosts = {host for host, _ in self._others()} - {self._host}
             missing = hosts - gloo_sockets.connected(self._listens_at, self._others())

@@ -162,7 +162,7 @@ def _version_of(name: str) -> int:
 
 
 def sha256_of(storage: Storage, name: str, n_bytes: int) -> str:
-    """Of a file, block by block: it may be larger than memory."""
+    """The checksum of a file, block by block: the file may be larger than memory."""
     digest = hashlib.sha256()
     for first in range(0, n_bytes, BLOCK_BYTES):
         digest.update(storage.read(name, first, min(first + BLOCK_BYTES, n_bytes)))

@@ -33,10 +33,10 @@ class Storage(Protocol):
     `StorageAway` where a network may be."""
 
     def names(self) -> list[str]:
-        """Of all files; none where nothing was ever written."""
+        """The names of all files; none where nothing was ever written."""
 
     def size(self, name: str) -> int:
-        """Bytes."""
+        """The size of a file in bytes."""
 
     def read(self, name: str, first: int = 0, end: int | None = None) -> bytes:
         """Bytes [first, end) of a file; to its end where `end` is None or beyond."""
@@ -45,7 +45,7 @@ class Storage(Protocol):
         """Make a file of what `write_to` writes to the path that it is given."""
 
     def remove(self, name: str) -> None:
-        """Whether or not it is there."""
+        """Remove a file; no error if it is not there."""
 
     def location(self, name: str) -> str:
         """For people: the path or the URL of a file."""

@@ -21,7 +21,7 @@ from optimus_workers.errors import TaskError
 N_CLASSES = 10
 SHAPE = (3, 32, 32)
 MEAN = (0.4914, 0.4822, 0.4465)
-"""Of the training images, by colour, with pixels from 0 to 1."""
+"""Mean of the training images, by colour, with pixels from 0 to 1."""
 DEVIATION = (0.2470, 0.2435, 0.2616)
 _WHAT = "CIFAR-10"
 _PIXELS = 3 * 32 * 32

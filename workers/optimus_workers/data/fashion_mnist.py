@@ -19,7 +19,7 @@ from optimus_workers.errors import TaskError
 N_CLASSES = 10
 SIDE = 28
 MEAN, DEVIATION = 0.2860, 0.3530
-"""Of the training images, with pixels from 0 to 1."""
+"""Mean and deviation of the training images, with pixels from 0 to 1."""
 _WHAT = "Fashion-MNIST"
 _FOLDERS = ("FashionMNIST/raw", "raw")
 _UNSIGNED_BYTES = 8

@@ -54,7 +54,7 @@ class Made(NamedTuple):
 
 
 class Prefetcher:
-    """To be made before the process has threads that hold locks, or uses a GPU: the other process is a fork of it."""
+    """Make it before the process has threads that hold locks, or uses a GPU: the other process is a fork of it."""
 
     def __init__(self, make_batch: MakeBatch, depth: int) -> None:
         """`depth`: micro-batches that are made ahead."""

@@ -99,7 +99,7 @@ class DataListener:
             raise
 
     def _admitted(self, connection: DataConnection) -> None:
-        """Its handshake is over, one way or the other."""
+        """The handshake of this connection is over, with success or without."""
         with self._lock:
             self._handshakes.pop(connection, None)
 

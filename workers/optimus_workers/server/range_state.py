@@ -29,7 +29,7 @@ class RangeState:
     end: int
     sections: list[Floats]
     memory: FloatMemory | None = None
-    """Of section 0, if workers on this machine may map it."""
+    """The memory of section 0, if workers on this machine may map it."""
     # A view takes some microseconds to make, several times that when the caches are cold from copying: too much for
     # what is wanted again at every step.
     _parts: dict[Range, list[Floats]] = field(default_factory=dict, repr=False)

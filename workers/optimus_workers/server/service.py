@@ -31,7 +31,7 @@ class ShardService:
         self.epoch = 0
         self.shard: Shard | None = None
         self.candidate: Shard | None = None
-        """Of an epoch that is being formed. `shard` stays as it is until every server has its candidate."""
+        """The shard of an epoch that is being formed. `shard` stays as it is until every server has its candidate."""
         self.connection_rate: float | None = None
         self._lock = threading.RLock()
         self._connections: set[DataConnection] = set()

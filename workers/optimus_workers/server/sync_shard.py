@@ -220,7 +220,7 @@ class SyncShard(Shard):
         self._squares[number : number + len(squares)] = squares
 
     def _summed_pushes(self, index: int, block: Range) -> Floats:
-        """Of a part of one chunk."""
+        """The sum of all workers' pushes of a part of one chunk."""
         chunk = self.chunks[index]
         pushes = [self._pushed(rank, index) for rank in range(self.n_workers)]
         if block != chunk:
@@ -236,7 +236,7 @@ class SyncShard(Shard):
         return staged if len(staged) == end - first else staged[: end - first]
 
     def _sum(self, blocks: list[Floats]) -> Floats:
-        """In the order of ranks, so that the result is always the same."""
+        """The sum in the order of ranks, so that the result is always the same."""
         if len(blocks) == 1:
             return blocks[0]
         summed = thread_floats("sum", len(blocks[0]))

@@ -214,7 +214,7 @@ def _pair(value: int | tuple[int, ...]) -> list[int]:
 MAX_PARAMETERS = 100_000_000
 """Larger networks are not described: tracing copies them."""
 MAX_BYTES = 500_000
-"""Of a description; the service takes bodies of 1 MiB."""
+"""Size of a description as JSON; the service takes bodies of 1 MiB."""
 
 
 def report_network(task: TrainingTask, model: nn.Module, client: ServiceClient) -> None:

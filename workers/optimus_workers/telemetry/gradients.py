@@ -28,13 +28,13 @@ ELASTIC_PERIOD = 10
 ELASTIC_LEAST = 5
 """... and so many of its measurements make the first estimate: one alone errs by a factor."""
 DECAY = 0.95
-"""Of the moving averages, per measurement."""
+"""Decay of the moving averages, per measurement."""
 UNIT_DECAY = 0.8
-"""Of the unit that the measurements of an elastic batch are in."""
+"""Decay of the unit that the measurements of an elastic batch are in."""
 
 
 class GradientStatistics:
-    """Of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
+    """The estimates of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
 
     def __init__(self, period: int, *, is_elastic: bool = False) -> None:
         """`period`: in steps; 0: nothing is ever measured. `is_elastic`: a batch is chosen by the estimates."""
@@ -42,7 +42,7 @@ class GradientStatistics:
         self._is_elastic = is_elastic
         self._n_measured = 0
         self._examples = 0.0
-        """That the averages are of, faded like them."""
+        """Examples that the averages are of, faded like them."""
         self._small: tuple[float, float] | None = None
         self._share: tuple[int, float] | None = None
         self._weight = 0.0
@@ -121,7 +121,7 @@ class GradientStatistics:
 
 
 def period_of_spec(spec: JobSpec) -> int:
-    """Of a job, in steps; 0: nothing is measured. An elastic batch is chosen by what is measured."""
+    """The steps from one measurement of a job to the next; 0: nothing is measured. An elastic batch needs them."""
     if spec.elastic_batch is not None:
         return ELASTIC_PERIOD
     return PERIOD if spec.gradient_statistics else 0

@@ -23,7 +23,7 @@ from optimus_workers.wire.memory import Floats
 BLOCK_FLOATS = 4096
 """Values that share a scale: small enough that one outlier costs few others their digits, 0.1 % of the bytes."""
 ENTRY_BYTES = 8
-"""Of a value in a top-k payload: its place and itself."""
+"""A value in a top-k payload: its place and the value."""
 _SIGN_AND_NUMBER = np.int32(-0x7000_2000)  # 0x8fffe000
 _HALF_EXPONENT = np.uint16(0x7C00)
 _EXPONENTS_APART = np.float32(2.0**112)

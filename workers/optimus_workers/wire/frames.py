@@ -69,7 +69,7 @@ class Codec(IntEnum):
     NONE = 0
     FLOAT32 = 1
     SHARED = 2
-    """They are not: `length` bytes from `offset` on are ready in memory that both ends have mapped."""
+    """There is no payload: `length` bytes from `offset` on are ready in memory that both ends have mapped."""
     FLOAT16 = 3
     BFLOAT16 = 4
     INT8 = 5
@@ -117,14 +117,14 @@ class Header:
     offset: int = 0
     length: int = 0
     version: int = 0
-    """Of the parameters that are sent, asked for, or were used to compute a push: updates since the beginning."""
+    """Version of the parameters that are sent, asked for, or were used for a push: updates since the beginning."""
     section: int = 0
-    """Of a piece: 0 parameters, 1 and up the optimizer's state. Of shared parameters: in which of the server's two
-    memories they lie."""
+    """In a piece: 0 parameters, 1 and up the optimizer's state. With shared parameters: the one of the
+    server's two memories in which they lie."""
     learning_rate: float = 0.0
     crc: int = 0
     codec: Codec = Codec.FLOAT32
-    """Of frames with numbers; others have none."""
+    """How the numbers are written; frames without numbers have none."""
 
     @property
     def payload_bytes(self) -> int:

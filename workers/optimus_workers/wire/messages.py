@@ -87,7 +87,7 @@ class Join:
     brings_parameters: bool
     """Push the initial parameters first."""
     batch: GlobalBatch | None = None
-    """Of the steps of this membership; None: the task's own (async: of each worker)."""
+    """The batch of the steps of this membership; None: the task's own (async: of each worker)."""
     group: Group | None = None
     """All-reduce jobs: the process group, instead of servers."""
 
@@ -208,7 +208,7 @@ class Done:
     loss: float
     n_examples: int
     noise_scale: float | None = None
-    """Of the gradients, in examples, as far as this worker has measured it."""
+    """Noise scale of the gradients, in examples, as far as this worker has measured it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _RETRANSMITS_AT, _PROBES_AT, _TCP_INFO_BYTES = 2, 3, 8
 """The first bytes of Linux's `struct tcp_info`."""
 _SO_MAX_PACING_RATE = 47
 _LOCAL_CONGESTION_CONTROL = (b"cubic", b"reno")
-"""Of connections that do not leave the machine, the first that it allows: there is nothing to be controlled, and BBR,
+"""For connections within the machine, the first that it allows: there is nothing to be controlled, and BBR,
 where it is the default, takes a third more of the sender's time with its timers."""
 
 

@@ -39,7 +39,7 @@ class UpdateRule:
     betas: tuple[float, float]
     eps: float
     groups: tuple[UpdateGroup, ...] = ()
-    """They cover all parameters; none: all are updated alike."""
+    """The groups cover all parameters; none: all are updated alike."""
     max_gradient_norm: float | None = None
 
 
@@ -138,9 +138,9 @@ class GlobalBatch:
     first_example: int
     """... begins here in the endless stream of examples (see `sampler`)."""
     from_factor: float = 1.0
-    """Of the learning rate, at `first_example`."""
+    """Factor of the learning rate at `first_example`."""
     to_factor: float = 1.0
-    """Of the learning rate, from `warmup_examples` later on; in between it grows linearly."""
+    """Factor of the learning rate from `warmup_examples` later on; in between it grows linearly."""
     warmup_examples: float = 0.0
     counted: float | None = None
     """Elastic: steps of the base batch that everything before `first_step` was worth; None: examples are counted."""

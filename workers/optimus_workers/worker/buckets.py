@@ -82,7 +82,7 @@ class Buckets:
 
 
 def _members(chunks: Sequence[Range], parameters: Sequence[Range]) -> list[list[int]]:
-    """Of each chunk, the parameters that lie in it, if only in part; parameters without values are in none."""
+    """The parameters in each chunk, whole or in part; parameters without values are in none."""
     by_place = sorted(range(len(parameters)), key=lambda index: parameters[index])
     members: list[list[int]] = [[] for _ in chunks]
     begin = 0

@@ -52,7 +52,7 @@ class FlatModel:
         sizes = [sum(parameter.numel() for parameter in group) for group in groups]
         ends = list(accumulate(aligned(size) for size in sizes))
         self.group_ranges: tuple[Range, ...] = tuple(pairwise([0, *ends]))
-        """Of each group, with its padding."""
+        """The range of each group, with its padding."""
         self.n_parameters = sum(sizes)
         self.parameter_floats = ends[-1]
         n_buffer_floats = sum(model.get_buffer(name).numel() for name in self._buffers)

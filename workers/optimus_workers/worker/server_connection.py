@@ -99,7 +99,7 @@ class ServerConnection:
         self.n_squares = max(0, -(-n_floats // norm_blocks)) if norm_blocks else 0
         """Sums of squares that this server sends for each push; 0: it does not."""
         self.squares: list[float] | None = None
-        """Those of the present exchange, once they are there."""
+        """The squares of the present exchange, once they are there."""
         self._threads = [
             threading.Thread(target=self._guarded, args=(loop,), name="server-connection", daemon=True)
             for loop in (self._send, self._receive)
@@ -107,7 +107,7 @@ class ServerConnection:
         self.error: BaseException | None = None
         """What ended the connection."""
         self.version = 0
-        """Of the parameters that came last."""
+        """Version of the parameters that came last."""
         self.n_sent = 0
         self.n_received = 0
         self.sent_at = 0.0

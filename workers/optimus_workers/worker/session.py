@@ -53,7 +53,7 @@ class Exchanged:
     sent_bytes: int = 0
     received_bytes: int = 0
     version: int = 0
-    """Of the parameters that came; async mode: the oldest over the servers."""
+    """Version of the parameters that came; async mode: the oldest over the servers."""
     ended_at: float = 0.0
     """`time.perf_counter` when all was there."""
 
@@ -82,7 +82,7 @@ class Session:
         self._options = options
         self._compressor = compressor
         self.version = -1
-        """Of the worker's parameters; -1: not whole."""
+        """Version of the worker's parameters; -1: they are not whole."""
         self._parameter_floats = parameter_floats
         self.lost: Address | None = None
         """The server whose connection failed."""

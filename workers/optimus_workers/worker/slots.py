@@ -98,7 +98,7 @@ class Steps:
         return self.batch(join).position(steps) / self._task.n_examples
 
     def learning_rate(self, join: Join, step: int) -> float:
-        """Of a step, the batch's factor included. Raises `UserCodeFailed`."""
+        """The learning rate of a step, with the batch's factor. Raises `UserCodeFailed`."""
         batch = self.batch(join)
         rate = run_user_code(lambda: self._task.learning_rate(batch.reported_step(step), batch.reported_examples(step)))
         return rate * batch.learning_rate_factor(step)
