@@ -17,8 +17,7 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import look_ahead
 from optimus_scheduler.gpu_types.fallback import without_dead_ends
 from optimus_scheduler.model import NOTHING, Directive, Job, Plan, Snapshot
-from optimus_scheduler.place.memory import Memory
-from optimus_scheduler.place.place import Placed, Placements
+from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import Held
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
@@ -45,13 +44,14 @@ def plan(
     settings: Settings | None = None,
     timer: Timer = _untimed,
     forecaster: Forecaster = forecast_all,
-    memory: Memory | None = None,
+    placer: Placer | None = None,
 ) -> Plan:
     """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`.
 
-    A shell that gives the same `memory` every time gets the same plan sooner.
+    A shell that passes the same `placer` every time gets the same plan sooner: a placer keeps the assignment of the
+    round before. It belongs to one shell and one thread; `forecast.RememberingForecaster` does the same for models.
     """
-    settings, memory = settings or Settings(), memory or Memory()
+    settings, placer = settings or Settings(), placer or Placer()
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
 
@@ -64,11 +64,11 @@ def plan(
         # 2. Allocate: how many workers and servers does each job get?
         with timer("allocate"):
             held = held_posts(snapshot)
-            grants = allocate(outlooks, snapshot, held, policy, settings, memory)
+            grants = allocate(outlooks, snapshot, held, policy, settings, placer)
 
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
         with timer("place"):
-            placements = _place(outlooks, grants, held, snapshot, policy, memory)
+            placements = _place(outlooks, grants, held, snapshot, policy, placer)
             elsewhere = without_dead_ends(told, outlooks, placements) if passes_left else None
         if elsewhere is None:
             break
@@ -93,7 +93,7 @@ def _place(
     held: Held,
     snapshot: Snapshot,
     policy: Policy,
-    memory: Memory,
+    placer: Placer,
 ) -> Placements:
     """Places for everybody who was granted something, in order of arrival or in that of the grants."""
     granted = [outlook for outlook in outlooks if not grants[outlook.job.id].allocation.is_empty]
@@ -102,7 +102,7 @@ def _place(
         position = {job_id: number for number, job_id in enumerate(grants)}
         granted.sort(key=lambda outlook: position[outlook.id])
     requests = [request_for(one, grants[one.id].allocation, held[one.id], policy) for one in granted]
-    return memory.placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
+    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 
 def _want(outlook: Outlook, placements: Placements, settings: Settings) -> Want:

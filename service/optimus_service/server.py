@@ -27,9 +27,8 @@ import uvicorn
 from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
-from optimus_scheduler.gc_pause import collector_paused
 from optimus_scheduler.model import Plan, Snapshot
-from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.place.place import Placer
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
@@ -50,6 +49,7 @@ from optimus_service.observe.snapshot import Histories, Observer
 from optimus_service.process.connections import ACCEPTED_AT_ONCE, bounded_protocol
 from optimus_service.process.data_directory import CannotStart, DataDirectory
 from optimus_service.process.descriptors import most_connections, raise_descriptor_limit
+from optimus_service.process.gc_pause import collector_paused
 from optimus_service.process.job_tokens import JobTokens, load_secret
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.process.steady_clock import SteadyClock
@@ -223,11 +223,11 @@ def make_preview(settings: Settings, repository: Repository, cluster: Cluster, c
 def make_planner(policy: Policy, settings: Settings) -> Planner:
     """The pure middle of a round, with this policy. To be called by one thread at a time: it remembers rounds."""
     constants = settings.scheduling
-    forecaster, memory = RememberingForecaster(), Memory()  # fits and seats, from round to round
+    forecaster, placer = RememberingForecaster(), Placer()  # fits and assignments, from round to round
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
         with collector_paused():
-            return cycle.plan(snapshot, policy, constants, timer, forecaster, memory)
+            return cycle.plan(snapshot, policy, constants, timer, forecaster, placer)
 
     return planner
 

@@ -45,13 +45,6 @@ class Cluster:
         """Of all jobs; each as it is, exited or not."""
         return tuple(task for tasks in self._listed.values() for task in tasks)
 
-    def tasks_of(self, job_id: str) -> tuple[Task, ...]:
-        return self._listed.get(job_id, ())
-
-    def jobs_on(self, node: str) -> set[str]:
-        """Jobs with a live task there."""
-        return {job_id for job_id, tasks in self._listed.items() if any(_is_live_on(task, node) for task in tasks)}
-
     # --- tasks come and go ---------------------------------------------------------------------------------------
 
     def add_job(self, job_id: str, spec: JobSpec) -> None:

@@ -12,9 +12,8 @@ from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.priors import EndedJobs
-from optimus_scheduler.gc_pause import collector_paused
 from optimus_scheduler.model import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
-from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.place.place import Placer
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
@@ -54,7 +53,7 @@ class Replay:
         self._options, self._settings = options or Options(), settings or Settings()
         self._progress = progress
         self._engine, self._cluster = Engine(), Cluster(trace.nodes)
-        self._capacity, self._memory = trace.capacity, Memory()
+        self._capacity, self._placer = trace.capacity, Placer()
         self.active: dict[str, RunningJob] = {}
         self._ended: dict[str, RunningJob] = {}
         self._taught = EndedJobs()
@@ -147,8 +146,7 @@ class Replay:
         now = self._engine.now
         jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
-        with collector_paused():
-            outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
+        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, placer=self._placer)
         for decision in outcome.decisions:
             self.active[decision.job_id].note_prediction(decision.forecast.total_steps)
         for action in outcome.actions:

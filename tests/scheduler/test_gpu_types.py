@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,7 +12,14 @@ from tests.scheduler.constrained_worlds import FACTOR, PRICES, gpu_node, gpu_spe
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.gpu_type_speeds import relative_speeds
-from optimus_scheduler.forecast.gpu_types import accepted_types, on_chosen_types, on_type
+from optimus_scheduler.forecast.gpu_types import (
+    accepted_types,
+    has_a_choice,
+    on_first_types,
+    on_the_only_types,
+    on_type,
+    types_of_each,
+)
 from optimus_scheduler.model import (
     Allocation,
     ConvergenceRule,
@@ -35,6 +42,14 @@ BOTH = gpu_spec("k80", "v100", maximum=4)
 
 def types_of(world: Snapshot) -> dict[str, str | None]:
     return {job.id: job.allocation.gpu_type for job in world.jobs}
+
+
+def on_chosen_types(jobs: Sequence[Job], nodes: Sequence[Node], now: float, settings: Settings) -> tuple[Job, ...]:
+    """The jobs with their workers on one GPU type each, as a round chooses them before it forecasts."""
+    choices = types_of_each(jobs, nodes)
+    if not has_a_choice(choices):
+        return on_the_only_types(jobs, choices)
+    return on_first_types(jobs, nodes, choices, relative_speeds(jobs, settings), now, settings)
 
 
 def chosen(jobs: list[Job], nodes: tuple[Node, ...] = MIXED, settings: Settings | None = None) -> dict[str, str | None]:

@@ -20,7 +20,6 @@ from optimus_scheduler.allocate.placement_requests import held_posts
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot
-from optimus_scheduler.place.memory import Memory
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.place.place import Placed, Placer, Post, Request, place
 
@@ -54,11 +53,11 @@ changes = st.lists(
 def test_every_round_is_what_it_would_be_without_memory(
     read: Callable[[Snapshot], Snapshot], happened: list[tuple[object, ...]]
 ) -> None:
-    memory, forecaster = Memory(), RememberingForecaster()
+    placer, forecaster = Placer(), RememberingForecaster()
     snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
     for number, change in enumerate(happened):
         snapshot = read(replace(_after(snapshot, number, change), now=NOW + 60.0 * number))
-        remembered = cycle.plan(snapshot, OPTIMUS, memory=memory, forecaster=forecaster)
+        remembered = cycle.plan(snapshot, OPTIMUS, placer=placer, forecaster=forecaster)
         assert remembered == cycle.plan(snapshot, OPTIMUS)
         snapshot = applied(snapshot, remembered.actions)
 
@@ -148,10 +147,10 @@ def test_workers_stay_on_cordoned_nodes_only_while_they_live() -> None:
 
 def test_500_equal_rounds_of_new_objects_take_no_more_memory_and_no_more_work() -> None:
     """As in the service: it reads its database and its cluster anew in every round."""
-    memory, forecaster = Memory(), RememberingForecaster()
+    placer, forecaster = Placer(), RememberingForecaster()
     snapshot = replace(a_snapshot([newcomer(f"job-{i}", 4, 1.0) for i in range(8)], a_cluster(*(8,) * 6)), now=NOW)
     for _ in range(3):
-        plan = cycle.plan(as_read_anew(snapshot), OPTIMUS, memory=memory, forecaster=forecaster)
+        plan = cycle.plan(as_read_anew(snapshot), OPTIMUS, placer=placer, forecaster=forecaster)
         snapshot = applied(snapshot, plan.actions)
     sizes: list[int] = []
     calls: list[int] = []
@@ -161,7 +160,7 @@ def test_500_equal_rounds_of_new_objects_take_no_more_memory_and_no_more_work() 
             anew = as_read_anew(snapshot)
             measured = number in (100, 500)
             with _counted(calls) if measured else nullcontext():
-                assert cycle.plan(anew, OPTIMUS, memory=memory, forecaster=forecaster).actions == plan.actions
+                assert cycle.plan(anew, OPTIMUS, placer=placer, forecaster=forecaster).actions == plan.actions
             if measured:
                 gc.collect()
                 sizes.append(tracemalloc.get_traced_memory()[0])

@@ -201,12 +201,10 @@ def test_a_growing_job_stays_on_its_node() -> None:
     assert spread_with(spread_least_transfer, slots(2, 8), (1, 1), present={0: (1, 1)}) == [(2, 2), (0, 0)]
 
 
-def test_room_for_what_a_job_needs_soon_is_preferred() -> None:
+def test_a_new_job_goes_to_the_fullest_node_that_holds_all_of_it() -> None:
     rooms = Rooms(slots(2, 8, 5))
     one = rooms.amounts.need(ONE)
-    soon = rooms.amounts.need(Resources(4.0))
     assert spread_least_transfer(rooms, Extra(1, 1, one, one), {}) == {0: (1, 1)}
-    assert spread_least_transfer(rooms, Extra(1, 1, one, one, soon), {}) == {2: (1, 1)}
 
 
 def test_cpu_jobs_leave_gpu_nodes_alone() -> None:

@@ -9,14 +9,14 @@ from optimus_scheduler.allocate.placement_requests import request_for
 from optimus_scheduler.allocate.policy import Contest, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Directive, Reason, Resources, Role, Snapshot
-from optimus_scheduler.place.memory import Memory
+from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import Held
 from optimus_scheduler.settings import Settings
 
 
 def allocate(
-    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, memory: Memory
+    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, placer: Placer
 ) -> dict[str, Grant]:
     """A grant for every job.
 
@@ -27,7 +27,7 @@ def allocate(
     contenders: list[Outlook] = []
     finishing: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, held), Resources()
-    feasible = _Feasibility(snapshot, policy, memory.placer)
+    feasible = _Feasibility(snapshot, policy, placer)
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
@@ -41,7 +41,7 @@ def allocate(
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
             contenders.append(outlook)
-    contest = Contest(tuple(contenders), _what_is_left(capacity, leaving), leaving)
+    contest = Contest(tuple(contenders), remaining(capacity, leaving), leaving)
     now, quotas = snapshot.now, snapshot.quotas
     return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
 
@@ -72,12 +72,3 @@ class _Feasibility:
             request = request_for(outlook, outlook.minimum, {}, self._policy)
             self._known[spec] = self._placer.hosts(request, self._snapshot.nodes, self._policy.spread)
         return self._known[spec]
-
-
-def _what_is_left(capacity: Resources, leaving: Resources) -> Resources:
-    """Never below nothing, though a cluster that has just lost nodes may hold less than jobs still have."""
-    if leaving == Resources():
-        return capacity
-    left = capacity - leaving
-    gpus = {kind: max(count, 0) for kind, count in left.gpus.items()}
-    return Resources(max(left.cpu, 0.0), max(left.memory_bytes, 0), gpus)

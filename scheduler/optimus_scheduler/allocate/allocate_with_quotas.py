@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from optimus_scheduler.allocate.deadline_budget import Terms, may_have_terms, terms_of
 from optimus_scheduler.allocate.policy import Contest, Grant, Policy
 from optimus_scheduler.allocate.quotas import guarantees, may_not_borrow
-from optimus_scheduler.allocate.reservations import Claims, Grants, Sharing, demand_of, fitting_claims, left, smaller
+from optimus_scheduler.allocate.reservations import Claims, Grants, Sharing, demand_of, fitting_claims, smaller
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Quota, Reason, Resources
+from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
 
 _REPLACEABLE = frozenset(
@@ -108,7 +109,7 @@ class _SharingOut:
         within = [entitled[project] for project in entitled if project in confined]
         fixed = {job_id: grant for grants in within for job_id, grant in grants.items()}
         free = [one for one in contenders if one.job.spec.project not in confined]
-        room = left(self.capacity, demand_of(contenders, _sizes(fixed)))
+        room = remaining(self.capacity, demand_of(contenders, _sizes(fixed)))
         grants = self.by_deadline(free, room)
         borrowing = {project: entitled[project] for project in entitled if project not in confined}
         if any(self._is_short(contenders, grants, rights) for rights in borrowing.values()):
@@ -122,7 +123,7 @@ class _SharingOut:
         for one in self.finishing:
             project = one.job.spec.project
             if project in room:
-                room[project] = left(room[project], one.demand(one.present))
+                room[project] = remaining(room[project], one.demand(one.present))
         return {project: smaller(amount, self.capacity) for project, amount in room.items()}
 
     def _is_short(self, contenders: Sequence[Outlook], grants: Grants, rights: Grants) -> bool:
@@ -135,7 +136,7 @@ class _SharingOut:
         """Everybody's right first, then deadlines as far as they fit, then the rest."""
         due = {job_id: size for grants in borrowing.values() for job_id, size in _sizes(grants).items()}
         rights = fitting_claims(sorted(free, key=_priority), due, room)
-        left_over = left(room, demand_of(free, rights))
+        left_over = remaining(room, demand_of(free, rights))
         without = [one for one in free if one.id not in rights]
         claims = {**rights, **self._claims(without, left_over)}
         return self.sharing.with_claims(free, room, claims, held_back=Reason.WAITING_FOR_QUOTA)

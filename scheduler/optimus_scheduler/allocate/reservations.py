@@ -21,6 +21,7 @@ from optimus_scheduler.allocate.deadline_budget import bounded
 from optimus_scheduler.allocate.policy import Contest, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
+from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
 
 Claims = Mapping[str, Allocation]
@@ -60,7 +61,7 @@ class Sharing:
         claiming = [
             replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in contenders if one.id in claims
         ]
-        room = left(capacity, demand_of(claiming, claims))
+        room = remaining(capacity, demand_of(claiming, claims))
         kept, out = _admitted([one for one in contenders if one.id not in claims], room, grants, self.settings)
         nothing = {one.id: Grant(NOTHING, held_back) for one in out}
         shared = self.plainly([*claiming, *kept], capacity)
@@ -73,13 +74,6 @@ class Sharing:
 def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> Resources:
     """What the jobs hold together with these sizes."""
     return sum((one.demand(sizes[one.id]) for one in outlooks if one.id in sizes), Resources())
-
-
-def left(capacity: Resources, taken: Resources) -> Resources:
-    """What is left, never below nothing."""
-    rest = capacity - taken
-    gpus = {kind: max(count, 0) for kind, count in rest.gpus.items()}
-    return Resources(max(rest.cpu, 0.0), max(rest.memory_bytes, 0), gpus)
 
 
 def smaller(one: Resources, other: Resources) -> Resources:

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from optimus_models.rescale import RescaleCost
-from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds, relative_speeds
+from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds
 from optimus_scheduler.model import Directive, Job, JobSpec, Node, Resources
-from optimus_scheduler.model.asked_once import asked_once
+from optimus_scheduler.model.identity_cache import cached_by_identity
 from optimus_scheduler.settings import Settings
 
 ANY_GPU = "gpu"
@@ -44,7 +44,7 @@ def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
 
 
-@asked_once
+@cached_by_identity
 def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """One node of each kind: thousands of them are alike, and only what they offer counts here."""
     kinds: dict[object, Node] = {}
@@ -58,17 +58,6 @@ def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def _is_hosted(spec: JobSpec, gpu_type: str, nodes: Sequence[Node]) -> bool:
     worker = spec.on(gpu_type).worker.resources
     return any(worker.fits_in(node.capacity) for node in nodes if node.schedulable)
-
-
-def on_chosen_types(jobs: Sequence[Job], nodes: Sequence[Node], now: float, settings: Settings) -> tuple[Job, ...]:
-    """The jobs with their workers on one GPU type each, and measured speeds as they would be on that type.
-
-    Jobs that name one type, and CPU jobs, come back as they are. Independent of the order of `jobs`.
-    """
-    choices = types_of_each(jobs, nodes)
-    if not has_a_choice(choices):
-        return on_the_only_types(jobs, choices)
-    return on_first_types(jobs, nodes, choices, relative_speeds(jobs, settings), now, settings)
 
 
 def has_a_choice(choices: Mapping[str, Sequence[str]]) -> bool:

@@ -72,14 +72,6 @@ class Outlook:
         spec = self.job.spec
         return spec.worker.resources * allocation.workers + spec.server.resources * allocation.servers
 
-    def step_demand(self, workers: int, servers: int) -> Resources:
-        """What so many more tasks, 0 or 1 of each kind, need."""
-        return self._step_demands[workers, servers]
-
-    @cached_property
-    def _step_demands(self) -> dict[tuple[int, int], Resources]:
-        return {(w, p): self.demand(Allocation(w, p)) for w in (0, 1) for p in (0, 1)}
-
     def speedup(self, allocation: Allocation, over: Allocation) -> float:
         """How many times as fast `allocation` is predicted to be."""
         return self.speeds.at(allocation) / self.speeds.at(over)

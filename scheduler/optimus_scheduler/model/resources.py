@@ -73,6 +73,13 @@ def gpu_type_of(resources: Resources) -> str | None:
     return next((kind for kind, count in sorted(gpus.items()) if count > 0), None)
 
 
+def remaining(capacity: Resources, taken: Resources) -> Resources:
+    """`capacity` less `taken`, never below zero: a cluster that loses nodes may hold less than jobs have."""
+    rest = capacity - taken
+    gpus = {kind: max(count, 0) for kind, count in rest.gpus.items()}
+    return Resources(max(rest.cpu, 0.0), max(rest.memory_bytes, 0), gpus)
+
+
 def total_of(amounts: Iterable[Resources]) -> Resources:
     """All of them together, in one go: a cluster may have tens of thousands of nodes."""
     cpu, memory_bytes, gpus = 0.0, 0, dict[str, int]()

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from optimus_scheduler.model.asked_once import asked_once
 from optimus_scheduler.model.enums import Directive, Reason
+from optimus_scheduler.model.identity_cache import cached_by_identity
 from optimus_scheduler.model.jobs import Job
 from optimus_scheduler.model.resources import Node, Quota, Resources, total_of
 from optimus_scheduler.model.tasks import Allocation, PlacedTask, Task, TaskKey
@@ -20,7 +20,7 @@ def _nothing_known() -> Mapping[str, float]:
     return _NO_FIGURES
 
 
-@asked_once
+@cached_by_identity
 def _capacity(nodes: Sequence[Node]) -> Resources:
     return total_of(node.capacity for node in nodes if node.schedulable)
 

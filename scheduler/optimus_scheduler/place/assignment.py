@@ -181,9 +181,7 @@ class Seating:
         present = seats.by_node()
         workers = allocation.workers - sum([counts[0] for counts in present.values()])
         servers = allocation.servers - sum([counts[1] for counts in present.values()])
-        soon = seats.request.soon
-        need = together(seats.worker, soon.workers, seats.server, soon.servers) if soon and not present else None
-        return self._spread(self.rooms, Extra(workers, servers, seats.worker, seats.server, need), present)
+        return self._spread(self.rooms, Extra(workers, servers, seats.worker, seats.server), present)
 
     def _goes_back(self, seats: Seats, allocation: Allocation) -> bool:
         """Whether a job that would be placed anew, but in the end as large as before, has its old seats again."""

@@ -38,8 +38,6 @@ class Extra(NamedTuple):
     servers: int
     worker: Vector
     server: Vector
-    soon: Vector | None = None
-    """What the job will probably need in all before long, if it can have it on one node."""
 
     @property
     def needs(self) -> tuple[Vector, Vector]:

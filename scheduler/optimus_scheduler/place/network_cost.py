@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times, together
 from optimus_scheduler.place.bottleneck import Added, Extra, Space, spread_over
 from optimus_scheduler.place.equivalence_classes import View
-from optimus_scheduler.place.exact import cheapest_of_all
+from optimus_scheduler.place.exhaustive import cheapest_of_all
 from optimus_scheduler.place.free_capacity import Rooms
 from optimus_scheduler.place.patterns import Pattern, best_pattern
 
@@ -58,8 +58,8 @@ def spread_least_transfer(rooms: Rooms, extra: Extra, present: Present) -> Added
     """The spread with the least transfer cost.
 
     For a job that has no tasks yet, the best pattern there is (`patterns`) if the nodes have room for it: in one rack
-    if one rack has. Otherwise the cheapest spread over the nodes that could matter (`thresholds`, and for small sizes
-    `exact`).
+    if one rack has. Otherwise the cheapest spread over the nodes that could matter (`bottleneck`, and for
+    small sizes `exhaustive`).
     """
     if extra.workers + extra.servers == 0:
         return {}
@@ -80,15 +80,14 @@ def _has_no_servers(extra: Extra, present: Present) -> bool:
 
 
 def _on_one_node(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
-    """Everything beside what is there, or on the fullest node that holds it (with what it needs soon, if one does)."""
+    """Everything beside what is there, or on the fullest node that holds it."""
     need = extra.need
     for node in present:
         return {node: (extra.workers, extra.servers)} if rooms.is_open[node] and rooms.fits(need, node) else None
     largest = rooms.groups.largest_room(extra.worker)
     if largest is None or not covers(largest, need):
         return None
-    nodes = rooms.groups.tightest(extra.soon, 1, ()) if extra.soon else []
-    nodes = nodes or rooms.groups.tightest(need, 1, ())
+    nodes = rooms.groups.tightest(need, 1, ())
     return {nodes[0]: (extra.workers, extra.servers)} if nodes else None
 
 

@@ -35,8 +35,6 @@ class Request(NamedTuple):
     minimum: Allocation
     held: Mapping[Post, str]
     """Node of each task that the job has and that stays."""
-    soon: Allocation | None = None
-    """A size that it will probably have soon: a node with room for it is preferred."""
     before: Mapping[Post, str] = MappingProxyType({})
     """Of a job that is placed anew, node of each task that it has: who finds a seat there again does not move."""
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Body, Path, Response
 from optimus_contract import answers
 from optimus_contract.project import ProjectQuota
 from optimus_scheduler.allocate.quotas import guarantees
-from optimus_scheduler.allocate.reservations import left
 from optimus_scheduler.model import Quota, Resources, Snapshot
+from optimus_scheduler.model.resources import remaining
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented, invalid_field
@@ -109,7 +109,7 @@ def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRe
         ),
         guaranteed=_resources_body(right),
         used=_resources_body(used),
-        borrowed=_resources_body(left(used, right)),
+        borrowed=_resources_body(remaining(used, right)),
         jobs=dict(Counter(job.state.value for job in jobs)),
         updated_at=moment(project.updated_at),
     )

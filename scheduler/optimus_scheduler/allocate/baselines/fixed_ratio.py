@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from optimus_scheduler.allocate.policy import Grant
+import heapq
+from collections.abc import Callable, Mapping
+
+from optimus_scheduler.allocate.policy import Contest, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
 
@@ -29,6 +32,35 @@ def largest_fitting(outlook: Outlook, room: Resources, most: Allocation) -> Allo
             break
         size = larger
     return size
+
+
+def progressive_filling(
+    contest: Contest, level_of: Callable[[Outlook, Allocation, Allocation], float | None]
+) -> Mapping[str, Grant]:
+    """The job with the lowest level is next and grows by one step, until nothing more fits; by job id.
+
+    Each job starts with its minimum. `level_of(outlook, size, larger)` is the level of a job that has `size` and would
+    grow to `larger`; None if it should not grow. Of jobs with equal levels the first to arrive is next.
+    """
+    jobs = sorted(contest.contenders, key=by_arrival)
+    sizes: dict[str, Allocation] = {}
+    room = contest.capacity
+    # (level, arrival, next size): a job that does not fit in what is left never will.
+    queue = [(0.0, number, outlook.minimum) for number, outlook in enumerate(jobs)]
+    heapq.heapify(queue)
+    while queue:
+        _, number, size = heapq.heappop(queue)
+        outlook = jobs[number]
+        present = sizes.get(outlook.id)
+        added = outlook.demand(size) - outlook.demand(present) if present else outlook.demand(size)
+        if not added.fits_in(room):
+            continue
+        room, sizes[outlook.id] = room - added, size
+        larger = one_more(outlook, size)
+        level = level_of(outlook, size, larger) if larger is not None else None
+        if larger is not None and level is not None:
+            heapq.heappush(queue, (level, number, larger))
+    return {outlook.id: grant(outlook, sizes.get(outlook.id)) for outlook in jobs}
 
 
 def grant(outlook: Outlook, size: Allocation | None) -> Grant:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 
-from optimus_scheduler.allocate.baselines.fixed_ratio import by_arrival, grant, one_more
+from optimus_scheduler.allocate.baselines.fixed_ratio import one_more, progressive_filling
 from optimus_scheduler.allocate.policy import Contest, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
@@ -30,25 +29,14 @@ class MaxMinPolicy:
 
     def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every contender; together they fit in the capacity."""
-        jobs = sorted(contest.contenders, key=by_arrival)
-        fair = {outlook.id: outlook.speeds.at(_equal_part(outlook, contest)) for outlook in jobs}
-        sizes: dict[str, Allocation] = {}
-        room = contest.capacity
-        line = [(0.0, number, outlook.minimum) for number, outlook in enumerate(jobs)]
-        heapq.heapify(line)
-        while line:
-            _, number, size = heapq.heappop(line)
-            outlook = jobs[number]
-            present = sizes.get(outlook.id)
-            added = outlook.demand(size) - outlook.demand(present) if present else outlook.demand(size)
-            if not added.fits_in(room):
-                continue
-            room, sizes[outlook.id] = room - added, size
-            larger = one_more(outlook, size)
-            if larger is not None and outlook.speedup(larger, size) >= 1.0:
-                speed = outlook.speeds.at(size) / fair[outlook.id] / outlook.job.spec.priority
-                heapq.heappush(line, (speed, number, larger))
-        return {outlook.id: grant(outlook, sizes.get(outlook.id)) for outlook in jobs}
+        fair = {outlook.id: outlook.speeds.at(_equal_part(outlook, contest)) for outlook in contest.contenders}
+
+        def level_of(outlook: Outlook, size: Allocation, larger: Allocation) -> float | None:
+            if outlook.speedup(larger, size) < 1.0:
+                return None
+            return outlook.speeds.at(size) / fair[outlook.id] / outlook.job.spec.priority
+
+        return progressive_filling(contest, level_of)
 
 
 def _equal_part(outlook: Outlook, contest: Contest) -> Allocation:

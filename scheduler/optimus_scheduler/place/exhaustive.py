@@ -1,4 +1,4 @@
-"""The spread with the least transfer by looking at every combination: for small sizes only."""
+"""Exhaustive search for the spread with the least transfer cost: for small sizes only."""
 
 from __future__ import annotations
 
