@@ -4,7 +4,7 @@ A real API server, controller manager and scheduler; nodes without machines (`te
 of its own), or with `--hollow` real kubelets on fake containers (kubemark; root). Measured on the service's side:
 starting all tasks of one decision, all pods bound and running, what one look at the cluster costs, how many calls a
 steady minute makes, memory. Needs KUBEBUILDER_ASSETS; `--hollow` needs OPTIMUS_TEST_KUBE_NODES, too: see "Tests" in
-docs/kubernetes.md.
+docs/studies/kubernetes.md.
 """
 
 from __future__ import annotations

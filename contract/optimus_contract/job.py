@@ -272,7 +272,7 @@ class JobSpec(Message):
     ] = None
     compression: Annotated[
         Literal["none", "fp16", "bf16", "int8", "topk", "powersgd"],
-        About("how gradients travel, see docs/training.md; int8 and topk to servers, powersgd among workers only"),
+        About("how gradients travel, see docs/gradients.md; int8 and topk to servers, powersgd among workers only"),
     ] = "none"
     compression_keep: Annotated[
         float | None, FINITE, About("fraction of values that topk sends; default: 0.01", gt=0, le=1)

@@ -287,7 +287,7 @@ export interface components {
             /** @default null */
             usage: components["schemas"]["JobUsage"] | null;
             /**
-             * @description of its gradients, in examples; see docs/training.md
+             * @description of its gradients, in examples; see docs/gradients.md
              * @default null
              */
             noise_scale: number | null;
@@ -490,7 +490,7 @@ export interface components {
              */
             hang_seconds: number | null;
             /**
-             * @description how gradients travel, see docs/training.md; int8 and topk to servers, powersgd among workers only
+             * @description how gradients travel, see docs/gradients.md; int8 and topk to servers, powersgd among workers only
              * @default none
              * @enum {string}
              */

@@ -106,7 +106,7 @@ class Job(Message):
     last_error: Annotated[str | None, About("what the job's code raised last, in one line")] = None
     rescales: Annotated[int, About("membership changes while training")]
     usage: JobUsage | None = None
-    noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/training.md")] = None
+    noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/gradients.md")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

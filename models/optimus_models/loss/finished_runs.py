@@ -5,7 +5,7 @@ the loss then falls. Each finished run is one more expert beside the fitted curv
 its own ratio (its loss then / its loss at the present step), and counts the more, the more alike the two have gone on
 so far. The fitted curve itself has a fixed weight, so that it decides where no run is alike.
 
-Runs of other kinds do not help (docs/models.md), so a prior should hold those of the same family only.
+Runs of other kinds do not help (docs/studies/models.md), so a prior should hold those of the same family only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_RUNS = 64
 
 _SAME_PROJECT, _SAME_FAMILY = 15.0, 0.35
 """Weights of a run that went exactly the same way, where the job's own fitted curve has 1. Other people's runs of the
-same family alone hardly help, those of the same project very much; measured, see docs/models.md."""
+same family alone hardly help, those of the same project very much; measured, see docs/studies/models.md."""
 _UNLIKE, _UNLIKE_POWER = 0.15, 2
 """Mean difference in log loss at which a run counts a quarter, and how fast it then counts less."""
 _COMPARED = np.linspace(0.15, 1.0, 12)

@@ -8,7 +8,7 @@ Two such averages are kept. `NEAR` (γ about 1, as in the paper's Eq. 1) describ
 where a rule on the slope will hold. Far beyond the data losses keep falling more slowly but for longer than that, not
 least because learning rates are lowered: `FAR` (γ = 1/2) takes over with the logarithm of the horizon.
 
-docs/models.md tells how the constants were found and what else was tried.
+docs/studies/models.md says how the constants were found and what else was tried.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ STAGED_SHARES = 1.5
 that is 3.5 shares: below 4 with what else a server needs."""
 BLOCK_FLOATS = 65_536
 """Summed and updated at a time, at least: what is computed on the way stays in a core's own cache. Smaller blocks cost
-more in calls than they save (docs/training.md)."""
+more in calls than they save (docs/studies/training-costs.md)."""
 
 
 @dataclass(frozen=True, slots=True)

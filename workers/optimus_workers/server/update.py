@@ -2,7 +2,7 @@
 
 Additions, multiplications, divisions and square roots, one after the other and each rounded as IEEE 754 says: the
 result depends neither on how the vector is cut nor on the machine. torch's fused kernels round a little less often,
-differently on different processors, and would bring torch into the server (docs/training.md).
+differently on different processors, and would bring torch into the server (docs/studies/training-costs.md).
 """
 
 from __future__ import annotations

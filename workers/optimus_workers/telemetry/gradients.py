@@ -22,7 +22,7 @@ from optimus_contract.telemetry import Gradients
 from optimus_workers.wire.values import TaskProfile
 
 PERIOD = 20
-"""Steps from one measurement to the next; what it costs is in docs/training.md."""
+"""Steps from one measurement to the next; what it costs is in docs/gradients.md."""
 ELASTIC_PERIOD = 10
 """... of a job with an elastic batch, which depends on them ..."""
 ELASTIC_LEAST = 5

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HOW_TO = "set OPTIMUS_TEST_KUBE_NODES and KUBEBUILDER_ASSETS (see docs/kubernetes.md, 'Tests')"
+HOW_TO = "set OPTIMUS_TEST_KUBE_NODES and KUBEBUILDER_ASSETS (see docs/studies/kubernetes.md, 'Tests')"
 BRIDGE = "10.240.0.1"
 SERVICE_IMAGE, WORKER_IMAGE, SERVER_IMAGE = (
     f"docker.io/library/optimus-{name}:test" for name in ("service", "worker", "server")
