@@ -150,9 +150,11 @@ def _with_changes(snapshot: Snapshot, first_new: int) -> Snapshot:
     """A minute later: one job in 200 has told a speed, the next one has ended, and another one has come."""
     jobs, gone = list(snapshot.jobs), set()
     for place in range(0, len(jobs) - 1, 2 * _CHANGED):
-        told = jobs[place]
-        newest = replace(told.speed_samples[-1], steps_per_second=told.speed_samples[-1].steps_per_second * 1.02)
-        jobs[place] = replace(told, speed_samples=(*told.speed_samples[:-1], newest))
+        reported = jobs[place]
+        newest = replace(
+            reported.speed_samples[-1], steps_per_second=reported.speed_samples[-1].steps_per_second * 1.02
+        )
+        jobs[place] = replace(reported, speed_samples=(*reported.speed_samples[:-1], newest))
         gone.add(jobs[place + 1].id)
     left = [job for job in jobs if job.id not in gone]
     newcomers = made_up_jobs(len(gone), int(snapshot.now) - int(NOW) + first_new)

@@ -57,7 +57,7 @@ def _reason_for_less(outlook: Outlook, size: Allocation, granted: Reason) -> Rea
 
 
 def _granted_more(outlook: Outlook, grant: Grant) -> str:
-    if not outlook.is_held:
+    if not outlook.has_tasks:
         return (
             f"Goes on with {size_words(grant.allocation)}."
             if outlook.job.step
@@ -96,7 +96,7 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
 
 
 def _learning_speed(outlook: Outlook, grant: Grant) -> str:
-    if not outlook.is_held:
+    if not outlook.has_tasks:
         return f"Starts with {size_words(grant.allocation)}; it grows once its speed is measured."
     if grant.allocation != outlook.present:
         return f"{_change(outlook, grant)} to learn how its speed grows: {_effect(outlook, grant.allocation)}."
@@ -105,7 +105,7 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
 
 def _waiting(outlook: Outlook, _grant: Grant) -> str:
     least = size_words(outlook.minimum)
-    if outlook.is_held:
+    if outlook.has_tasks:
         return f"Paused: the cluster has no room left for {least} beside the jobs ahead of it."
     waited = f", for {duration(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
     return f"Waits{waited}: there is no room for {least} beside the jobs ahead of it."
@@ -118,7 +118,7 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
 
 
 def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
-    what = "Paused" if outlook.is_held else "Waits"
+    what = "Paused" if outlook.has_tasks else "Waits"
     return (
         f"{what}: project {outlook.job.spec.project} may have no more now, with {size_words(outlook.minimum)} at least."
     )
@@ -126,7 +126,7 @@ def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
 
 def _as_constrained(outlook: Outlook, grant: Grant) -> str:
     """The deadline's or budget's own sentence follows."""
-    if not outlook.is_held or grant.allocation != outlook.present:
+    if not outlook.has_tasks or grant.allocation != outlook.present:
         return _granted_more(outlook, grant)
     return f"Keeps {size_words(grant.allocation)}{_outlook(outlook)}."
 

@@ -37,10 +37,10 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_scheduler.place.place import Post, posts
+from optimus_scheduler.place.place import TaskSlot, task_slots
 from optimus_scheduler.settings import Settings
 
-_COORDINATOR: Post = (Role.COORDINATOR, 0)
+_COORDINATOR: TaskSlot = (Role.COORDINATOR, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Want:
 
     directive: Directive
     allocation: Allocation
-    nodes: Mapping[Post, str]
+    nodes: Mapping[TaskSlot, str]
     """Node of each worker and server."""
     batch: int | None = None
     """Of a job with an elastic batch."""
@@ -83,7 +83,7 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     return (
         *sorted(sets, key=lambda action: action.job_id),
         *sorted(stops, key=lambda action: action.key),
-        *_starts_with_room(moving, snapshot.nodes),
+        *_starts_with_available(moving, snapshot.nodes),
     )
 
 
@@ -97,8 +97,8 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     if observed and _COORDINATOR not in live:
         return False
     for task in job.wanted_tasks:
-        post = (task.key.role, task.key.rank)
-        if live.get(post) != task.key.incarnation or want.nodes.get(post) != task.node:
+        slot = (task.key.role, task.key.rank)
+        if live.get(slot) != task.key.incarnation or want.nodes.get(slot) != task.node:
             return False
     return True
 
@@ -112,7 +112,9 @@ class _JobSide:
         self._observed = sorted(observed, key=lambda task: task.key)
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
-        self._wanted = tuple(sorted((self._fill(post) for post in posts(want.allocation)), key=lambda task: task.key))
+        self._wanted = tuple(
+            sorted((self._fill(slot) for slot in task_slots(want.allocation)), key=lambda task: task.key)
+        )
         self._wanted_keys = {placed.key for placed in (*self._coordinator(), *self._wanted)}
 
     def set_wanted(self) -> Iterator[SetWanted]:
@@ -188,23 +190,23 @@ class _JobSide:
         candidates = (*sorted(nodes.values()), *sorted(self._open_nodes))
         return next((node for node in candidates if node in self._open_nodes), beside)
 
-    def _fill(self, post: Post) -> PlacedTask:
-        """The task that fills a post: the one that does so already, or the next incarnation."""
-        node, previous = self._want.nodes[post], self._previous.get(post)
-        moved = post[0] is Role.WORKER and self._has_left
+    def _fill(self, slot: TaskSlot) -> PlacedTask:
+        """The task that fills a task slot: the one that does so already, or the next incarnation."""
+        node, previous = self._want.nodes[slot], self._previous.get(slot)
+        moved = slot[0] is Role.WORKER and self._has_left
         if previous is not None and previous.node == node and not moved:
             observed = self._by_key.get(previous.key)
             if observed is None or observed.phase is not TaskPhase.EXITED or self._is_done(observed):
                 return previous
-        return PlacedTask(self._next_key(post), node)
+        return PlacedTask(self._next_key(slot), node)
 
-    def _next_key(self, post: Post) -> TaskKey:
+    def _next_key(self, slot: TaskSlot) -> TaskKey:
         """An incarnation that was never seen."""
-        return TaskKey(self._job.id, *post, self._incarnations.get(post, -1) + 1)
+        return TaskKey(self._job.id, *slot, self._incarnations.get(slot, -1) + 1)
 
     @cached_property
-    def _incarnations(self) -> dict[Post, int]:
-        """The highest that was seen of each post."""
+    def _incarnations(self) -> dict[TaskSlot, int]:
+        """The highest that was seen of each task slot."""
         known = [task.key for task in self._observed] + [placed.key for placed in self._job.wanted_tasks]
         return {(key.role, key.rank): key.incarnation for key in sorted(known)}
 
@@ -214,7 +216,7 @@ class _JobSide:
         return finishing and task.phase is TaskPhase.EXITED and task.exit_code == 0
 
 
-def _starts_with_room(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Iterator[StartTask]:
+def _starts_with_available(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Iterator[StartTask]:
     """The starts, by key, but for those that have to wait until a task of another job has left.
 
     Two tasks in one place would slow each other, and on a GPU run out of memory. Nobody waits for a job that itself

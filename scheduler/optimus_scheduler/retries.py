@@ -17,8 +17,10 @@ LONGEST_RETRY_SECONDS = 600.0
 
 def most_retries(specification: object) -> int:
     """What the owner asked for in a stored specification; the default where it does not say a number."""
-    told = specification.get("retries") if isinstance(specification, Mapping) else None
-    return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else DEFAULT_RETRIES
+    reported = specification.get("retries") if isinstance(specification, Mapping) else None
+    return (
+        reported if isinstance(reported, int) and not isinstance(reported, bool) and reported >= 0 else DEFAULT_RETRIES
+    )
 
 
 @dataclass(frozen=True, slots=True)

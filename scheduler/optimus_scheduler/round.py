@@ -9,16 +9,16 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.batches import batch_for
-from optimus_scheduler.allocate.placement_requests import held_posts, request_for
+from optimus_scheduler.allocate.placement_requests import current_slots, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.gpu_types.choose import look_ahead
-from optimus_scheduler.gpu_types.fallback import without_dead_ends
+from optimus_scheduler.gpu_types.choose import choose_and_forecast
+from optimus_scheduler.gpu_types.fallback import with_fallback_types
 from optimus_scheduler.model import NOTHING, Directive, Job, Plan, Snapshot
 from optimus_scheduler.place.place import Placed, Placements, Placer
-from optimus_scheduler.place.requests import Held
+from optimus_scheduler.place.requests import CurrentNodes
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers
@@ -55,24 +55,24 @@ def plan(
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
 
-    told = snapshot
+    reported = snapshot
     for passes_left in reversed(range(MOST_PASSES)):
         # 1. Forecast: what will each job do, on the GPU type that suits it?
         with timer("forecast"):
-            snapshot, outlooks = look_ahead(told, forecaster, settings)
+            snapshot, outlooks = choose_and_forecast(reported, forecaster, settings)
 
         # 2. Allocate: how many workers and servers does each job get?
         with timer("allocate"):
-            held = held_posts(snapshot)
+            held = current_slots(snapshot)
             grants = allocate(outlooks, snapshot, held, policy, settings, placer)
 
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
         with timer("place"):
             placements = _place(outlooks, grants, held, snapshot, policy, placer)
-            elsewhere = without_dead_ends(told, outlooks, placements) if passes_left else None
+            elsewhere = with_fallback_types(reported, outlooks, placements) if passes_left else None
         if elsewhere is None:
             break
-        told = elsewhere
+        reported = elsewhere
 
     # 4. Reconcile: what has to be started, stopped and told, given what is there?
     with timer("reconcile"):
@@ -90,7 +90,7 @@ def plan(
 def _place(
     outlooks: Sequence[Outlook],
     grants: Mapping[str, Grant],
-    held: Held,
+    held: CurrentNodes,
     snapshot: Snapshot,
     policy: Policy,
     placer: Placer,

@@ -77,7 +77,7 @@ class Settings:
 
     # --- GPU types, deadlines, budgets
     gpu_type_by: Literal["speed", "price"] = "speed"
-    """What decides between GPU types: what they are worth to whom (`constraints.type_market`), or speed per price."""
+    """What decides between GPU types: the worth of a type to each job (`gpu_types.market`), or speed per price."""
     gpu_scaling: float = 0.8
     """Exponent of speed by workers, assumed when GPU types are compared: between none (0) and perfect scaling (1)."""
     least_type_gain: float = 0.25

@@ -19,19 +19,19 @@ def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, 
     slow = {job.id: key for job in snapshot.jobs if (key := _slowest(job, wants[job.id])) is not None}
     if not slow:
         return dict(wants)
-    free = _free_room(jobs, snapshot.nodes, wants)
+    free = _free_capacity(jobs, snapshot.nodes, wants)
     moved = dict(wants)
     for job_id, key in sorted(slow.items()):
         want, need = wants[job_id], _need(jobs[job_id], Role.WORKER, wants[job_id])
-        post = key.role, key.rank
-        here = want.nodes[post]
-        rooms = [node for node, room in free.items() if node != here and need.fits_in(room)]
-        if rooms:
+        slot = key.role, key.rank
+        here = want.nodes[slot]
+        free_capacity = [node for node, available in free.items() if node != here and need.fits_in(available)]
+        if free_capacity:
             # Beside as many others of the job as can be: they talk to each other.
             beside = list(want.nodes.values())
-            there = min(rooms, key=lambda node: (-beside.count(node), node))
+            there = min(free_capacity, key=lambda node: (-beside.count(node), node))
             free[there] -= need
-            moved[job_id] = replace(want, nodes={**want.nodes, post: there})
+            moved[job_id] = replace(want, nodes={**want.nodes, slot: there})
     return moved
 
 
@@ -45,7 +45,7 @@ def _slowest(job: Job, want: Want) -> TaskKey | None:
     return next((key for key in job.stragglers if key in stays), None)
 
 
-def _free_room(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping[str, Want]) -> dict[str, Resources]:
+def _free_capacity(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping[str, Want]) -> dict[str, Resources]:
     """What is left of each schedulable node."""
     free = {node.name: node.capacity for node in nodes if node.schedulable}
     for job_id, want in wants.items():

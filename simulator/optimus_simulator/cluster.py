@@ -122,9 +122,9 @@ class Cluster:
 
     def _take(self, placed: PlacedTask) -> None:
         need = self._need(placed.key)
-        room = self._free[placed.node]
-        assert need.fits_in(room), f"{placed.node} has no room for {placed.key.name}"
-        self._free[placed.node] = room - need
+        available = self._free[placed.node]
+        assert need.fits_in(available), f"{placed.node} has no room for {placed.key.name}"
+        self._free[placed.node] = available - need
 
     def _give_back(self, task: Task) -> None:
         self._free[task.node] = self._free[task.node] + self._need(task.key, task.gpu_type)

@@ -32,7 +32,7 @@ class _Visit:
     nodes: int = 0
     steps: float = 0.0
     seconds: float = 0.0
-    told_steps: float = 0.0
+    reported_steps: float = 0.0
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Telemetry:
             return
         visit.steps += steps
         visit.seconds += seconds
-        if visit.steps >= max(_FIRST_STEPS, visit.told_steps * _REFRESH):
+        if visit.steps >= max(_FIRST_STEPS, visit.reported_steps * _REFRESH):
             self._tell(visit, now)
         if visit.steps >= _FIRST_STEPS:
             self._tell_noise(training)
@@ -88,9 +88,9 @@ class Telemetry:
             batch=visit.batch,
             exchange_seconds=exchange,
         )
-        others = self.samples[:-1] if visit.told_steps else self.samples
+        others = self.samples[:-1] if visit.reported_steps else self.samples
         self.samples = (*others, sample)
-        visit.told_steps = visit.steps
+        visit.reported_steps = visit.steps
 
     def _measured(self, visit: _Visit) -> tuple[float, float | None]:
         """Steps per second with noise; of an all-reduce job also the exchange in each step, with noise of its own."""
@@ -114,7 +114,7 @@ class Telemetry:
 
     def _close(self, visit: _Visit) -> None:
         """Merge what was told of this stay with earlier ones at the same size."""
-        if not visit.told_steps:
+        if not visit.reported_steps:
             return
         *others, newest = self.samples
         here = (*visit.size, visit.gpu_type, visit.batch)

@@ -26,7 +26,7 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_scheduler.place.place import Post, posts
+from optimus_scheduler.place.place import TaskSlot, task_slots
 
 NOW = 10_000.0
 GIB = 2**30
@@ -74,7 +74,7 @@ def a_job(
     name: str,
     *,
     has: tuple[int, int] = (0, 0),
-    nodes: Mapping[Post, str] | str = "node-0",
+    nodes: Mapping[TaskSlot, str] | str = "node-0",
     spec: JobSpec | None = None,
     measured: tuple[SpeedSample, ...] = (),
     **fields: object,
@@ -83,7 +83,7 @@ def a_job(
     allocation = Allocation(*has)
     wanted = tuple(
         PlacedTask(TaskKey(name, role, rank), nodes if isinstance(nodes, str) else nodes[role, rank])
-        for role, rank in sorted(posts(allocation))
+        for role, rank in sorted(task_slots(allocation))
     )
     job = Job(
         id=name,

@@ -14,7 +14,7 @@ from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.allocate.quotas import guarantees
 from optimus_scheduler.forecast.gpu_types import accepted_types
 from optimus_scheduler.model import Job, Resources, Role, Snapshot, StartTask
-from optimus_scheduler.place.place import posts
+from optimus_scheduler.place.place import task_slots
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.round import plan
 
@@ -40,7 +40,7 @@ def check_nodes(world: Snapshot) -> None:
 def check_gangs_and_types(world: Snapshot) -> None:
     """All of a job's parts or none, on one GPU type that its owner accepts."""
     for job in world.jobs:
-        assert {(placed.key.role, placed.key.rank) for placed in job.wanted_tasks} == set(posts(job.allocation))
+        assert {(placed.key.role, placed.key.rank) for placed in job.wanted_tasks} == set(task_slots(job.allocation))
         if job.allocation.is_empty:
             continue
         assert job.spec.worker.minimum <= job.allocation.workers <= job.spec.worker.maximum

@@ -45,7 +45,7 @@ from optimus_scheduler.model import (
     Task,
     TaskPhase,
 )
-from optimus_scheduler.place.place import posts
+from optimus_scheduler.place.place import task_slots
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
@@ -85,7 +85,7 @@ node_lists = st.lists(
     ),
     min_size=1,
     max_size=4,
-).map(lambda drawn: tuple(Node(f"node-{i}", room, schedulable=on) for i, (room, on) in enumerate(drawn)))
+).map(lambda drawn: tuple(Node(f"node-{i}", available, schedulable=on) for i, (available, on) in enumerate(drawn)))
 
 
 @st.composite
@@ -144,7 +144,7 @@ def _as_observed(task: Task) -> st.SearchStrategy[Task]:
 def check_gangs(after: Snapshot) -> None:
     """Every job has exactly the tasks of its allocation, within its limits, never a worker without a server."""
     for job in after.jobs:
-        assert {(placed.key.role, placed.key.rank) for placed in job.wanted_tasks} == set(posts(job.allocation))
+        assert {(placed.key.role, placed.key.rank) for placed in job.wanted_tasks} == set(task_slots(job.allocation))
         if not job.allocation.is_empty:
             assert job.spec.worker.minimum <= job.allocation.workers <= job.spec.worker.maximum
             assert job.spec.server.minimum <= job.allocation.servers <= job.spec.server.maximum

@@ -160,9 +160,9 @@ def test_a_job_without_noise_trains_with_its_smallest_batch_and_ended_jobs_tell_
         noise_steps=(0.0, 20_000.0),
         noise_scales=(5000.0, 50_000.0),
     )
-    told = batch_for(forecast(replace(fresh, similar=(ended,)), NOW, settings), Allocation(8, 0, GPU), settings)
-    assert told is not None
-    assert told > LIMITS.minimum
+    reported = batch_for(forecast(replace(fresh, similar=(ended,)), NOW, settings), Allocation(8, 0, GPU), settings)
+    assert reported is not None
+    assert reported > LIMITS.minimum
 
 
 # --- what comes of it ------------------------------------------------------------------------------------------------

@@ -52,20 +52,22 @@ def outlook_of(job: Job) -> Outlook:
     return forecast(job, NOW, Settings())
 
 
-def ring_samples(sizes: tuple[int, ...], batch: int, *, told: bool = True) -> tuple[SpeedSample, ...]:
+def ring_samples(sizes: tuple[int, ...], batch: int, *, reported: bool = True) -> tuple[SpeedSample, ...]:
     """An all-reduce job that computes 10 ms an example and exchanges for half a second."""
     parts = [(w, 0.01 * batch / w, 0.5 if w > 1 else 0.0) for w in sizes]
     return tuple(
-        SpeedSample(w, 0, 1.0 / (computing + exchange), 100, NOW, exchange_seconds=exchange if told else None)
+        SpeedSample(w, 0, 1.0 / (computing + exchange), 100, NOW, exchange_seconds=exchange if reported else None)
         for w, computing, exchange in parts
     )
 
 
-def ring_speedup(*, told: bool) -> float:
+def ring_speedup(*, reported: bool) -> float:
     """Of 8 workers over 1, predicted for a batch of 800 by what an ended job did with a batch of 100."""
-    others = replace(ended("a"), speed_samples=ring_samples((1, 2, 4, 8), 100, told=told), global_batch_size=100)
+    others = replace(
+        ended("a"), speed_samples=ring_samples((1, 2, 4, 8), 100, reported=reported), global_batch_size=100
+    )
     others = replace(others, architecture=Architecture.ALLREDUCE)
-    job = young(others, measured=ring_samples((1,), 800, told=told))
+    job = young(others, measured=ring_samples((1,), 800, reported=reported))
     spec = replace(job.spec, architecture=Architecture.ALLREDUCE, global_batch_size=800)
     speeds = outlook_of(replace(job, spec=spec)).speeds
     return speeds.at(Allocation(8, 0)) / speeds.at(Allocation(1, 0))
@@ -74,8 +76,8 @@ def ring_speedup(*, told: bool) -> float:
 def test_rings_with_another_batch_tell_how_long_exchanging_takes() -> None:
     """The ended job was hardly faster with 8 workers: its batch was small. This one will be."""
     true = 8.0 / (1.0 + 0.5)
-    assert ring_speedup(told=True) == pytest.approx(true, rel=0.2)
-    assert ring_speedup(told=False) < 0.6 * true
+    assert ring_speedup(reported=True) == pytest.approx(true, rel=0.2)
+    assert ring_speedup(reported=False) < 0.6 * true
 
 
 def test_a_drop_that_earlier_jobs_had_brings_the_end_nearer() -> None:
@@ -100,15 +102,15 @@ def test_runs_are_compared_by_epochs() -> None:
 
 def test_a_job_that_knew_no_epochs_teaches_its_speeds_only() -> None:
     fast = law(fixed=0.3)
-    told = ended("a", speed=fast, steps_per_epoch=None, loss_steps=(), losses=(), total_steps=900)
-    alone, informed = outlook_of(young(n=3)), outlook_of(young(told, n=3))
+    reported = ended("a", speed=fast, steps_per_epoch=None, loss_steps=(), losses=(), total_steps=900)
+    alone, informed = outlook_of(young(n=3)), outlook_of(young(reported, n=3))
     assert informed.forecast.finished_runs == 0
     assert informed.forecast.total_steps == alone.forecast.total_steps
     assert informed.speeds.source is SpeedSource.SIMILAR_JOBS
     assert informed.speeds.at(Allocation(4, 4)) == pytest.approx(fast(4, 4), rel=0.1)
     # Who does not know its epochs yet is told by another one, though that is older.
-    assert epoch_steps(replace(young(ended("b"), told), steps_per_epoch=None)) == 100.0
-    assert epoch_steps(replace(young(told), steps_per_epoch=None)) is None
+    assert epoch_steps(replace(young(ended("b"), reported), steps_per_epoch=None)) == 100.0
+    assert epoch_steps(replace(young(reported), steps_per_epoch=None)) is None
 
 
 def test_runs_of_another_project_count_less() -> None:
@@ -235,18 +237,18 @@ def precedent(name: str, steps: int, **fields: object) -> EndedJob:
 def test_a_job_without_losses_is_expected_to_take_what_others_took() -> None:
     alone = outlook_of(waiting()).forecast
     assert alone.total_steps is None
-    told = outlook_of(waiting(precedent("a", 1000), precedent("b", 1210))).forecast
-    assert told.total_steps is not None
-    assert told.total_steps.mean == pytest.approx(1100, rel=0.01)
-    assert told.total_steps.low < 900 < 1400 < told.total_steps.high
-    assert told.rule == "target_loss"
-    assert 0.1 < told.confidence < 0.4
+    reported = outlook_of(waiting(precedent("a", 1000), precedent("b", 1210))).forecast
+    assert reported.total_steps is not None
+    assert reported.total_steps.mean == pytest.approx(1100, rel=0.01)
+    assert reported.total_steps.low < 900 < 1400 < reported.total_steps.high
+    assert reported.rule == "target_loss"
+    assert 0.1 < reported.confidence < 0.4
 
 
 def test_a_limit_that_comes_sooner_counts() -> None:
     rule = ConvergenceRule(target_loss=0.17, max_steps=500)
-    told = outlook_of(waiting(replace(precedent("a", 1000), rule=rule), max_steps=500)).forecast
-    assert (told.rule, told.total_steps and told.total_steps.mean) == ("max_steps", 500.0)
+    reported = outlook_of(waiting(replace(precedent("a", 1000), rule=rule), max_steps=500)).forecast
+    assert (reported.rule, reported.total_steps and reported.total_steps.mean) == ("max_steps", 500.0)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +266,6 @@ def test_only_jobs_with_the_same_rule_and_project_are_precedents(other: dict[str
 def test_own_losses_overrule_precedents() -> None:
     job = young(precedent("a", 100_000), n=80)
     assert job.spec.convergence == ConvergenceRule(target_loss=0.17)
-    told = outlook_of(job).forecast
-    assert told.total_steps is not None
-    assert told.total_steps.mean < 10_000
+    reported = outlook_of(job).forecast
+    assert reported.total_steps is not None
+    assert reported.total_steps.mean < 10_000

@@ -12,7 +12,7 @@ from optimus_scheduler.allocate.policies import Grant
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Job, Reason
-from optimus_scheduler.place.place import Placed, Unplaced, posts
+from optimus_scheduler.place.place import Placed, Unplaced, task_slots
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 
@@ -22,7 +22,7 @@ NEW = a_job("a", submitted_at=NOW - 30)
 
 def placed(workers: int, servers: int) -> Placed:
     size = Allocation(workers, servers)
-    return Placed(size, dict.fromkeys(posts(size), "node-0"))
+    return Placed(size, dict.fromkeys(task_slots(size), "node-0"))
 
 
 def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> Decision:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from optimus_scheduler.model import Allocation, Node, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
-from optimus_scheduler.place.place import Placed, Placements, Post, Request, place
-from optimus_scheduler.place.requests import posts
+from optimus_scheduler.place.place import Placed, Placements, Request, TaskSlot, place
+from optimus_scheduler.place.requests import task_slots
 
 GPU = "v100"
 _NODES = tuple(Node(f"node-{i}", Resources(4.0, 8, {GPU: 2} if i % 2 else {})) for i in range(5))
@@ -35,15 +35,15 @@ newcomers = st.builds(
 ).map(lambda one: Request(one.job_id, one.worker, one.server, one.allocation, one.allocation, {}))
 
 
-def _held(tasks: Sequence[tuple[int, bool]]) -> dict[Post, str]:
+def _held(tasks: Sequence[tuple[int, bool]]) -> dict[TaskSlot, str]:
     """By rank, workers and servers each."""
     workers = [f"node-{node}" for node, is_worker in tasks if is_worker]
     servers = [f"node-{node}" for node, is_worker in tasks if not is_worker]
     size = Allocation(len(workers), len(servers))
-    return dict(zip(posts(size), (*servers, *workers), strict=True))
+    return dict(zip(task_slots(size), (*servers, *workers), strict=True))
 
 
-def _fits(held: Mapping[str, Mapping[Post, str]], requests: Sequence[Request]) -> bool:
+def _fits(held: Mapping[str, Mapping[TaskSlot, str]], requests: Sequence[Request]) -> bool:
     return all(
         sum(task.cpu for task in tasks) <= node.capacity.cpu
         and sum(task.memory_bytes for task in tasks) <= node.capacity.memory_bytes
@@ -60,7 +60,7 @@ def _fits(held: Mapping[str, Mapping[Post, str]], requests: Sequence[Request]) -
     )
 
 
-def _placed(placements: Placements) -> dict[str, Mapping[Post, str]]:
+def _placed(placements: Placements) -> dict[str, Mapping[TaskSlot, str]]:
     return {job_id: each.nodes for job_id, each in placements.items() if isinstance(each, Placed)}
 
 
@@ -85,7 +85,7 @@ def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
             each.server,
             each.minimum,
             each.minimum,
-            {post: each.held[post] for post in posts(each.minimum)},
+            {slot: each.held[slot] for slot in task_slots(each.minimum)},
         )
         for each in there
     ]
@@ -94,7 +94,7 @@ def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
     assert ("new" in found) == ("new" in expected)
     assert _fits({**{each.job_id: {} for each in (*there, newcomer)}, **found}, [*there, newcomer])
     for each in there:
-        assert set(posts(each.minimum)) <= set(found[each.job_id]), "nobody falls below a minimum"
+        assert set(task_slots(each.minimum)) <= set(found[each.job_id]), "nobody falls below a minimum"
         assert found[each.job_id].items() <= each.held.items()
         assert "new" in found or found[each.job_id] == each.held, "nobody gives up anything for nothing"
 
@@ -102,7 +102,7 @@ def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
 def test_who_has_nothing_that_is_short_gives_nothing_up() -> None:
     """All GPUs are taken; the largest surplus is of a job without any."""
     nodes = (Node("cpu", Resources(16.0)), Node("gpu", Resources(16.0, gpus={GPU: 2})))
-    cores = dict.fromkeys(posts(Allocation(8, 1)), "cpu") | dict.fromkeys(posts(Allocation(12, 0))[8:], "gpu")
+    cores = dict.fromkeys(task_slots(Allocation(8, 1)), "cpu") | dict.fromkeys(task_slots(Allocation(12, 0))[8:], "gpu")
     requests = [
         Request("cores", Resources(1.0), Resources(1.0), Allocation(12, 1), Allocation(1, 1), cores),
         Request(
@@ -111,7 +111,7 @@ def test_who_has_nothing_that_is_short_gives_nothing_up() -> None:
             Resources(1.0),
             Allocation(2, 0),
             Allocation(1, 0),
-            dict.fromkeys(posts(Allocation(2, 0)), "gpu"),
+            dict.fromkeys(task_slots(Allocation(2, 0)), "gpu"),
         ),
         Request("new", Resources(1.0, gpus={GPU: 1}), Resources(1.0), Allocation(1, 0), Allocation(1, 0), {}),
     ]
@@ -126,8 +126,8 @@ def test_who_was_passed_gives_way_when_something_else_has_become_short() -> None
     core, gpu = Resources(1.0), Resources(gpus={GPU: 1})
     least, nothing = Allocation(1, 0), Resources()
     requests = [
-        Request("cores", core, nothing, Allocation(4, 0), least, dict.fromkeys(posts(Allocation(4, 0)), "cpu")),
-        Request("gpus", gpu, nothing, Allocation(2, 0), least, dict.fromkeys(posts(Allocation(2, 0)), "gpu")),
+        Request("cores", core, nothing, Allocation(4, 0), least, dict.fromkeys(task_slots(Allocation(4, 0)), "cpu")),
+        Request("gpus", gpu, nothing, Allocation(2, 0), least, dict.fromkeys(task_slots(Allocation(2, 0)), "gpu")),
         Request("new", Resources(1.0, gpus={GPU: 1}), core, Allocation(1, 1), Allocation(1, 1), {}),
     ]
     found = _placed(place(requests, nodes, spread_least_transfer))

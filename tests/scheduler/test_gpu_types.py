@@ -232,8 +232,8 @@ def test_a_round_does_not_plan_without_end() -> None:
 
 
 def test_speeds_are_told_for_the_type_that_the_job_will_be_on() -> None:
-    told = running_on("k80")
-    job = on_type(told, "v100", relative_speeds([told], Settings()))
+    reported = running_on("k80")
+    job = on_type(reported, "v100", relative_speeds([reported], Settings()))
     assert job.spec.gpu_type == "v100"
     before = {(s.workers, s.servers): s.steps_per_second for s in running_on("k80").speed_samples}
     ratios = [s.steps_per_second / before[s.workers, s.servers] for s in job.speed_samples]
@@ -246,20 +246,20 @@ def test_what_ended_jobs_measured_is_told_for_that_type_as_well() -> None:
     fast = measured_on("v100", [(4, 1)])
     ended = EndedJob("before", "m:rnn", "default", 100.0, speed_samples=(*measured_on("k80", [(1, 1)]), *fast))
     family = gpu_spec("k80", "v100", maximum=4, family="m:rnn")
-    told = a_job(
+    reported = a_job(
         "a", spec=family, similar=(ended,), measured=(*measured_on("k80", [(1, 1)]), *measured_on("v100", [(1, 1)]))
     )
-    speeds = relative_speeds([told], Settings())
+    speeds = relative_speeds([reported], Settings())
     for kind in ("k80", "v100"):
-        (similar,) = on_type(told, kind, speeds).similar
+        (similar,) = on_type(reported, kind, speeds).similar
         assert {sample.gpu_type for sample in similar.speed_samples} == {kind}
         one, four = (sample.steps_per_second for sample in similar.speed_samples)
         assert four / one < 4.5, "not the seven times that the type is faster as well"
         assert similar.id != ended.id
-    assert on_type(told, "k80", speeds).similar == on_type(told, "k80", speeds).similar
+    assert on_type(reported, "k80", speeds).similar == on_type(reported, "k80", speeds).similar
 
 
 def test_ended_jobs_of_the_same_type_are_told_as_they_were() -> None:
     ended = EndedJob("before", "m:rnn", "default", 100.0, speed_samples=measured_on("k80", [(1, 1), (2, 1)]))
-    told = a_job("a", spec=gpu_spec("k80", "v100", family="m:rnn"), similar=(ended,))
-    assert on_type(told, "k80", relative_speeds([told], Settings())).similar is told.similar
+    reported = a_job("a", spec=gpu_spec("k80", "v100", family="m:rnn"), similar=(ended,))
+    assert on_type(reported, "k80", relative_speeds([reported], Settings())).similar is reported.similar

@@ -13,11 +13,11 @@ from optimus_scheduler.allocate.optimus.greedy import envelope
 from optimus_scheduler.allocate.optimus.guarantees import in_turn
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray
 from optimus_scheduler.allocate.optimus.reasons import first_of_largest
-from optimus_scheduler.allocate.optimus.remainder import SLACK, Filling
+from optimus_scheduler.allocate.optimus.remainder import SLACK, RemainderFill
 
 LEAST_TASK_GAIN = 0.01
 
-ladders = st.lists(
+frontiers = st.lists(
     st.lists(
         st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0])),
         min_size=1,
@@ -42,42 +42,42 @@ def table(drawn: list[list[tuple[int, int, float]]]) -> tuple[Candidates, FloatA
 
 
 def filled_plainly(
-    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray
+    candidates: Candidates, demand: FloatArray, row: IntArray, available: FloatArray
 ) -> tuple[IntArray, FloatArray]:
     """Everything is looked at again after each size that is given."""
     index = np.arange(len(candidates))
     above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
     while len(above):
         now = row[candidates.job[above]]
-        usable = (demand[above] - demand[now] <= room + SLACK).all(axis=1)
+        usable = (demand[above] - demand[now] <= available + SLACK).all(axis=1)
         usable &= (above > now) & (candidates.worth[above] > candidates.worth[now])
         usable &= candidates.is_worthwhile(now, above, LEAST_TASK_GAIN)
         above, now = above[usable], now[usable]
         if not len(above):
             break
         best = int(np.argmax(candidates.gain(now, above)))
-        room = room - (demand[above[best]] - demand[now[best]])
+        available = available - (demand[above[best]] - demand[now[best]])
         row[candidates.job[above[best]]] = above[best]
-    return row, room
+    return row, available
 
 
 @settings(max_examples=200, deadline=None)
-@given(ladders, st.tuples(st.integers(0, 40), st.integers(0, 25)))
+@given(frontiers, st.tuples(st.integers(0, 40), st.integers(0, 25)))
 def test_filling_gives_what_looking_at_everything_again_gives(
     drawn: list[list[tuple[int, int, float]]], cores: tuple[int, int]
 ) -> None:
     candidates, demand = table(drawn)
-    start, room = candidates.first[:-1], np.array(cores, dtype=np.float64)
-    filling = Filling(candidates, demand, start.copy(), room, LEAST_TASK_GAIN)
+    start, available = candidates.first[:-1], np.array(cores, dtype=np.float64)
+    filling = RemainderFill(candidates, demand, start.copy(), available, LEAST_TASK_GAIN)
     index = np.arange(len(candidates))
     filling.fill(index[(index > start[candidates.job]) & (candidates.worth > 0)])
-    row, left = filled_plainly(candidates, demand, start.copy(), room)
+    row, left = filled_plainly(candidates, demand, start.copy(), available)
     assert filling.row.tolist() == row.tolist()
-    assert filling.room.tolist() == left.tolist()
+    assert filling.available.tolist() == left.tolist()
 
 
 @settings(max_examples=200, deadline=None)
-@given(ladders, st.sampled_from([1, 60]))
+@given(frontiers, st.sampled_from([1, 60]))
 def test_gains_fall_along_an_envelope_and_nothing_lies_above_it(
     drawn: list[list[tuple[int, int, float]]], times: int
 ) -> None:
@@ -98,15 +98,15 @@ def test_in_turn_each_gets_it_that_still_fits(asked: list[tuple[int, int]], cpu:
     left = [float(cpu), float(memory)]
     expected = []
     for needs in asked:
-        fits = all(need <= room for need, room in zip(needs, left, strict=True))
-        left = [room - need * fits for need, room in zip(needs, left, strict=True)]
+        fits = all(need <= available for need, available in zip(needs, left, strict=True))
+        left = [available - need * fits for need, available in zip(needs, left, strict=True)]
         expected.append(fits)
     demand = np.array(asked, dtype=np.float64).reshape(-1, 2)
-    taken, room = in_turn(demand, np.array([cpu, memory], dtype=np.float64))
-    assert (taken.tolist(), room.tolist()) == (expected, left)
+    taken, available = in_turn(demand, np.array([cpu, memory], dtype=np.float64))
+    assert (taken.tolist(), available.tolist()) == (expected, left)
 
 
-@given(ladders, st.data())
+@given(frontiers, st.data())
 def test_the_first_of_the_largest_values_of_each_job(
     drawn: list[list[tuple[int, int, float]]], data: st.DataObject
 ) -> None:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
 from optimus_scheduler import round as cycle
-from optimus_scheduler.allocate.placement_requests import held_posts
+from optimus_scheduler.allocate.placement_requests import current_slots
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot
 from optimus_scheduler.place.network_cost import spread_least_transfer
-from optimus_scheduler.place.place import Placed, Placer, Post, Request, place
+from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot, place
 
 OPTIMUS = policy_named("optimus")
 RACKS = {"topology.kubernetes.io/rack": "r"}
@@ -90,8 +90,8 @@ def _with_job(snapshot: Snapshot, index: int, changed: Callable[[Job], Job]) -> 
 def _faster(job: Job, factor: float, at: float) -> Job:
     """It has measured again what it had measured last."""
     *others, newest = job.speed_samples
-    told = replace(newest, steps_per_second=newest.steps_per_second * factor, at=at)
-    return replace(job, speed_samples=(*others, told))
+    reported = replace(newest, steps_per_second=newest.steps_per_second * factor, at=at)
+    return replace(job, speed_samples=(*others, reported))
 
 
 def _with_node(snapshot: Snapshot, index: int, changed: object) -> Snapshot:
@@ -117,7 +117,7 @@ def test_a_placer_gives_what_place_gives(rounds: list[list[tuple[int, int, int, 
         for i, cpu in enumerate((3, 5, 4, 6, 2))
     )
     placer = Placer()
-    held: dict[str, Mapping[Post, str]] = {}
+    held: dict[str, Mapping[TaskSlot, str]] = {}
     for drawn in rounds:
         wanted = [
             Request(
@@ -139,10 +139,10 @@ def test_workers_stay_on_cordoned_nodes_only_while_they_live() -> None:
     job, gone = a_job("a", has=(2, 1)), a_job("b", has=(1, 1), nodes="no-such-node")
     snapshot = a_snapshot([job, gone], a_cluster(4))
     everywhere = {(task.key.role, task.key.rank): "node-0" for task in job.wanted_tasks}
-    assert held_posts(snapshot) == {"a": everywhere, "b": {}}
+    assert current_slots(snapshot) == {"a": everywhere, "b": {}}
     cordoned = _with_node(snapshot, 0, lambda node: replace(node, schedulable=False))
-    assert held_posts(cordoned) == {"a": everywhere, "b": {}}
-    assert held_posts(replace(cordoned, tasks=())) == {"a": {}, "b": {}}
+    assert current_slots(cordoned) == {"a": everywhere, "b": {}}
+    assert current_slots(replace(cordoned, tasks=())) == {"a": {}, "b": {}}
 
 
 def test_500_equal_rounds_of_new_objects_take_no_more_memory_and_no_more_work() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.allocate.policies import Contest, Grant, policy_named
+from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import ConvergenceRule, Job, JobSpec, JobState, Reason, Resources
@@ -21,8 +21,8 @@ def outlooks(*jobs: Job) -> tuple[Outlook, ...]:
 
 
 def allocate(jobs: Sequence[Job], cpu: float, leaving: float = 0.0) -> Mapping[str, Grant]:
-    contest = Contest(outlooks(*jobs), Resources(cpu, 64 * GIB), Resources(leaving))
-    return policy_named("optimus").allocate(contest, SETTINGS)
+    inputs = AllocationInput(outlooks(*jobs), Resources(cpu, 64 * GIB), Resources(leaving))
+    return policy_named("optimus").allocate(inputs, SETTINGS)
 
 
 def size(grant: Grant) -> tuple[int, int]:

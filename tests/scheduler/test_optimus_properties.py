@@ -13,11 +13,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.allocate.optimus.frontier import Ladders
+from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds
-from optimus_scheduler.allocate.optimus.job_columns import Contenders
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.optimus.weights import rank_weights, weights
-from optimus_scheduler.allocate.policies import Contest, Grant, policy_named
+from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
@@ -46,8 +46,8 @@ laws = st.builds(
 
 
 def allocate(jobs: Sequence[Job], cpu: float, settings: Settings = SETTINGS) -> Mapping[str, Grant]:
-    contest = Contest(forecast_all(jobs, NOW, settings), Resources(cpu, 64 * GIB))
-    return policy_named("optimus").allocate(contest, settings)
+    inputs = AllocationInput(forecast_all(jobs, NOW, settings), Resources(cpu, 64 * GIB))
+    return policy_named("optimus").allocate(inputs, settings)
 
 
 def running(name: str, speed: SpeedLaw, has: tuple[int, int], steps: int = 10_000) -> Job:
@@ -81,11 +81,11 @@ rings = st.builds(
 
 def worth(outlooks: Sequence[Outlook], sizes: Sequence[Allocation], cpu: float) -> float:
     """What the policy maximises: the sum of weight · speed / best speed per share."""
-    each = Ladders(outlooks, Resources(cpu, 64 * GIB)).each
+    each = Frontiers(outlooks, Resources(cpu, 64 * GIB)).each
     factors = weights(outlooks, each, SETTINGS)
     return sum(
-        float(factor) * one.speeds.at(size) / float(ladder.best_speed_per_share)
-        for factor, one, size, ladder in zip(factors, outlooks, sizes, each, strict=True)
+        float(factor) * one.speeds.at(size) / float(frontier.best_speed_per_share)
+        for factor, one, size, frontier in zip(factors, outlooks, sizes, each, strict=True)
     )
 
 
@@ -167,13 +167,13 @@ def test_grants_are_within_capacity_and_limits_whatever_the_order(
         else a_job(f"j{i}", spec=a_spec(minimum=least))
         for i, (speed, w, p, least) in enumerate(drawn)
     ]
-    contenders = forecast_all(jobs, NOW, SETTINGS)
-    shuffled = tuple(contenders[i] for i in order if i < len(contenders))
+    competing = forecast_all(jobs, NOW, SETTINGS)
+    shuffled = tuple(competing[i] for i in order if i < len(competing))
     capacity = Resources(float(cpu), 64 * GIB)
-    grants = policy_named(policy).allocate(Contest(contenders, capacity), SETTINGS)
-    assert policy_named(policy).allocate(Contest(shuffled, capacity), SETTINGS) == grants
+    grants = policy_named(policy).allocate(AllocationInput(competing, capacity), SETTINGS)
+    assert policy_named(policy).allocate(AllocationInput(shuffled, capacity), SETTINGS) == grants
     assert sum(grant.allocation.workers + grant.allocation.servers for grant in grants.values()) <= cpu
-    for outlook in contenders:
+    for outlook in competing:
         granted = grants[outlook.id].allocation
         if not granted.is_empty:
             assert outlook.minimum.workers <= granted.workers <= outlook.maximum.workers
@@ -193,8 +193,8 @@ def test_nobody_starves_under_sustained_overload() -> None:
         for _ in range(2):
             short = replace(ring(f"short-{number}", 1.0, 0.1, 300, most=1), state=JobState.QUEUED)
             jobs[short.id], number = replace(short, submitted_at=now, allocated_at=None), number + 1
-        contest = Contest(forecast_all(tuple(jobs.values()), now, SETTINGS), Resources(float(cores), 64 * GIB))
-        grants = policy_named("optimus").allocate(contest, SETTINGS)
+        inputs = AllocationInput(forecast_all(tuple(jobs.values()), now, SETTINGS), Resources(float(cores), 64 * GIB))
+        grants = policy_named("optimus").allocate(inputs, SETTINGS)
         jobs = _later(jobs, grants, now, round_seconds)
         now += round_seconds
         assert now - NOW <= 3400.0 / 60.0 * 3 * round_seconds / cores + 10 * round_seconds
@@ -205,7 +205,7 @@ def test_nobody_starves_under_sustained_overload() -> None:
 def test_a_waiting_job_is_overdue_after_the_longest_patience(priority: float, steps: float, speed: float) -> None:
     job = replace(ring("waits", 1.0, 0.1, int(steps)), state=JobState.QUEUED, submitted_at=NOW, allocated_at=None)
     job = replace(job, spec=replace(job.spec, priority=priority))
-    outlooks = Contenders.of(forecast_all([job], NOW + SETTINGS.most_patience_seconds + 1.0, SETTINGS))
+    outlooks = JobColumns.of(forecast_all([job], NOW + SETTINGS.most_patience_seconds + 1.0, SETTINGS))
     assert overdue_seconds(outlooks, np.array([speed]), SETTINGS)[0] > 0
 
 
@@ -241,6 +241,6 @@ def test_jobs_of_about_the_same_work_share_their_weights() -> None:
     outlooks = forecast_all(
         [alike, replace(alike, id="b", submitted_at=alike.submitted_at + 1.0), longer], NOW, SETTINGS
     )
-    found = weights(outlooks, Ladders(outlooks, Resources(8.0, 64 * GIB)).each, SETTINGS)
+    found = weights(outlooks, Frontiers(outlooks, Resources(8.0, 64 * GIB)).each, SETTINGS)
     by_rank = rank_weights(3, SETTINGS.speed_exponent)
     np.testing.assert_allclose(found, [by_rank[1:].mean()] * 2 + [by_rank[0]])

@@ -8,7 +8,7 @@ import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
 from optimus_scheduler.allocate.baselines.optimus_paper import marginal_gain
-from optimus_scheduler.allocate.policies import POLICIES, Contest, Grant, UnknownPolicy, policy_named
+from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, Grant, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.forecast import forecast, forecast_all
 from optimus_scheduler.model import Allocation, ConvergenceRule, Job, JobSpec, Reason, Resources, TaskDemand
 from optimus_scheduler.settings import Settings
@@ -17,8 +17,8 @@ GIB = 2**30
 
 
 def allocate(policy: str, jobs: Sequence[Job], capacity: Resources) -> Mapping[str, Grant]:
-    contest = Contest(forecast_all(jobs, NOW, Settings()), capacity)
-    return policy_named(policy).allocate(contest, Settings())
+    inputs = AllocationInput(forecast_all(jobs, NOW, Settings()), capacity)
+    return policy_named(policy).allocate(inputs, Settings())
 
 
 def cores(cpu: float) -> Resources:

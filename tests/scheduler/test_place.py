@@ -11,7 +11,16 @@ from tests.scheduler.builders import a_cluster
 
 from optimus_scheduler.model import Allocation, Node, Resources, Role
 from optimus_scheduler.place.network_cost import Spread, spread_evenly, spread_least_transfer
-from optimus_scheduler.place.place import Placed, Placements, Post, Request, Unplaced, fits_when_empty, place, posts
+from optimus_scheduler.place.place import (
+    Placed,
+    Placements,
+    Request,
+    TaskSlot,
+    Unplaced,
+    fits_when_empty,
+    place,
+    task_slots,
+)
 
 
 def request(
@@ -19,16 +28,16 @@ def request(
     size: tuple[int, int],
     *,
     minimum: tuple[int, int] = (1, 1),
-    held: Mapping[Post, str] | None = None,
-    before: Mapping[Post, str] | None = None,
+    held: Mapping[TaskSlot, str] | None = None,
+    before: Mapping[TaskSlot, str] | None = None,
     cpu: float = 1.0,
 ) -> Request:
     sizes = Allocation(*size), Allocation(*minimum)
     return Request(name, Resources(cpu), Resources(cpu), *sizes, held or {}, before=before or {})
 
 
-def on(node: str, *, workers: int, servers: int) -> dict[Post, str]:
-    return dict.fromkeys(posts(Allocation(workers, servers)), node)
+def on(node: str, *, workers: int, servers: int) -> dict[TaskSlot, str]:
+    return dict.fromkeys(task_slots(Allocation(workers, servers)), node)
 
 
 def allocation(placements: Placements, job_id: str) -> tuple[int, int] | None:
@@ -62,7 +71,7 @@ def test_placed_anew_a_job_comes_together_and_few_tasks_move() -> None:
     across = {(Role.SERVER, 0): "node-1", (Role.WORKER, 0): "node-0", (Role.WORKER, 1): "node-1"}
     placed = place([request("a", (2, 2), before=across)], a_cluster(2, 2), spread_least_transfer)["a"]
     assert isinstance(placed, Placed)
-    assert {post: placed.nodes[post] for post in across} == across
+    assert {slot: placed.nodes[slot] for slot in across} == across
 
 
 def test_placed_anew_a_job_that_gets_no_more_room_keeps_what_it_has() -> None:
@@ -133,7 +142,7 @@ def test_nothing_new_on_a_cordoned_node() -> None:
 
 def test_a_lost_task_does_not_hold_a_smaller_job_up() -> None:
     """Rank 0 has to be placed anew and there is no room beside rank 1: the job goes on with one worker."""
-    held: dict[Post, str] = {(Role.SERVER, 0): "node-0", (Role.WORKER, 1): "node-0"}
+    held: dict[TaskSlot, str] = {(Role.SERVER, 0): "node-0", (Role.WORKER, 1): "node-0"}
     placed = place([request("a", (2, 1), held=held)], a_cluster(2), spread_least_transfer)["a"]
     assert isinstance(placed, Placed)
     assert placed.nodes == on("node-0", workers=1, servers=1)
@@ -167,7 +176,7 @@ def test_places_are_complete_and_within_capacity(
 ) -> None:
     """Twice: on an empty cluster, then with what was placed held, on another cluster of the same node names."""
     wanted = [request(f"j{i}", size, minimum=minimum, cpu=cpu) for i, (size, minimum, cpu) in enumerate(drawn)]
-    held: dict[str, Mapping[Post, str]] = {each.job_id: {} for each in wanted}
+    held: dict[str, Mapping[TaskSlot, str]] = {each.job_id: {} for each in wanted}
     for nodes in (a_cluster(*cpus), a_cluster(*smaller)):
         now = [
             Request(each.job_id, each.worker, each.server, each.allocation, each.minimum, held[each.job_id])
@@ -179,7 +188,7 @@ def test_places_are_complete_and_within_capacity(
         for each in now:
             placed = placements[each.job_id]
             if isinstance(placed, Placed):
-                assert set(placed.nodes) == set(posts(placed.allocation))
+                assert set(placed.nodes) == set(task_slots(placed.allocation))
                 assert each.minimum.workers <= placed.allocation.workers <= each.allocation.workers
                 assert each.minimum.servers <= placed.allocation.servers <= each.allocation.servers
                 held[each.job_id] = placed.nodes

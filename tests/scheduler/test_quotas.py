@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import next_round, trained
 
-from optimus_scheduler.allocate.allocate_with_quotas import share_out
-from optimus_scheduler.allocate.policies import POLICIES, Contest, policy_named
+from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
+from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
 from optimus_scheduler.allocate.quotas import guarantees
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.model import Job, Node, Quota, Reason, Resources, Snapshot
@@ -180,7 +180,7 @@ def test_guarantees_are_kept_and_nothing_is_given_twice(
     jobs, quotas, capacity = world
     outlooks = forecast_all(jobs, NOW, Settings())
     chosen = policy_named(policy)
-    grants = share_out(Contest(outlooks, capacity), chosen, Settings(), now=NOW, quotas=quotas)
+    grants = allocate_with_quotas(AllocationInput(outlooks, capacity), chosen, Settings(), now=NOW, quotas=quotas)
     assert set(grants) == {job.id for job in jobs}
 
     def held(project: str | None) -> Resources:
@@ -190,7 +190,7 @@ def test_guarantees_are_kept_and_nothing_is_given_twice(
     assert held(None).fits_in(capacity)
     for quota, right in ((quota, guarantees(quotas, capacity)[quota.project]) for quota in quotas):
         own = tuple(one for one in outlooks if one.job.spec.project == quota.project)
-        alone = chosen.allocate(Contest(own, right), Settings()) if own else {}
+        alone = chosen.allocate(AllocationInput(own, right), Settings()) if own else {}
         due = sum((one.demand(alone[one.id].allocation) for one in own), Resources())
         assert held(quota.project).dominant_share(capacity) >= due.dominant_share(capacity) - 1e-9
         assert quota.may_borrow or held(quota.project).fits_in(right)

@@ -24,7 +24,7 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_scheduler.place.place import posts
+from optimus_scheduler.place.place import task_slots
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
 
@@ -33,7 +33,7 @@ SETTINGS = Settings(drain_seconds=20.0, cancel_force_seconds=10.0)
 
 def want(workers: int, servers: int, directive: Directive = Directive.RUN, node: str = "node-0") -> Want:
     size = Allocation(workers, servers)
-    return Want(directive, size, dict.fromkeys(posts(size), node))
+    return Want(directive, size, dict.fromkeys(task_slots(size), node))
 
 
 def key(job: str, role: Role, rank: int = 0, incarnation: int = 0) -> TaskKey:

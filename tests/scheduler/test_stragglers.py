@@ -20,7 +20,7 @@ from optimus_scheduler.model import (
     StartTask,
     TaskKey,
 )
-from optimus_scheduler.place.place import Post, posts
+from optimus_scheduler.place.place import TaskSlot, task_slots
 from optimus_scheduler.reconcile import Want, reconcile
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers
@@ -29,7 +29,7 @@ SLOW = TaskKey("a", Role.WORKER, 1, 0)
 SIZE = (3, 1)
 
 
-def a_slow_job(spread: dict[Post, str] | str = "node-0", **fields: Any) -> Job:
+def a_slow_job(spread: dict[TaskSlot, str] | str = "node-0", **fields: Any) -> Job:
     return a_job("a", has=SIZE, nodes=spread, spec=a_spec(maximum=SIZE), stragglers=(SLOW,), **fields)
 
 
@@ -42,7 +42,7 @@ def test_it_moves_to_a_node_with_room_as_a_new_task() -> None:
     snapshot = a_snapshot([job], a_cluster(8, 8))
     wants = move_stragglers(snapshot, {"a": stays(job)})
     assert wants["a"].nodes[Role.WORKER, 1] == "node-1"
-    assert [post for post, node in wants["a"].nodes.items() if node != "node-0"] == [(Role.WORKER, 1)]
+    assert [slot for slot, node in wants["a"].nodes.items() if node != "node-0"] == [(Role.WORKER, 1)]
     actions = reconcile(snapshot, wants, Settings())
     replacement = replace(SLOW, incarnation=1)
     assert [action.task.key for action in actions if isinstance(action, StartTask)][-1] == replacement
@@ -58,7 +58,7 @@ def test_it_stays_where_there_is_no_other_room() -> None:
 
 
 def test_beside_the_others_of_its_job_rather_than_alone() -> None:
-    spread: dict[Post, str] = dict.fromkeys(posts(Allocation(*SIZE)), "node-2")
+    spread: dict[TaskSlot, str] = dict.fromkeys(task_slots(Allocation(*SIZE)), "node-2")
     spread[Role.WORKER, 1] = "node-0"
     job = a_slow_job(spread)
     wants = move_stragglers(a_snapshot([job], a_cluster(8, 8, 8)), {"a": stays(job)})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import PRICES, gpu_node, gpu_spec, measured_on, next_round
 
-from optimus_scheduler.allocate.deadline_budget import Terms, sizes, terms_of
+from optimus_scheduler.allocate.deadline_budget import Limits, limits_of, sizes
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.outlook import Outlook
@@ -38,8 +38,8 @@ def job_due(
     return a_job(name, has=has, spec=spec, measured=samples(LAW, ALL_SIZES))
 
 
-def terms(job: Job, settings: Settings = PRICED) -> Terms:
-    found = terms_of(forecast(job, NOW, settings), ROOM, NOW, settings)
+def limits(job: Job, settings: Settings = PRICED) -> Limits:
+    found = limits_of(forecast(job, NOW, settings), ROOM, NOW, settings)
     assert found is not None
     return found
 
@@ -48,14 +48,14 @@ def terms(job: Job, settings: Settings = PRICED) -> Terms:
 
 
 def test_without_deadline_and_budget_there_is_nothing_to_say() -> None:
-    assert terms_of(forecast(job_due(None), NOW, PRICED), ROOM, NOW, PRICED) is None
+    assert limits_of(forecast(job_due(None), NOW, PRICED), ROOM, NOW, PRICED) is None
 
 
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(seconds=st.floats(300.0, 30_000.0))
 def test_the_claim_is_the_least_size_that_ends_in_time(seconds: float) -> None:
     job = job_due(seconds)
-    outlook, found = forecast(job, NOW, PRICED), terms(job)
+    outlook, found = forecast(job, NOW, PRICED), limits(job)
     margin = 1.0  # the number of steps is the owner's own: nothing about it is uncertain
 
     def ends_in_time(size: Allocation) -> bool:
@@ -72,17 +72,17 @@ def test_the_claim_is_the_least_size_that_ends_in_time(seconds: float) -> None:
 
 
 def test_the_owner_is_told() -> None:
-    assert "cannot be met: it needs about " in (terms(job_due(60.0)).note or "")
-    assert terms(job_due(-120.0)).note == "Its deadline passed 2 min ago."
-    assert (terms(job_due(90_000.0)).note or "").startswith("To meet its deadline in 25.0 h it needs ")
+    assert "cannot be met: it needs about " in (limits(job_due(60.0)).note or "")
+    assert limits(job_due(-120.0)).note == "Its deadline passed 2 min ago."
+    assert (limits(job_due(90_000.0)).note or "").startswith("To meet its deadline in 25.0 h it needs ")
     unknown = replace(job_due(600.0), speed_samples=())
-    assert terms(unknown).note == "Whether it will meet its deadline in 10 min cannot be told yet."
+    assert limits(unknown).note == "Whether it will meet its deadline in 10 min cannot be told yet."
 
 
 def due_to_need(tasks: int) -> float:
     """A deadline, in seconds, that needs at least so many tasks."""
     for seconds in range(600, 20_000, 50):
-        claim = terms(job_due(float(seconds))).claim
+        claim = limits(job_due(float(seconds))).claim
         if claim is not None and claim.workers + claim.servers <= tasks:
             return float(seconds)
     raise AssertionError("no deadline needs so few tasks")
@@ -94,7 +94,7 @@ def test_a_deadline_has_precedence_under_every_policy(policy: str) -> None:
     late = job_due(due_to_need(8), "late", has=(1, 1))
     others = [job_due(None, f"other-{i}", steps=100_000, has=(1, 1)) for i in range(4)]
     outcome = plan(a_snapshot([late, *others], cluster(16)), policy_named(policy))
-    claim = terms(late, Settings()).claim
+    claim = limits(late, Settings()).claim
     decision = next(each for each in outcome.decisions if each.job_id == "late")
     assert claim is not None
     assert decision.allocation.workers >= claim.workers
@@ -107,7 +107,7 @@ def test_the_earlier_deadline_goes_first_where_both_do_not_fit() -> None:
     jobs = [job_due(seconds, "early", has=(1, 1)), job_due(seconds + 10.0, "later", has=(1, 1))]
     outcome = plan(a_snapshot(jobs, cluster(12)), OPTIMUS)
     early, later = (decision.allocation for decision in outcome.decisions)
-    claim = terms(jobs[0]).claim
+    claim = limits(jobs[0]).claim
     assert claim is not None
     assert early.workers >= claim.workers
     assert early.workers + early.servers > later.workers + later.servers
@@ -131,7 +131,7 @@ def test_nothing_is_claimed_beyond_what_is_learned() -> None:
 
 
 def _claim(outlook: Outlook) -> Allocation:
-    found = terms_of(outlook, ROOM, NOW, PRICED)
+    found = limits_of(outlook, ROOM, NOW, PRICED)
     assert found is not None
     assert found.claim is not None
     return found.claim
@@ -163,7 +163,7 @@ def cost_to_end(job: Job, size: Allocation, steps: float = 10_000.0) -> float:
 @given(budget=st.floats(0.5, 40.0))
 def test_no_size_is_allowed_that_the_budget_does_not_pay_for(budget: float) -> None:
     job = job_due(None, max_cost=budget)
-    outlook, found = forecast(job, NOW, PRICED), terms(job)
+    outlook, found = forecast(job, NOW, PRICED), limits(job)
     most = found.outlook.maximum
     possible = list(sizes(outlook, ROOM))
     cheapest = min(cost_to_end(job, size) for size in possible)
@@ -187,12 +187,12 @@ def test_a_job_on_a_budget_is_given_less_and_told_why() -> None:
 
 
 def test_without_prices_a_budget_limits_nothing() -> None:
-    assert terms_of(forecast(job_due(None, max_cost=0.01), NOW, Settings()), ROOM, NOW, Settings()) is None
+    assert limits_of(forecast(job_due(None, max_cost=0.01), NOW, Settings()), ROOM, NOW, Settings()) is None
 
 
 def test_what_was_spent_counts() -> None:
     job = job_due(None, max_cost=10.0)
-    assert terms(replace(job, spent=9.0)).outlook.maximum.workers < terms(job).outlook.maximum.workers
+    assert limits(replace(job, spent=9.0)).outlook.maximum.workers < limits(job).outlook.maximum.workers
 
 
 def test_a_budget_moves_a_job_to_the_type_with_the_cheapest_steps() -> None:

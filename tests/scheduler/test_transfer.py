@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimus_scheduler.model import Node, Resources
 from optimus_scheduler.place.bottleneck import Added, Extra
-from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.network_cost import (
     Present,
     Spread,
@@ -38,9 +38,9 @@ def spread_with(
     needs: tuple[Resources, Resources] = (ONE, ONE),
 ) -> Counts | None:
     """(workers, servers) on each node in the end; `nodes` have room beside what is `present`."""
-    rooms = Rooms(nodes)
-    worker, server = (rooms.amounts.need(need) for need in needs)
-    added = spread(rooms, Extra(*size, worker, server), present or {})
+    free_capacity = FreeCapacity(nodes)
+    worker, server = (free_capacity.amounts.need(need) for need in needs)
+    added = spread(free_capacity, Extra(*size, worker, server), present or {})
     return None if added is None else in_all(len(nodes), present or {}, added)
 
 
@@ -202,9 +202,9 @@ def test_a_growing_job_stays_on_its_node() -> None:
 
 
 def test_a_new_job_goes_to_the_fullest_node_that_holds_all_of_it() -> None:
-    rooms = Rooms(slots(2, 8, 5))
-    one = rooms.amounts.need(ONE)
-    assert spread_least_transfer(rooms, Extra(1, 1, one, one), {}) == {0: (1, 1)}
+    free_capacity = FreeCapacity(slots(2, 8, 5))
+    one = free_capacity.amounts.need(ONE)
+    assert spread_least_transfer(free_capacity, Extra(1, 1, one, one), {}) == {0: (1, 1)}
 
 
 def test_cpu_jobs_leave_gpu_nodes_alone() -> None:
@@ -219,21 +219,21 @@ def test_a_job_stays_in_one_rack_if_that_costs_nothing() -> None:
         Node(f"node-{i}", Resources(float(cpu)), labels={"topology.kubernetes.io/rack": f"rack-{i % 3}"})
         for i, cpu in enumerate(free)
     )
-    rooms = Rooms(nodes)
-    one = rooms.amounts.need(ONE)
-    added = spread_least_transfer(rooms, Extra(4, 2, one, one), {})
+    free_capacity = FreeCapacity(nodes)
+    one = free_capacity.amounts.need(ONE)
+    added = spread_least_transfer(free_capacity, Extra(4, 2, one, one), {})
     assert added is not None
-    racks = {int(rooms.names[node][-1]) % 3 for node in added}
+    racks = {int(free_capacity.names[node][-1]) % 3 for node in added}
     assert racks == {1}  # the fullest with enough room in all has it in pieces: no node there holds half of the job
 
 
 def test_an_all_reduce_job_grows_in_its_rack() -> None:
     nodes = tuple(Node(f"node-{i}", Resources(gpus={"a100": 4}), labels={"rack": f"{i // 2}"}) for i in range(4))
-    rooms = Rooms(nodes)
-    one, none = rooms.amounts.need(Resources(gpus={"a100": 1})), rooms.amounts.need(Resources())
-    rooms.take(tuple(2 * amount for amount in one), 0)  # a fuller node elsewhere
-    rooms.take(tuple(4 * amount for amount in one), 3)
-    assert spread_least_transfer(rooms, Extra(2, 0, one, none), {3: (4, 0)}) == {2: (2, 0)}
+    free_capacity = FreeCapacity(nodes)
+    one, none = free_capacity.amounts.need(Resources(gpus={"a100": 1})), free_capacity.amounts.need(Resources())
+    free_capacity.take(tuple(2 * amount for amount in one), 0)  # a fuller node elsewhere
+    free_capacity.take(tuple(4 * amount for amount in one), 3)
+    assert spread_least_transfer(free_capacity, Extra(2, 0, one, none), {3: (4, 0)}) == {2: (2, 0)}
 
 
 def test_a_balanced_spread_goes_to_the_emptiest_node_each_time() -> None:
@@ -251,8 +251,8 @@ def test_a_balanced_spread_places_everything_that_fits(free: list[int], workers:
         assert sum(free) < workers + servers
         return
     assert [sum(column) for column in zip(*found, strict=True)] == [workers, servers]
-    left = [room - x - y for room, (x, y) in zip(free, found, strict=True)]
-    used = [room for room, pair in zip(left, found, strict=True) if sum(pair)]
+    left = [available - x - y for available, (x, y) in zip(free, found, strict=True)]
+    used = [available for available, pair in zip(left, found, strict=True) if sum(pair)]
     assert min(left) >= 0
     assert max(left) <= min(used) + 1  # nobody who got a task is fuller than it has to be
 

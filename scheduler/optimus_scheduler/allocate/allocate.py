@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optimus_scheduler.allocate.allocate_with_quotas import share_out
+from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
 from optimus_scheduler.allocate.placement_requests import request_for
-from optimus_scheduler.allocate.policy import Contest, Grant, Policy
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Directive, Reason, Resources, Role, Snapshot
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.place.place import Placer
-from optimus_scheduler.place.requests import Held
+from optimus_scheduler.place.requests import CurrentNodes
 from optimus_scheduler.settings import Settings
 
 
 def allocate(
-    outlooks: Sequence[Outlook], snapshot: Snapshot, held: Held, policy: Policy, settings: Settings, placer: Placer
+    outlooks: Sequence[Outlook],
+    snapshot: Snapshot,
+    held: CurrentNodes,
+    policy: Policy,
+    settings: Settings,
+    placer: Placer,
 ) -> dict[str, Grant]:
     """A grant for every job.
 
@@ -24,7 +29,7 @@ def allocate(
     for a retry, or could not run on this cluster even alone: they must not hold up the queue.
     """
     grants: dict[str, Grant] = {}
-    contenders: list[Outlook] = []
+    competing: list[Outlook] = []
     finishing: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, held), Resources()
     feasible = _Feasibility(snapshot, policy, placer)
@@ -33,20 +38,20 @@ def allocate(
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
         elif outlook.job.retry is not None and not outlook.job.retry.is_due(snapshot.now):
             grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RETRY)
-        elif outlook.forecast.converged and outlook.is_held:
+        elif outlook.forecast.converged and outlook.has_tasks:
             grants[outlook.id] = Grant(outlook.present, Reason.CONVERGED)
             finishing.append(outlook)
             leaving = leaving + outlook.demand(outlook.present)
-        elif not outlook.is_held and not feasible(outlook):
+        elif not outlook.has_tasks and not feasible(outlook):
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         else:
-            contenders.append(outlook)
-    contest = Contest(tuple(contenders), remaining(capacity, leaving), leaving)
+            competing.append(outlook)
+    inputs = AllocationInput(tuple(competing), remaining(capacity, leaving), leaving)
     now, quotas = snapshot.now, snapshot.quotas
-    return {**grants, **share_out(contest, policy, settings, now=now, quotas=quotas, finishing=finishing)}
+    return {**grants, **allocate_with_quotas(inputs, policy, settings, now=now, quotas=quotas, finishing=finishing)}
 
 
-def usable_capacity(snapshot: Snapshot, held: Held) -> Resources:
+def usable_capacity(snapshot: Snapshot, held: CurrentNodes) -> Resources:
     """What the schedulable nodes offer, and what jobs hold on cordoned ones: that is theirs while they stay."""
     total = snapshot.capacity
     cordoned = {node.name for node in snapshot.nodes if not node.schedulable}

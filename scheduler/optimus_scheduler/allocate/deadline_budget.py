@@ -26,7 +26,7 @@ _EVERY_SIZE_TO = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Limits:
     """The limits of one job in one round."""
 
     outlook: Outlook
@@ -38,19 +38,19 @@ class Terms:
     note: str | None = None
 
 
-def may_have_terms(spec: JobSpec) -> bool:
+def may_have_limits(spec: JobSpec) -> bool:
     """Whether its owner gave it a deadline or a budget."""
     return spec.deadline_at is not None or spec.convergence.max_cost is not None
 
 
-def terms_of(outlook: Outlook, capacity: Resources, now: float, settings: Settings) -> Terms | None:
+def limits_of(outlook: Outlook, capacity: Resources, now: float, settings: Settings) -> Limits | None:
     """None for a job with neither deadline nor budget."""
     rule, deadline = outlook.job.spec.convergence, outlook.job.spec.deadline_at
     has_budget = rule.max_cost is not None and has_prices(settings)
     if deadline is None and not has_budget:
         return None
-    terms = _under_budget(outlook, capacity, settings) if has_budget else Terms(outlook)
-    return terms if deadline is None else _before(deadline, terms, capacity, now, settings)
+    limits = _under_budget(outlook, capacity, settings) if has_budget else Limits(outlook)
+    return limits if deadline is None else _before(deadline, limits, capacity, now, settings)
 
 
 def bounded(outlook: Outlook, least: Allocation, most: Allocation) -> Outlook:
@@ -94,14 +94,14 @@ def _counts(demand: TaskDemand) -> list[int]:
 # --- deadlines -------------------------------------------------------------------------------------------------------
 
 
-def _before(deadline: float, terms: Terms, capacity: Resources, now: float, settings: Settings) -> Terms:
-    outlook, left = terms.outlook, deadline - now
+def _before(deadline: float, limits: Limits, capacity: Resources, now: float, settings: Settings) -> Limits:
+    outlook, left = limits.outlook, deadline - now
     remaining = outlook.forecast.remaining_steps
     if left <= 0:
-        return _told(terms, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {duration(-left)} ago.")
+        return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {duration(-left)} ago.")
     if remaining is None or outlook.speeds.source is None:
         note = f"Whether it will meet its deadline in {duration(left)} cannot be told yet."
-        return replace(_told(terms, None, note), claim=outlook.minimum)
+        return replace(_reported(limits, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
     cautious = min(remaining.high, settings.deadline_margin * remaining.mean)
     for steps in (cautious, remaining.mean):
@@ -110,17 +110,17 @@ def _before(deadline: float, terms: Terms, capacity: Resources, now: float, sett
             least = min(meeting, key=lambda size: (_share(outlook, size, capacity), size.workers, size.servers))
             claim = _reachable(outlook, least, possible, settings)
             note = f"To meet its deadline in {duration(left)} it needs {size_words(least)}."
-            return replace(_told(terms, None, note), claim=claim)
+            return replace(_reported(limits, None, note), claim=claim)
     if outlook.learning and _might_do(outlook, remaining.mean, left):
         note = f"Whether it can meet its deadline in {duration(left)} is being found out."
-        return replace(_told(terms, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
-    return _told(terms, Reason.DEADLINE_CANNOT_BE_MET, _too_late(outlook, possible, remaining.mean, left))
+        return replace(_reported(limits, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
+    return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, _too_late(outlook, possible, remaining.mean, left))
 
 
-def _told(terms: Terms, reason: Reason | None, note: str) -> Terms:
+def _reported(limits: Limits, reason: Reason | None, note: str) -> Limits:
     """The sentence about the deadline after the one about the budget."""
-    before = f"{terms.note} " if terms.note else ""
-    return replace(terms, reason=reason or terms.reason, note=before + note)
+    before = f"{limits.note} " if limits.note else ""
+    return replace(limits, reason=reason or limits.reason, note=before + note)
 
 
 def _too_late(outlook: Outlook, possible: list[Allocation], steps: float, left: float) -> str:
@@ -139,17 +139,17 @@ def _seconds(outlook: Outlook, size: Allocation, steps: float) -> float:
 
 def _might_do(outlook: Outlook, steps: float, left: float) -> bool:
     """Whether the job could be in time if it gained as much from every worker as from its first."""
-    here = outlook.present if outlook.is_held else outlook.minimum
+    here = outlook.present if outlook.has_tasks else outlook.minimum
     return outlook.speeds.at(here) * outlook.maximum.workers / max(here.workers, 1) * left >= steps
 
 
 def _reachable(outlook: Outlook, least: Allocation, possible: list[Allocation], settings: Settings) -> Allocation:
     """The least size itself, or while the speed is being learned the largest within one step of growth."""
-    here = outlook.present if outlook.is_held else outlook.minimum
+    here = outlook.present if outlook.has_tasks else outlook.minimum
     most = settings.growth_factor * (here.workers + here.servers)
     if not outlook.learning or least.workers + least.servers <= most:
         return least
-    if outlook.is_held and not outlook.measured:
+    if outlook.has_tasks and not outlook.measured:
         return here
     near = [size for size in possible if size.workers + size.servers <= most]
     return max(near, key=lambda size: (size.workers, size.servers), default=outlook.minimum)
@@ -162,27 +162,27 @@ def _share(outlook: Outlook, size: Allocation, capacity: Resources) -> float:
 # --- budgets ---------------------------------------------------------------------------------------------------------
 
 
-def _under_budget(outlook: Outlook, capacity: Resources, settings: Settings) -> Terms:
+def _under_budget(outlook: Outlook, capacity: Resources, settings: Settings) -> Limits:
     max_cost = outlook.job.spec.convergence.max_cost
     remaining = outlook.forecast.remaining_steps
     assert max_cost is not None, "asked for jobs with a budget only"
     left = max_cost - outlook.job.spent
     possible = list(sizes(outlook, capacity))
     if left <= 0 or remaining is None or outlook.speeds.source is None or not possible:
-        return Terms(outlook)
+        return Limits(outlook)
     cheapest = min(possible, key=lambda size: (_step_cost(outlook, size, settings), -outlook.speeds.at(size)))
     affordable = [size for size in possible if _is_affordable(outlook, size, remaining.mean, left, settings)]
     # The predicted end is where the money ends: it would not have converged by then, at the present cost of a step.
     ends_by_cost = outlook.forecast.rule == "max_cost"
     if ends_by_cost or not affordable:
         note = f"Of its budget {left:.4g} is left: it gets the size with the cheapest steps."
-        return Terms(bounded(outlook, outlook.minimum, cheapest), reason=Reason.WITHIN_BUDGET, note=note)
+        return Limits(bounded(outlook, outlook.minimum, cheapest), reason=Reason.WITHIN_BUDGET, note=note)
     fastest = max(affordable, key=lambda size: (outlook.speeds.at(size), -_step_cost(outlook, size, settings)))
     best = max(possible, key=outlook.speeds.at)
     if outlook.speeds.at(best) <= outlook.speeds.at(fastest) * (1.0 + settings.least_speedup):
-        return Terms(outlook)
+        return Limits(outlook)
     note = f"Of its budget {left:.4g} is left: enough for {size_words(fastest)}, not for more."
-    return Terms(bounded(outlook, outlook.minimum, fastest), reason=Reason.WITHIN_BUDGET, note=note)
+    return Limits(bounded(outlook, outlook.minimum, fastest), reason=Reason.WITHIN_BUDGET, note=note)
 
 
 def _is_affordable(outlook: Outlook, size: Allocation, steps: float, left: float, settings: Settings) -> bool:

@@ -8,13 +8,13 @@ from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Architecture, Job, Role, Snapshot, TaskKey, TaskPhase
-from optimus_scheduler.place.requests import Held, Post, Request
+from optimus_scheduler.place.requests import CurrentNodes, Request, TaskSlot
 
 _DOUBLED = 2
 """A job that grows so many times will not fit beside the tasks that it has."""
 
 
-def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str], policy: Policy) -> Request:
+def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[TaskSlot, str], policy: Policy) -> Request:
     """What is to be placed so that the job has `allocation`."""
     # Of who has nothing, nothing stays.
     stays = held and (allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held)))
@@ -29,7 +29,7 @@ def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[Post, st
     )
 
 
-def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str]) -> bool:
+def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[TaskSlot, str]) -> bool:
     """Whether a job that changes its size keeps its tasks where they are, and only looks for what is missing.
 
     Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
@@ -42,7 +42,7 @@ def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[Post, str]
     return len(set(held.values())) <= 1 and tasks < _DOUBLED * before
 
 
-def held_posts(snapshot: Snapshot) -> Held:
+def current_slots(snapshot: Snapshot) -> CurrentNodes:
     """Where each job has tasks that may stay: on nodes that exist, and on cordoned ones only while they live.
 
     By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
@@ -54,7 +54,7 @@ def held_posts(snapshot: Snapshot) -> Held:
     return {job.id: _held(job, is_open, live) for job in snapshot.jobs}
 
 
-def _held(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[Post, str]:
+def _held(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:
     leaves = has_left_its_type(job)
     return {
         (task.key.role, task.key.rank): task.node

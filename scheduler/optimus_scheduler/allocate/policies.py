@@ -10,7 +10,7 @@ from optimus_scheduler.allocate.baselines.srtf import SrtfPolicy
 from optimus_scheduler.allocate.baselines.tetris import TetrisPolicy
 from optimus_scheduler.allocate.baselines.tiresias import TiresiasPolicy
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
-from optimus_scheduler.allocate.policy import Contest, Grant, Policy
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 
 _ALL: tuple[Policy, ...] = (
     OptimusPolicy(),
@@ -44,4 +44,4 @@ def policy_named(name: str) -> Policy:
         raise UnknownPolicy(f"unknown policy {name!r}; there are {', '.join(sorted(POLICIES))}") from None
 
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "Contest", "Grant", "Policy", "UnknownPolicy", "policy_named"]
+__all__ = ["DEFAULT_POLICY", "POLICIES", "AllocationInput", "Grant", "Policy", "UnknownPolicy", "policy_named"]

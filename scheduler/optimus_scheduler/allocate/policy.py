@@ -13,13 +13,13 @@ from optimus_scheduler.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class AllocationInput:
     """Who competes for what in one round."""
 
-    contenders: tuple[Outlook, ...]
+    competing: tuple[Outlook, ...]
     """Jobs that may get tasks, in any order; jobs that end or could never run are not among them."""
     capacity: Resources
-    """What the contenders may use together."""
+    """What the competing jobs may use together."""
     leaving: Resources = field(default_factory=Resources)
     """What jobs that are being finished will free in a moment; not part of `capacity`."""
 
@@ -40,7 +40,7 @@ class Grant(NamedTuple):
 
 
 class Policy(Protocol):
-    """Decides sizes. Deterministic, and independent of the order of the contenders."""
+    """Decides sizes. Deterministic, and independent of the order of the competing jobs."""
 
     @property
     def name(self) -> str: ...
@@ -61,5 +61,5 @@ class Policy(Protocol):
     def scales_batches(self) -> bool:
         """Whether jobs with an elastic batch get the batch that suits their size, or train with their fixed one."""
 
-    def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
+    def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""

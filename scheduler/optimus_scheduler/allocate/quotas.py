@@ -57,13 +57,15 @@ def _implied(named: Amounts, total: Mapping[str, float]) -> Amounts:
     return {kind: min(part, 1.0) * total[kind] for kind in (CPU, MEMORY) if kind not in named}
 
 
-def _scaled(by_project: Mapping[str, Amounts], room: Mapping[str, float]) -> dict[str, Amounts]:
+def _scaled(by_project: Mapping[str, Amounts], available: Mapping[str, float]) -> dict[str, Amounts]:
     """The amounts, each resource shrunk in proportion as far as the room asks for it."""
     asked: Amounts = {}
     for amounts in by_project.values():
         for kind, amount in amounts.items():
             asked[kind] = asked.get(kind, 0.0) + amount
-    factors = {kind: min(1.0, max(room[kind], 0.0) / amount) if amount > 0 else 1.0 for kind, amount in asked.items()}
+    factors = {
+        kind: min(1.0, max(available[kind], 0.0) / amount) if amount > 0 else 1.0 for kind, amount in asked.items()
+    }
     return {
         project: {kind: amount * factors[kind] for kind, amount in amounts.items()}
         for project, amounts in by_project.items()

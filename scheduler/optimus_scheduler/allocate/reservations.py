@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.allocate.deadline_budget import bounded
-from optimus_scheduler.allocate.policy import Contest, Grant, Policy
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
 from optimus_scheduler.model.resources import remaining
@@ -30,23 +30,23 @@ Grants = dict[str, Grant]
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class ReservingPolicy:
     """How a round shares out: the same for all of its contests."""
 
     policy: Policy
     settings: Settings
     leaving: Resources = field(default_factory=Resources)
 
-    def plainly(self, contenders: Sequence[Outlook], capacity: Resources) -> Grants:
+    def without_claims(self, competing: Sequence[Outlook], capacity: Resources) -> Grants:
         """What the policy does by itself."""
-        if not contenders:
+        if not competing:
             return {}
-        contest = Contest(tuple(contenders), capacity, self.leaving)
-        return dict(self.policy.allocate(contest, self.settings))
+        inputs = AllocationInput(tuple(competing), capacity, self.leaving)
+        return dict(self.policy.allocate(inputs, self.settings))
 
     def with_claims(
         self,
-        contenders: Sequence[Outlook],
+        competing: Sequence[Outlook],
         capacity: Resources,
         claims: Claims,
         held_back: Reason = Reason.WAITING_FOR_RESOURCES,
@@ -55,20 +55,20 @@ class Sharing:
 
         `held_back` is the reason of jobs that get nothing because of the claims.
         """
-        grants = self.plainly(contenders, capacity)
+        grants = self.without_claims(competing, capacity)
         if all(_is_met(grants[job_id], claim) for job_id, claim in claims.items()):
             return grants
         claiming = [
-            replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in contenders if one.id in claims
+            replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in competing if one.id in claims
         ]
-        room = remaining(capacity, demand_of(claiming, claims))
-        kept, out = _admitted([one for one in contenders if one.id not in claims], room, grants, self.settings)
+        available = remaining(capacity, demand_of(claiming, claims))
+        kept, out = _admitted([one for one in competing if one.id not in claims], available, grants, self.settings)
         nothing = {one.id: Grant(NOTHING, held_back) for one in out}
-        shared = self.plainly([*claiming, *kept], capacity)
+        shared = self.without_claims([*claiming, *kept], capacity)
         if all(_is_met(shared[job_id], claim) for job_id, claim in claims.items()):
             return {**shared, **nothing}
         granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}
-        return {**granted, **self.plainly(kept, room), **nothing}
+        return {**granted, **self.without_claims(kept, available), **nothing}
 
 
 def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> Resources:
@@ -82,14 +82,14 @@ def smaller(one: Resources, other: Resources) -> Resources:
     return Resources(min(one.cpu, other.cpu), min(one.memory_bytes, other.memory_bytes), gpus)
 
 
-def fitting_claims(outlooks: Sequence[Outlook], claims: Claims, room: Resources) -> dict[str, Allocation]:
+def fitting_claims(outlooks: Sequence[Outlook], claims: Claims, available: Resources) -> dict[str, Allocation]:
     """Those claims that fit in the room, taken in the order of `outlooks`."""
     kept: dict[str, Allocation] = {}
     for outlook in outlooks:
         claim = claims.get(outlook.id)
-        if claim is not None and outlook.demand(claim).fits_in(room):
+        if claim is not None and outlook.demand(claim).fits_in(available):
             kept[outlook.id] = claim
-            room = room - outlook.demand(claim)
+            available = available - outlook.demand(claim)
     return kept
 
 
@@ -103,26 +103,26 @@ def _as_claimed(outlook: Outlook, claim: Allocation) -> Grant:
 
 
 def _admitted(
-    others: Sequence[Outlook], room: Resources, grants: Mapping[str, Grant], settings: Settings
+    others: Sequence[Outlook], available: Resources, grants: Mapping[str, Grant], settings: Settings
 ) -> tuple[list[Outlook], list[Outlook]]:
     """Jobs whose minima fit in the room together, and those that are left out."""
     kept, out, blocked = [], [], False
     for outlook in sorted(others, key=_order(grants)):
         need = outlook.demand(outlook.minimum)
-        if need.fits_in(room) and not (blocked and not outlook.is_held):
+        if need.fits_in(available) and not (blocked and not outlook.has_tasks):
             kept.append(outlook)
-            room = room - need
+            available = available - need
         else:
             out.append(outlook)
-            blocked |= not outlook.is_held and outlook.waited_seconds > settings.patience_seconds
+            blocked |= not outlook.has_tasks and outlook.waited_seconds > settings.patience_seconds
     return kept, out
 
 
 def _order(grants: Mapping[str, Grant]) -> Callable[[Outlook], tuple[bool, bool, float, float, str]]:
     def key(outlook: Outlook) -> tuple[bool, bool, float, float, str]:
         job = outlook.job
-        since = job.started_at if outlook.is_held and job.started_at is not None else job.submitted_at
+        since = job.started_at if outlook.has_tasks and job.started_at is not None else job.submitted_at
         waits = grants[outlook.id].allocation.is_empty
-        return (not outlook.is_held, waits and not outlook.is_held, -job.spec.priority, since, outlook.id)
+        return (not outlook.has_tasks, waits and not outlook.has_tasks, -job.spec.priority, since, outlook.id)
 
     return key

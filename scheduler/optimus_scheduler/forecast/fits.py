@@ -24,7 +24,7 @@ _Points = tuple[tuple[float, ...], tuple[float, ...]]
 _Metric = tuple[_Points, MetricTarget]
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """All that the models of a job are a function of."""
 
     spec: JobSpec
@@ -42,7 +42,7 @@ class _Told(NamedTuple):
     elastic: ElasticData | None
 
     @classmethod
-    def by(cls, job: Job, settings: Settings) -> _Told:
+    def by(cls, job: Job, settings: Settings) -> _Reported:
         return cls(
             job.spec,
             job.loss_steps,
@@ -82,29 +82,29 @@ class Fits:
 
     def __init__(self) -> None:
         self._priors = LossPriors()
-        self._known: dict[str, tuple[_Told, Fitted]] = {}
+        self._known: dict[str, tuple[_Reported, Fitted]] = {}
 
     def of(self, jobs: Sequence[Job], settings: Settings) -> list[Fitted]:
         """The models of each job."""
-        told = [_Told.by(job, settings) for job in jobs]
+        reported = [_Reported.by(job, settings) for job in jobs]
         known = {job.id: self._known.get(job.id) for job in jobs}
         found = {
             job.id: before
-            for job, each in zip(jobs, told, strict=True)
+            for job, each in zip(jobs, reported, strict=True)
             if (before := known[job.id]) is not None and before[0] == each
         }
-        new = [(job, each) for job, each in zip(jobs, told, strict=True) if job.id not in found]
+        new = [(job, each) for job, each in zip(jobs, reported, strict=True) if job.id not in found]
         fitted = self._fitted([job for job, _ in new], settings, self._known_step_times(new, settings))
         found |= {job.id: (each, models) for (job, each), models in zip(new, fitted, strict=True)}
         self._known = found
         return [found[job.id][1] for job in jobs]
 
-    def _known_step_times(self, new: Sequence[tuple[Job, _Told]], settings: Settings) -> dict[SpeedData, StepTimes]:
+    def _known_step_times(self, new: Sequence[tuple[Job, _Reported]], settings: Settings) -> dict[SpeedData, StepTimes]:
         found: dict[SpeedData, StepTimes] = {}
-        for job, told in new:
+        for job, reported in new:
             before = self._known.get(job.id)
             model = before[1].speeds.model if before is not None else None
-            if before is not None and isinstance(model, Goodput) and before[0].step_times == told.step_times:
+            if before is not None and isinstance(model, Goodput) and before[0].step_times == reported.step_times:
                 found[without_noise(SpeedData.of(job, settings))] = model.times
         return found
 

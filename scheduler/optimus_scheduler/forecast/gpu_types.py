@@ -5,14 +5,14 @@ the one with the highest score, which is the speed that it would have there with
 
     score = relative speed on the type · (GPUs of its part / GPUs of a worker) ^ scaling          (by speed)
 
-(a part smaller than the minimum is a part of the time). `type_market` then chooses with the forecasts. By price, this
+(a part smaller than the minimum is a part of the time). `market` then chooses with the forecasts. By price, this
 is the choice:
 
     score = relative speed on the type / price of a GPU                                           (by price)
 
 Waiting jobs take the best type in order of arrival. A job that runs keeps its type unless another one has room, is
 better by `least_type_gain`, and saves more than the change costs: moving to another type replaces all workers. Either
-way, jobs that get nothing while another type is idle go there (`dead_ends`).
+way, jobs that get nothing while another type is idle go there (`gpu_types.fallback`).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class _Market:
     def moved(self, job: Job, present: str, types: Sequence[str], now: float) -> str:
         """The type that the job goes on with; the change is counted."""
         self.join(job, present, sign=-1)
-        best = self.best(job, [kind for kind in types if kind == present or self._has_room(job, kind)])
+        best = self.best(job, [kind for kind in types if kind == present or self._can_host(job, kind)])
         stays = not self._pays(job, self._score(job, best) - self._score(job, present), now)
         self.join(job, present if stays else best)
         return present if stays else best
@@ -204,7 +204,7 @@ class _Market:
         parts = self._part(job, gpu_type) / gpus_of_a_worker(job)
         return speed + self._settings.gpu_scaling * math.log(max(parts, 1e-6))
 
-    def _has_room(self, job: Job, gpu_type: str) -> bool:
+    def _can_host(self, job: Job, gpu_type: str) -> bool:
         need = job.spec.worker.minimum * gpus_of_a_worker(job)
         return self._minima.get(gpu_type, 0) + need <= self._gpus.get(gpu_type, 0)
 

@@ -41,7 +41,7 @@ class Outlook:
         return self.job.allocation
 
     @property
-    def is_held(self) -> bool:
+    def has_tasks(self) -> bool:
         """Whether the job has tasks."""
         return not self.job.allocation.is_empty
 

@@ -125,7 +125,9 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
     points = _own_points(data)
     own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
     ended = [
-        _told(ByIdentity(each.speed_samples), each.global_batch_size) for each in data.similar if each.global_batch_size
+        _reported(ByIdentity(each.speed_samples), each.global_batch_size)
+        for each in data.similar
+        if each.global_batch_size
     ]
     model = RingSpeed.fit_usable(own.usable(), float(batch), ended)
     if not model.n_points and not ended:
@@ -135,7 +137,7 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
 
 
 @lru_cache(maxsize=1024)
-def _told(same: ByIdentity, batch: int) -> UsableSamples:
+def _reported(same: ByIdentity, batch: int) -> UsableSamples:
     """What an ended job measured."""
     samples: tuple[SpeedSample, ...] = same.value  # type: ignore[assignment]
     return _ring_samples(samples, batch).usable()
@@ -143,10 +145,10 @@ def _told(same: ByIdentity, batch: int) -> UsableSamples:
 
 def _ring_samples(samples: Sequence[SpeedSample], batch: int, speeds: FloatArray | None = None) -> RingSamples:
     """`speeds`: what those of the samples would be now. Without the exchange a sample is not usable."""
-    told = np.array([one.steps_per_second for one in samples], dtype=np.float64)
-    seconds = 1.0 / np.where(told > 0, told, np.nan)
+    reported = np.array([one.steps_per_second for one in samples], dtype=np.float64)
+    seconds = 1.0 / np.where(reported > 0, reported, np.nan)
     exchange = np.array([np.nan if one.exchange_seconds is None else one.exchange_seconds for one in samples])
-    slower = 1.0 if speeds is None else told / speeds
+    slower = 1.0 if speeds is None else reported / speeds
     return RingSamples([one.workers for one in samples], seconds * slower, exchange * slower, float(batch))
 
 

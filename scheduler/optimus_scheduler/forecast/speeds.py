@@ -47,7 +47,7 @@ class Speeds:
         self.is_known = source is not None
         self.confidence = model.confidence
         """How sure they are, from 0 (nothing is known) to 1."""
-        self.ladders: dict[Hashable, Any] = {}
+        self.frontiers: dict[Hashable, Any] = {}
         """What a policy derived from these speeds; lives as long as they do."""
         self._known: dict[tuple[int, int], float] = {}
 
@@ -72,11 +72,11 @@ class Speeds:
         """Steps per second with that batch, which may not be the best."""
         return self.model.at(workers, batch) if isinstance(self.model, Goodput) else 0.0
 
-    def remember(self, key: Hashable, ladder: object) -> None:
-        """Keep a ladder; of a few kinds only, as the cluster's capacity, which is part of the key, may change."""
-        if len(self.ladders) >= _MOST_LADDERS:
-            self.ladders.clear()
-        self.ladders[key] = ladder
+    def remember(self, key: Hashable, frontier: object) -> None:
+        """Keep a frontier; of a few kinds only, as the cluster's capacity, which is part of the key, may change."""
+        if len(self.frontiers) >= _MOST_LADDERS:
+            self.frontiers.clear()
+        self.frontiers[key] = frontier
 
     def _predict_block(self, workers: int, servers: int) -> None:
         first_w, first_p = _block_start(workers), _block_start(servers)

@@ -1,6 +1,6 @@
 """Step 1 of a round where jobs may run on several GPU types: first the types, then what each job will do there.
 
-By speed, the choice is made with forecasts of all jobs (`type_market`); by price, without. Then it is looked at again:
+By speed, the choice is made with forecasts of all jobs (`market`); by price, without. Then it is looked at again:
 
 * a job that has converged stays where it is, it will end in a moment;
 * one whose deadline no size meets on its type goes to the fastest type that it accepts;
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from optimus_scheduler.allocate.deadline_budget import terms_of
+from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds, relative_speeds
 from optimus_scheduler.forecast.gpu_types import (
     has_a_choice,
@@ -31,7 +31,9 @@ from optimus_scheduler.settings import Settings
 Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
 
 
-def look_ahead(snapshot: Snapshot, forecaster: Forecaster, settings: Settings) -> tuple[Snapshot, tuple[Outlook, ...]]:
+def choose_and_forecast(
+    snapshot: Snapshot, forecaster: Forecaster, settings: Settings
+) -> tuple[Snapshot, tuple[Outlook, ...]]:
     """The snapshot with every job on one GPU type, and the outlook of each, sorted by job id."""
     choices = types_of_each(snapshot.jobs, snapshot.nodes)
     look = _Look(snapshot, forecaster, settings, choices)
@@ -52,14 +54,14 @@ def look_ahead(snapshot: Snapshot, forecaster: Forecaster, settings: Settings) -
 class _Look:
     """One round's look at which types jobs run on."""
 
-    told: Snapshot
+    reported: Snapshot
     forecaster: Forecaster
     settings: Settings
     choices: Mapping[str, Sequence[str]]
 
     @cached_property
     def speeds(self) -> RelativeSpeeds:
-        return relative_speeds(self.told.jobs, self.settings)
+        return relative_speeds(self.reported.jobs, self.settings)
 
     def again(
         self, jobs: tuple[Job, ...], outlooks: tuple[Outlook, ...], instead: Mapping[str, str]
@@ -68,16 +70,16 @@ class _Look:
         other = {job.id: instead[job.id] for job in jobs if instead.get(job.id, job.spec.gpu_type) != job.spec.gpu_type}
         if not other:
             return jobs, outlooks
-        told = {job.id: job for job in self.told.jobs}
-        jobs = tuple(on_type(told[job.id], other[job.id], self.speeds) if job.id in other else job for job in jobs)
-        return jobs, self.forecaster(jobs, self.told.now, self.settings)
+        reported = {job.id: job for job in self.reported.jobs}
+        jobs = tuple(on_type(reported[job.id], other[job.id], self.speeds) if job.id in other else job for job in jobs)
+        return jobs, self.forecaster(jobs, self.reported.now, self.settings)
 
     def second_thoughts(self, outlooks: Sequence[Outlook]) -> dict[str, str]:
         """Another type for some of the jobs, by job id."""
         better = {
             one.id: one.present.gpu_type or ""
             for one in outlooks
-            if one.gpu_type is not None and one.forecast.converged and one.is_held and has_left_its_type(one.job)
+            if one.gpu_type is not None and one.forecast.converged and one.has_tasks and has_left_its_type(one.job)
         }
         for one in outlooks:
             types = self.choices.get(one.id, ())
@@ -87,11 +89,11 @@ class _Look:
 
     def _that_helps(self, outlook: Outlook, types: Sequence[str]) -> str:
         """The type for a job that cannot keep its deadline or budget; else the one that it is on."""
-        terms = terms_of(outlook, self.told.capacity, self.told.now, self.settings)
-        reason = terms.reason if terms is not None else None
+        limits = limits_of(outlook, self.reported.capacity, self.reported.now, self.settings)
+        reason = limits.reason if limits is not None else None
         speed, prices = self.speeds.of(outlook.job), self.settings.price_per_gpu_hour
         deadline = outlook.job.spec.deadline_at
-        if reason is Reason.DEADLINE_CANNOT_BE_MET and deadline is not None and deadline > self.told.now:
+        if reason is Reason.DEADLINE_CANNOT_BE_MET and deadline is not None and deadline > self.reported.now:
             return max(types, key=speed)
         if reason is Reason.WITHIN_BUDGET and outlook.forecast.rule == "max_cost":
             return min(types, key=lambda kind: prices.get(kind, 0.0) / speed(kind))

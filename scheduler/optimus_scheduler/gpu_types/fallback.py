@@ -15,25 +15,25 @@ from optimus_scheduler.model import Directive, Job, Node, Snapshot
 from optimus_scheduler.place.place import Placed, Placements
 
 
-def without_dead_ends(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> Snapshot | None:
+def with_fallback_types(reported: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> Snapshot | None:
     """The snapshot with fewer types for jobs that are stuck; None when nobody is.
 
-    `outlooks` are those that were placed, each on one type; `told` has the types that owners accept.
+    `outlooks` are those that were placed, each on one type; `reported` has the types that owners accept.
     """
     without = [one for one in outlooks if not isinstance(placements.get(one.job.id), Placed)]
     if not without:
         return None
-    jobs = {job.id: job for job in told.jobs}
+    jobs = {job.id: job for job in reported.jobs}
     stuck = {one.id: one for one in _typed(without) if _has_a_choice(jobs[one.id]) or has_left_its_type(one.job)}
     if not stuck:
         return None
-    free = _free_gpus(told, _typed(outlooks), placements)
-    nodes = one_of_each(told.nodes)
+    free = _free_gpus(reported, _typed(outlooks), placements)
+    nodes = one_of_each(reported.nodes)
     instead = {one.id: _instead(one, jobs[one.id], nodes, free) for one in stuck.values()}
     fewer = {job_id: types for job_id, types in instead.items() if types}
     if not fewer:
         return None
-    return replace(told, jobs=tuple(_accepting(job, fewer.get(job.id, ())) for job in told.jobs))
+    return replace(reported, jobs=tuple(_accepting(job, fewer.get(job.id, ())) for job in reported.jobs))
 
 
 def _typed(outlooks: Sequence[Outlook]) -> list[Outlook]:
@@ -62,9 +62,9 @@ def _accepting(job: Job, types: Collection[str]) -> Job:
     return replace(job, spec=replace(job.spec.on(next(iter(types))), gpu_types=tuple(types)))
 
 
-def _free_gpus(told: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> dict[str, int]:
+def _free_gpus(reported: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> dict[str, int]:
     """GPUs by type that nobody was given a place on."""
-    free = dict(told.capacity.gpus)
+    free = dict(reported.capacity.gpus)
     for one in outlooks:
         placed, spec = placements.get(one.id), one.job.spec
         if isinstance(placed, Placed):

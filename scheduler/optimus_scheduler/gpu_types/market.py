@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
-from optimus_scheduler.allocate.optimus.frontier import Ladders
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.frontier import Frontiers
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.optimus.weights import weights
 from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds
 from optimus_scheduler.forecast.gpu_types import gpus_by_type, gpus_of_a_worker, may_move
@@ -40,23 +40,23 @@ _FIRST_STEP, _SMALLER = 0.6, 0.93
 
 def traded_types(
     outlooks: Sequence[Outlook],
-    told: Snapshot,
+    reported: Snapshot,
     choices: Mapping[str, Sequence[str]],
     speeds: RelativeSpeeds,
     settings: Settings,
 ) -> dict[str, str]:
     """The GPU type of each job that competes for GPUs, by job id. Independent of the order of `outlooks`.
 
-    `outlooks` are forecasts on one type each, any that the job accepts; `told` has what was measured on which type.
+    `outlooks` are forecasts on one type each, any that the job accepts; `reported` has what was measured on which type.
     """
-    offered = gpus_by_type(told.nodes)
+    offered = gpus_by_type(reported.nodes)
     kinds = sorted(offered)
     gpus = np.array([offered[kind] for kind in kinds], dtype=np.float64)
     there: list[Outlook] = []
     for one in outlooks:
         if one.id not in choices or one.job.directive is Directive.CANCEL:
             continue
-        if one.forecast.converged and one.is_held:  # keeps what it has for the moment
+        if one.forecast.converged and one.has_tasks:  # keeps what it has for the moment
             has = one.present.gpu_type
             gpus -= [one.present.workers * gpus_of_a_worker(one.job) * (kind == has) for kind in kinds]
         else:
@@ -64,11 +64,11 @@ def traded_types(
     if not there or not kinds:
         return {}
     there.sort(key=lambda one: (one.job.submitted_at, one.id))
-    jobs = {job.id: job for job in told.jobs}
-    settled = frozenset(one.id for one in there if not may_move(jobs[one.id], told.now, settings))
+    jobs = {job.id: job for job in reported.jobs}
+    settled = frozenset(one.id for one in there if not may_move(jobs[one.id], reported.now, settings))
     who = _traders(there, jobs, choices, settled, kinds, speeds)
     gpus = np.maximum(gpus, 0.0)
-    offers = _offers(who, gpus, told, settings)
+    offers = _offers(who, gpus, reported, settings)
     if not len(offers.job):
         return {}
     kind = taken(offers, prices(offers, gpus), gpus, who.held).tolist()
@@ -106,18 +106,18 @@ class _Traders:
 
 def _traders(
     outlooks: Sequence[Outlook],
-    told: Mapping[str, Job],
+    reported: Mapping[str, Job],
     choices: Mapping[str, Sequence[str]],
     settled: frozenset[str],
     kinds: Sequence[str],
     speeds: RelativeSpeeds,
 ) -> _Traders:
-    """`told`: jobs with all that they measured on whatever type; `settled`: those that may not move now."""
+    """`reported`: jobs with all that they measured on whatever type; `settled`: those that may not move now."""
     relative = np.zeros((len(outlooks), len(kinds)))
     held = np.full(len(outlooks), -1)
     number = {kind: place for place, kind in enumerate(kinds)}
     for j, one in enumerate(outlooks):
-        of, accepted = speeds.of(told[one.id]), choices[one.id]
+        of, accepted = speeds.of(reported[one.id]), choices[one.id]
         has = one.present.gpu_type
         if has in accepted and has in number:
             held[j] = number[has]
@@ -128,11 +128,11 @@ def _traders(
     return _Traders(outlooks, relative, held)
 
 
-def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings) -> Offers:
+def _offers(who: _Traders, gpus: FloatArray, reported: Snapshot, settings: Settings) -> Offers:
     """All sizes that the jobs may have in this round, on all types that they may go to."""
-    jobs = Contenders(who.outlooks)
-    ladders = Ladders(jobs, told.capacity)
-    table = candidates(jobs, ladders, sizes_of(jobs, settings), settings)
+    jobs = JobColumns(who.outlooks)
+    frontiers = Frontiers(jobs, reported.capacity)
+    table = candidates(jobs, frontiers, sizes_of(jobs, settings), settings)
     rows = np.flatnonzero(table.workers > 0)
     job = table.job[rows]
     each = np.array([gpus_of_a_worker(one.job) for one in jobs], dtype=np.float64)
@@ -142,7 +142,7 @@ def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings)
     np.maximum.at(best_per_gpu, job, speed / asked)
     best_per_gpu *= np.maximum(who.speeds.max(axis=1), 1e-12)
     per_share = (best_per_gpu * max(gpus.mean(), 1.0)).tolist()  # as if all GPUs were of its best type
-    anywhere = [replace(one, best_speed_per_share=most) for one, most in zip(ladders.each, per_share, strict=True)]
+    anywhere = [replace(one, best_speed_per_share=most) for one, most in zip(frontiers.each, per_share, strict=True)]
     weight = weights(jobs, anywhere, settings)
     # Of whom nothing is known is no reason for others to leave their type: it stands in the middle.
     weight = np.where(jobs.is_unknown, np.median(weight), weight)
@@ -152,13 +152,13 @@ def _offers(who: _Traders, gpus: FloatArray, told: Snapshot, settings: Settings)
     return Offers(job[row], kind, asked[row], (worth[:, None] * who.speeds[job] * kept)[row, kind])
 
 
-def _charges(jobs: Contenders, who: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
+def _charges(jobs: JobColumns, who: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
     """(k, m) the part of its worth that changing to the sizes `rows` (k,) on each type costs."""
     job, present = table.job[rows], jobs.pairs("")
-    is_held = (who.held >= 0)[job]
+    has_tasks = (who.held >= 0)[job]
     same: BoolArray = (table.workers[rows] == present[job, 0]) & (table.servers[rows] == present[job, 1])
-    change = np.where(is_held, table.charge[job], 0.0)
-    move = np.where(is_held, np.maximum(change, 1.0 - 1.0 / (1.0 + settings.least_type_gain)), 0.0)
+    change = np.where(has_tasks, table.charge[job], 0.0)
+    move = np.where(has_tasks, np.maximum(change, 1.0 - 1.0 / (1.0 + settings.least_type_gain)), 0.0)
     stays = who.held[job][:, None] == np.arange(who.speeds.shape[1])
     return np.where(stays, np.where(same, 0.0, change)[:, None], move[:, None])
 
@@ -207,12 +207,12 @@ def taken(offers: Offers, at: FloatArray, gpus: FloatArray, held: IntArray) -> I
     served = served[np.lexsort((served, (second - most)[served], (most <= 0)[served]))]
     order = np.lexsort((-left, offers.job))
     bounds = np.searchsorted(offers.job[order], np.arange(len(held) + 1)).tolist()
-    kind, asked, room = offers.kind[order].tolist(), offers.gpus[order].tolist(), gpus.tolist()
+    kind, asked, available = offers.kind[order].tolist(), offers.gpus[order].tolist(), gpus.tolist()
     for j in served.tolist():
-        fits = (row for row in range(bounds[j], bounds[j + 1]) if asked[row] <= room[kind[row]])
+        fits = (row for row in range(bounds[j], bounds[j + 1]) if asked[row] <= available[kind[row]])
         row = next(fits, None)
         if row is not None:
-            room[kind[row]] -= asked[row]
+            available[kind[row]] -= asked[row]
             result[j] = kind[row]
     return np.asarray(result)
 

@@ -38,12 +38,12 @@ class Amounts:
             return _NEVER, resources.memory_bytes, *(0,) * len(self._kinds)
         return int(resources.cpu * _CORE), resources.memory_bytes, *(gpus.get(kind, 0) for kind in self._kinds)
 
-    def rooms(self, capacities: Sequence[Resources]) -> list[Vector]:
+    def capacity_vectors(self, capacities: Sequence[Resources]) -> list[Vector]:
         """The room of each node; thousands of them are alike."""
-        known = {id(capacity): self.room(capacity) for capacity in {id(c): c for c in capacities}.values()}
+        known = {id(capacity): self.available(capacity) for capacity in {id(c): c for c in capacities}.values()}
         return [known[id(capacity)] for capacity in capacities]
 
-    def room(self, resources: Resources) -> Vector:
+    def available(self, resources: Resources) -> Vector:
         """What a node offers, one unit added: two halves of what was rounded fit where the whole does."""
         gpus = resources.gpus
         return int(resources.cpu * _CORE) + 1, resources.memory_bytes, *(gpus.get(kind, 0) for kind in self._kinds)
@@ -67,9 +67,9 @@ def together(worker: Vector, workers: int, server: Vector, servers: int) -> Vect
     return tuple([w * workers + s * servers for w, s in zip(worker, server, strict=True)])
 
 
-def covers(room: Vector, need: Vector) -> bool:
-    """Whether `room` holds that much."""
-    return all(map(le, need, room))
+def covers(available: Vector, need: Vector) -> bool:
+    """Whether `available` holds that much."""
+    return all(map(le, need, available))
 
 
 MANY = 1_000_000
@@ -77,8 +77,8 @@ MANY = 1_000_000
 
 
 @lru_cache(maxsize=2**15)  # nodes have few different rooms
-def holds(room: Vector, need: Vector) -> int:
+def holds(available: Vector, need: Vector) -> int:
     """How many tasks fit in there; none if it is overdrawn."""
-    if min(room) < 0:
+    if min(available) < 0:
         return 0
-    return min([free // amount for amount, free in zip(need, room, strict=True) if amount], default=MANY)
+    return min([free // amount for amount, free in zip(need, available, strict=True) if amount], default=MANY)

@@ -44,12 +44,12 @@ class Resources:
             self.cpu * count, self.memory_bytes * count, {kind: number * count for kind, number in self.gpus.items()}
         )
 
-    def fits_in(self, room: Resources) -> bool:
-        """Whether `room` holds this amount of every resource (cores are compared to within 1e-9)."""
+    def fits_in(self, available: Resources) -> bool:
+        """Whether `available` holds this amount of every resource (cores are compared to within 1e-9)."""
         return (
-            self.cpu <= room.cpu + 1e-9
-            and self.memory_bytes <= room.memory_bytes
-            and all(number <= room.gpus.get(kind, 0) for kind, number in self.gpus.items())
+            self.cpu <= available.cpu + 1e-9
+            and self.memory_bytes <= available.memory_bytes
+            and all(number <= available.gpus.get(kind, 0) for kind, number in self.gpus.items())
         )
 
     def dominant_share(self, capacity: Resources) -> float:

@@ -1,4 +1,4 @@
-"""Who sits where while a round places tasks: the seats that jobs have, and the room that these leave."""
+"""Who sits where while a round places tasks: the task slots that jobs have, and the room that these leave."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from optimus_scheduler.model import Allocation, Node, Role
 from optimus_scheduler.model.amounts import Vector, plus, together
 from optimus_scheduler.place.bottleneck import Added, Extra
-from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.network_cost import Present, Spread
-from optimus_scheduler.place.requests import Placed, Post, Request, posts
+from optimus_scheduler.place.requests import Placed, Request, TaskSlot, task_slots
 
 
 @dataclass(slots=True)
-class Seats:
-    """The seats of one job."""
+class Assignment:
+    """The task slots of one job."""
 
     request: Request
     worker: Vector
     server: Vector
-    taken: dict[Post, int]
-    """Node number of each seat."""
+    taken: dict[TaskSlot, int]
+    """Node number of each task slot."""
     outcome: Placed | None = None
-    """What was answered last, and still holds; None since the seats have changed."""
+    """What was answered last, and still holds; None since the task slots have changed."""
 
     @property
     def are_complete(self) -> bool:
@@ -43,202 +43,213 @@ class Seats:
         """Seats beyond the minimum."""
         return len(self.taken) - self.request.minimum.workers - self.request.minimum.servers
 
-    def need(self, post: Post) -> Vector:
-        return self.worker if post[0] is Role.WORKER else self.server
+    def need(self, slot: TaskSlot) -> Vector:
+        return self.worker if slot[0] is Role.WORKER else self.server
 
     def by_node(self) -> Present:
         """Workers and servers on each node."""
         return by_node(self.taken)
 
 
-class Seating:
-    """All seats of a round and the rooms that they are in."""
+class Assignments:
+    """All task slots of a round and the rooms that they are in."""
 
     def __init__(self, nodes: Iterable[Node], spread: Spread) -> None:
-        self.rooms = Rooms(nodes)
+        self.free_capacity = FreeCapacity(nodes)
         self._spread = spread
-        self.jobs: dict[str, Seats] = {}
+        self.jobs: dict[str, Assignment] = {}
 
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
     def knows(self, request: Request) -> bool:
         """Whether the same was asked for the last time, by a job that held all that it was given."""
-        seats = self.jobs.get(request.job_id)
+        assignment = self.jobs.get(request.job_id)
         return (
-            seats is not None
-            and seats.outcome is not None
-            and seats.request == request
-            and seats.outcome == (request.allocation, request.held)
+            assignment is not None
+            and assignment.outcome is not None
+            and assignment.request == request
+            and assignment.outcome == (request.allocation, request.held)
         )
 
     def keeps(self, request: Request) -> bool:
-        """Whether the job has exactly the seats that it would get if it were admitted anew."""
-        seats = self.jobs.get(request.job_id)
-        if seats is None or (seats.request.worker, seats.request.server) != (request.worker, request.server):
+        """Whether the job has exactly the task slots that it would get if it were admitted anew."""
+        assignment = self.jobs.get(request.job_id)
+        if assignment is None or (assignment.request.worker, assignment.request.server) != (
+            request.worker,
+            request.server,
+        ):
             return False
-        if seats.outcome != (request.allocation, request.held):
-            if self._held(request) != seats.taken:
+        if assignment.outcome != (request.allocation, request.held):
+            if self._held(request) != assignment.taken:
                 return False
             # To be known the next time: what it holds is what it asks for.
             size = request.allocation.workers + request.allocation.servers
-            is_all = len(request.held) == len(seats.taken) == size
-            seats.outcome = Placed(request.allocation, request.held) if is_all else None
-        seats.request = request
+            is_all = len(request.held) == len(assignment.taken) == size
+            assignment.outcome = Placed(request.allocation, request.held) if is_all else None
+        assignment.request = request
         return True
 
     def admit(self, requests: Sequence[Request]) -> bool:
-        """Give these jobs the seats that they hold; False where a node has become too small for all."""
+        """Give these jobs the task slots that they hold; False where a node has become too small for all."""
         return self._take_all([self._newcomer(request) for request in requests])
 
     def admit_in_part(self, requests: Sequence[Request]) -> None:
         """... as far as the nodes hold them, minima first."""
         newcomers = [self._newcomer(request) for request in requests]
         for in_minimum in (True, False):
-            for seats in newcomers:
-                self._take_held(seats, in_minimum)
+            for assignment in newcomers:
+                self._take_held(assignment, in_minimum)
 
     def dismiss(self, job_id: str) -> None:
         """The job is gone, and what it had is free."""
-        seats = self.jobs.pop(job_id)
-        for node, counts in seats.by_node().items():
-            self.rooms.give_back(together(seats.worker, counts[0], seats.server, counts[1]), node)
+        assignment = self.jobs.pop(job_id)
+        for node, counts in assignment.by_node().items():
+            self.free_capacity.give_back(together(assignment.worker, counts[0], assignment.server, counts[1]), node)
 
-    def _newcomer(self, request: Request) -> Seats:
-        need = self.rooms.amounts.need
-        seats = self.jobs[request.job_id] = Seats(request, need(request.worker), need(request.server), {})
-        return seats
+    def _newcomer(self, request: Request) -> Assignment:
+        need = self.free_capacity.amounts.need
+        assignment = self.jobs[request.job_id] = Assignment(request, need(request.worker), need(request.server), {})
+        return assignment
 
-    def _take_all(self, newcomers: Sequence[Seats]) -> bool:
-        """All held seats at once; False, and nothing changed, where a node does not hold all of them."""
+    def _take_all(self, newcomers: Sequence[Assignment]) -> bool:
+        """All held task slots at once; False, and nothing changed, where a node does not hold all of them."""
         wanted: dict[int, Vector] = {}
-        for seats in newcomers:
-            seats.taken = self._held(seats.request)
-            for node, counts in seats.by_node().items():
-                need = together(seats.worker, counts[0], seats.server, counts[1])
+        for assignment in newcomers:
+            assignment.taken = self._held(assignment.request)
+            for node, counts in assignment.by_node().items():
+                need = together(assignment.worker, counts[0], assignment.server, counts[1])
                 wanted[node] = plus(wanted[node], need) if node in wanted else need
-        if all(self.rooms.fits(need, node) for node, need in wanted.items()):
+        if all(self.free_capacity.fits(need, node) for node, need in wanted.items()):
             for node, need in wanted.items():
-                self.rooms.take(need, node)
+                self.free_capacity.take(need, node)
             return True
-        for seats in newcomers:
-            seats.taken = {}
+        for assignment in newcomers:
+            assignment.taken = {}
         return False
 
-    def _held(self, request: Request) -> dict[Post, int]:
-        index, size = self.rooms.index, request.allocation
-        return {post: index[node] for post, node in request.held.items() if is_within(post, size) and node in index}
+    def _held(self, request: Request) -> dict[TaskSlot, int]:
+        index, size = self.free_capacity.index, request.allocation
+        return {slot: index[node] for slot, node in request.held.items() if is_within(slot, size) and node in index}
 
-    def _take_held(self, seats: Seats, in_minimum: bool) -> None:
-        request = seats.request
-        for post, node in request.held.items():
-            if is_within(post, request.allocation) and is_within(post, request.minimum) == in_minimum:
-                number = self.rooms.index.get(node)
+    def _take_held(self, assignment: Assignment, in_minimum: bool) -> None:
+        request = assignment.request
+        for slot, node in request.held.items():
+            if is_within(slot, request.allocation) and is_within(slot, request.minimum) == in_minimum:
+                number = self.free_capacity.index.get(node)
                 if number is not None:
-                    self.take(seats, post, number)
+                    self.take(assignment, slot, number)
 
-    # --- seats ---------------------------------------------------------------------------------------------------
+    # --- task slots ---------------------------------------------------------------------------------------------------
 
-    def outcome(self, seats: Seats) -> Placed:
+    def outcome(self, assignment: Assignment) -> Placed:
         """Where the job sits."""
-        if seats.outcome is None:
-            names = self.rooms.names
-            seats.outcome = Placed(seats.allocation, {post: names[node] for post, node in seats.taken.items()})
-        return seats.outcome
+        if assignment.outcome is None:
+            names = self.free_capacity.names
+            assignment.outcome = Placed(
+                assignment.allocation, {slot: names[node] for slot, node in assignment.taken.items()}
+            )
+        return assignment.outcome
 
-    def take(self, seats: Seats, post: Post, node: int) -> bool:
-        """One seat, if the node has the room."""
-        need = seats.need(post)
-        if not self.rooms.fits(need, node):
+    def take(self, assignment: Assignment, slot: TaskSlot, node: int) -> bool:
+        """One task slot, if the node has the room."""
+        need = assignment.need(slot)
+        if not self.free_capacity.fits(need, node):
             return False
-        self.rooms.take(need, node)
-        seats.taken[post] = node
-        seats.outcome = None
+        self.free_capacity.take(need, node)
+        assignment.taken[slot] = node
+        assignment.outcome = None
         return True
 
-    def release(self, seats: Seats, keep: Allocation) -> dict[Post, int]:
-        """Give up the seats beyond `keep`; what was given up."""
-        released = {post: node for post, node in seats.taken.items() if not is_within(post, keep)}
+    def release(self, assignment: Assignment, keep: Allocation) -> dict[TaskSlot, int]:
+        """Give up the task slots beyond `keep`; what was given up."""
+        released = {slot: node for slot, node in assignment.taken.items() if not is_within(slot, keep)}
         if released:
-            seats.outcome = None
-            seats.taken = {post: node for post, node in seats.taken.items() if post not in released}
+            assignment.outcome = None
+            assignment.taken = {slot: node for slot, node in assignment.taken.items() if slot not in released}
             for node, (workers, servers) in by_node(released).items():
-                self.rooms.give_back(together(seats.worker, workers, seats.server, servers), node)
+                self.free_capacity.give_back(together(assignment.worker, workers, assignment.server, servers), node)
         return released
 
-    def complete(self, seats: Seats, allocation: Allocation) -> bool:
-        """Find seats for all of `allocation` beside those that the job has; False, and nothing changed, if not."""
-        if not seats.taken and self._goes_back(seats, allocation):
+    def complete(self, assignment: Assignment, allocation: Allocation) -> bool:
+        """Find task slots for all of `allocation` beside those that the job has; False, and nothing changed, if not."""
+        if not assignment.taken and self._goes_back(assignment, allocation):
             return True
-        missing = [post for post in posts(allocation) if post not in seats.taken] if seats.taken else posts(allocation)
-        added = self.ways(seats, allocation) if missing else {}
+        missing = (
+            [slot for slot in task_slots(allocation) if slot not in assignment.taken]
+            if assignment.taken
+            else task_slots(allocation)
+        )
+        added = self.ways(assignment, allocation) if missing else {}
         if added is None:
             return False
-        self._add(seats, missing, added)
+        self._add(assignment, missing, added)
         return True
 
-    def ways(self, seats: Seats, allocation: Allocation) -> Added | None:
+    def ways(self, assignment: Assignment, allocation: Allocation) -> Added | None:
         """Where what is missing could go."""
-        present = seats.by_node()
+        present = assignment.by_node()
         workers = allocation.workers - sum([counts[0] for counts in present.values()])
         servers = allocation.servers - sum([counts[1] for counts in present.values()])
-        return self._spread(self.rooms, Extra(workers, servers, seats.worker, seats.server), present)
+        return self._spread(self.free_capacity, Extra(workers, servers, assignment.worker, assignment.server), present)
 
-    def _goes_back(self, seats: Seats, allocation: Allocation) -> bool:
-        """Whether a job that would be placed anew, but in the end as large as before, has its old seats again."""
-        before, index = seats.request.before, self.rooms.index
+    def _goes_back(self, assignment: Assignment, allocation: Allocation) -> bool:
+        """Whether a job that would be placed anew, but in the end as large as before, has its old task slots again."""
+        before, index = assignment.request.before, self.free_capacity.index
         if len(before) != allocation.workers + allocation.servers:
             return False
-        if not all(is_within(post, allocation) and node in index for post, node in before.items()):
+        if not all(is_within(slot, allocation) and node in index for slot, node in before.items()):
             return False
-        old = {post: index[node] for post, node in before.items()}
-        counts = {node: together(seats.worker, w, seats.server, p) for node, (w, p) in by_node(old).items()}
-        if not all(self.rooms.is_open[node] and self.rooms.fits(need, node) for node, need in counts.items()):
+        old = {slot: index[node] for slot, node in before.items()}
+        counts = {node: together(assignment.worker, w, assignment.server, p) for node, (w, p) in by_node(old).items()}
+        if not all(
+            self.free_capacity.is_open[node] and self.free_capacity.fits(need, node) for node, need in counts.items()
+        ):
             return False
         for node, need in counts.items():
-            self.rooms.take(need, node)
-        seats.taken, seats.outcome = old, None
+            self.free_capacity.take(need, node)
+        assignment.taken, assignment.outcome = old, None
         return True
 
-    def _add(self, seats: Seats, missing: Sequence[Post], added: Added) -> None:
+    def _add(self, assignment: Assignment, missing: Sequence[TaskSlot], added: Added) -> None:
         """Who was on one of the nodes before stays there; the others by rank, nodes in order."""
         for node, (workers, servers) in added.items():
-            self.rooms.take(together(seats.worker, workers, seats.server, servers), node)
-        seats.outcome = None
+            self.free_capacity.take(together(assignment.worker, workers, assignment.server, servers), node)
+        assignment.outcome = None
         ordered = sorted(added.items())
-        if not seats.request.before:  # servers are first in `missing`
+        if not assignment.request.before:  # servers are first in `missing`
             nodes = [node for column in (1, 0) for node, counts in ordered for _ in range(counts[column])]
-            seats.taken.update(zip(missing, nodes, strict=True))
+            assignment.taken.update(zip(missing, nodes, strict=True))
             return
         for role, column in ((Role.SERVER, 1), (Role.WORKER, 0)):
             left = {node: counts[column] for node, counts in ordered}
-            ranks = [post for post in missing if post[0] is role]
-            stayed = self._stay(seats, ranks, left)
-            seats.taken.update(stayed)
+            ranks = [slot for slot in missing if slot[0] is role]
+            stayed = self._stay(assignment, ranks, left)
+            assignment.taken.update(stayed)
             nodes = [node for node, count in left.items() for _ in range(count)]
-            seats.taken.update(zip([post for post in ranks if post not in stayed], nodes, strict=True))
+            assignment.taken.update(zip([slot for slot in ranks if slot not in stayed], nodes, strict=True))
 
-    def _stay(self, seats: Seats, ranks: Iterable[Post], left: dict[int, int]) -> dict[Post, int]:
+    def _stay(self, assignment: Assignment, ranks: Iterable[TaskSlot], left: dict[int, int]) -> dict[TaskSlot, int]:
         """Posts of `ranks` that sit where they did before; takes them out of what is `left` on each node."""
-        before = seats.request.before
-        stayed: dict[Post, int] = {}
-        for post in ranks if before else ():
-            node = self.rooms.index.get(before.get(post, ""), -1)
+        before = assignment.request.before
+        stayed: dict[TaskSlot, int] = {}
+        for slot in ranks if before else ():
+            node = self.free_capacity.index.get(before.get(slot, ""), -1)
             if left.get(node, 0) > 0:
                 left[node] -= 1
-                stayed[post] = node
+                stayed[slot] = node
         return stayed
 
 
-def by_node(seats: Mapping[Post, int]) -> Present:
+def by_node(assignment: Mapping[TaskSlot, int]) -> Present:
     """Workers and servers on each node."""
     counts: dict[int, tuple[int, int]] = {}
-    for (role, _), node in seats.items():
+    for (role, _), node in assignment.items():
         workers, servers = counts.get(node, (0, 0))
         counts[node] = (workers + 1, servers) if role is Role.WORKER else (workers, servers + 1)
     return counts
 
 
-def is_within(post: Post, allocation: Allocation) -> bool:
-    """Whether an allocation has that post."""
-    role, rank = post
+def is_within(slot: TaskSlot, allocation: Allocation) -> bool:
+    """Whether an allocation has that task slot."""
+    role, rank = slot
     return rank < (allocation.workers if role is Role.WORKER else allocation.servers)

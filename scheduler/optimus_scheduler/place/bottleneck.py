@@ -22,7 +22,7 @@ class Space(NamedTuple):
     """A node as one job sees it: room for more tasks, and the tasks of the job that stay there."""
 
     node: int
-    room: Vector
+    available: Vector
     workers: int = 0
     servers: int = 0
 
@@ -78,7 +78,7 @@ class _Site:
     """A node and what it has got so far."""
 
     space: Space
-    room: Vector
+    available: Vector
     has: list[int]
     """Workers and servers, those that were there included."""
 
@@ -87,7 +87,7 @@ class _Attempt:
     """Tries to give every node with servers `a` workers and every node with workers `b` servers, at least."""
 
     def __init__(self, spaces: Sequence[Space], extra: Extra, a: int, b: int) -> None:
-        self._sites = [_Site(space, space.room, [space.workers, space.servers]) for space in spaces]
+        self._sites = [_Site(space, space.available, [space.workers, space.servers]) for space in spaces]
         self._needs = (extra.worker, extra.server)
         self._left = [extra.workers, extra.servers]
         self._least = (a, b)
@@ -136,7 +136,7 @@ class _Attempt:
         active = [site for site in self._sites if sum(site.has)]
         a, b = self._least
         part = together(self._needs[0], a, self._needs[1], b)
-        idle = (site for site in self._sites if not sum(site.has) and covers(site.room, part))
+        idle = (site for site in self._sites if not sum(site.has) and covers(site.available, part))
         while True:
             if self._hold_rest(active):
                 return self._fill_both(active)
@@ -147,15 +147,15 @@ class _Attempt:
 
     def _hold_rest(self, sites: Sequence[_Site]) -> bool:
         """Whether what is left fits there."""
-        return any(self._packs([site.room for site in sites], first) for first in (_SERVERS, _WORKERS))
+        return any(self._packs([site.available for site in sites], first) for first in (_SERVERS, _WORKERS))
 
-    def _packs(self, rooms: list[Vector], first: int) -> bool:
+    def _packs(self, free_capacity: list[Vector], first: int) -> bool:
         for role in (first, 1 - first):
             left, need = self._left[role], self._needs[role]
-            for number, room in enumerate(rooms):
-                count = min(holds(room, need), left)
+            for number, available in enumerate(free_capacity):
+                count = min(holds(available, need), left)
                 if count:
-                    rooms[number], left = minus(room, times(need, count)), left - count
+                    free_capacity[number], left = minus(available, times(need, count)), left - count
             if left:
                 return False
         return True
@@ -171,7 +171,7 @@ class _Attempt:
             missing = max(least - site.has[partner], 0)
             if missing > self._left[partner]:
                 continue
-            beside = minus(site.room, times(self._needs[partner], missing))
+            beside = minus(site.available, times(self._needs[partner], missing))
             count = min(holds(beside, need), self._left[role])
             if count:
                 self._add(site, partner, missing)
@@ -181,34 +181,34 @@ class _Attempt:
     def _as_host(self, site: _Site, role: int, partner: int) -> tuple[bool, int]:
         """Sorts nodes: those that need no further partners, then those with most room beside them."""
         missing = max(self._least[partner] - site.has[partner], 0)
-        room = minus(site.room, times(self._needs[partner], missing)) if missing else site.room
-        return missing > 0, -holds(room, self._needs[role])
+        available = minus(site.available, times(self._needs[partner], missing)) if missing else site.available
+        return missing > 0, -holds(available, self._needs[role])
 
     # --- no conditions -------------------------------------------------------------------------------------------
 
     def _fill_both(self, sites: Sequence[_Site]) -> bool:
-        first = _SERVERS if self._packs([site.room for site in sites], _SERVERS) else _WORKERS
+        first = _SERVERS if self._packs([site.available for site in sites], _SERVERS) else _WORKERS
         return self._fill(first, sites) and self._fill(1 - first, sites)
 
     def _busy_first(self, role: int) -> list[_Site]:
         need = self._needs[role]
-        return sorted(self._sites, key=lambda site: (not sum(site.has), -holds(site.room, need)))
+        return sorted(self._sites, key=lambda site: (not sum(site.has), -holds(site.available, need)))
 
     def _fill(self, role: int, sites: Iterable[_Site]) -> bool:
         for site in sites:
             if not self._left[role]:
                 break
-            count = min(holds(site.room, self._needs[role]), self._left[role])
+            count = min(holds(site.available, self._needs[role]), self._left[role])
             if count:
                 self._add(site, role, count)
         return not self._left[role]
 
     def _add(self, site: _Site, role: int, count: int) -> bool:
         """False, and nothing changed, if that many are not left or do not fit."""
-        room = minus(site.room, times(self._needs[role], count))
-        if count > self._left[role] or min(room) < 0:
+        available = minus(site.available, times(self._needs[role], count))
+        if count > self._left[role] or min(available) < 0:
             return False
-        site.room = room
+        site.available = available
         site.has[role] += count
         self._left[role] -= count
         return True

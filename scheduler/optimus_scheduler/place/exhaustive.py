@@ -51,7 +51,7 @@ def cheapest_of_all(spaces: Sequence[Space], extra: Extra, most_work: int = _MOS
 def _options(space: Space, w: int, p: int, extra: Extra) -> Iterator[_Option]:
     for workers in range(extra.workers + 1):
         for servers in range(extra.servers + 1):
-            if not covers(space.room, together(extra.worker, workers, extra.server, servers)):
+            if not covers(space.available, together(extra.worker, workers, extra.server, servers)):
                 break
             x, y = space.workers + workers, space.servers + servers
             cost = max(w - x if y else 0, p - y if x else 0)

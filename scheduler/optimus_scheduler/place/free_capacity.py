@@ -1,7 +1,7 @@
 """What is free on each node while a round places tasks.
 
-Nodes with the same room are kept together (`groups`): a question such as "which is the fullest node that still holds
-this?" looks at all groups at once. Answers depend on what is free only, never on what went before.
+Nodes with equal free capacity form a class (`equivalence_classes`): a query such as "the fullest node that still holds
+this" compares all classes at once. Its result depends on the free capacity only, never on the history.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from optimus_scheduler.model import Node
 from optimus_scheduler.model.amounts import Amounts, Vector, covers, minus, plus
-from optimus_scheduler.place.equivalence_classes import Groups
+from optimus_scheduler.place.equivalence_classes import NodeClasses
 from optimus_scheduler.place.racks import Racks, rack_of
 
 
-class Rooms:
+class FreeCapacity:
     """Free amounts by node. Nodes are numbered by zone, rack and name: neighbours have neighbouring numbers."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -25,9 +25,9 @@ class Rooms:
         self.index = {name: number for number, name in enumerate(self.names)}
         self.is_open = [node.schedulable for node in ordered]
         self.amounts = Amounts([node.capacity for node in ordered])
-        self._free = self.amounts.rooms([node.capacity for node in ordered])
+        self._free = self.amounts.capacity_vectors([node.capacity for node in ordered])
         open_nodes = [number for number, is_open in enumerate(self.is_open) if is_open]
-        self.groups = Groups(self._free, open_nodes, self.amounts.width)
+        self.node_classes = NodeClasses(self._free, open_nodes, self.amounts.width)
         self.racks = Racks([rack for rack, _, _ in placed], self._free, self.is_open)
         self._closed = (-1,) * self.amounts.width
 
@@ -38,7 +38,7 @@ class Rooms:
         """What is left on a node, whether or not anything new may go there."""
         return self._free[node]
 
-    def open_room(self, node: int) -> Vector:
+    def open_capacity(self, node: int) -> Vector:
         """What new tasks may use there: nothing on a cordoned node."""
         return self._free[node] if self.is_open[node] else self._closed
 
@@ -51,8 +51,8 @@ class Rooms:
     def give_back(self, need: Vector, node: int) -> None:
         self._set(node, plus(self._free[node], need), grows=True)
 
-    def _set(self, node: int, room: Vector, *, grows: bool) -> None:
-        before, self._free[node] = self._free[node], room
+    def _set(self, node: int, available: Vector, *, grows: bool) -> None:
+        before, self._free[node] = self._free[node], available
         if self.is_open[node]:
-            self.groups.move(node, room, grows=grows)
-            self.racks.set(node, before, room)
+            self.node_classes.move(node, available, grows=grows)
+            self.racks.set(node, before, available)

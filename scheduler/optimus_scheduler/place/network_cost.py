@@ -24,7 +24,7 @@ from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times,
 from optimus_scheduler.place.bottleneck import Added, Extra, Space, spread_over
 from optimus_scheduler.place.equivalence_classes import View
 from optimus_scheduler.place.exhaustive import cheapest_of_all
-from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.patterns import Pattern, best_pattern
 
 _FEW = 12
@@ -34,7 +34,7 @@ _QUICK = 1_500
 
 Present = Mapping[int, tuple[int, int]]
 """Node → (workers, servers) of the job that stay there."""
-Spread = Callable[[Rooms, Extra, Present], Added | None]
+Spread = Callable[[FreeCapacity, Extra, Present], Added | None]
 """Chooses nodes for further tasks of one job; None when it finds no way."""
 
 
@@ -54,7 +54,7 @@ def _node_cost(w: int, p: int, w_k: int, p_k: int) -> float:
 # --- least transfer --------------------------------------------------------------------------------------------------
 
 
-def spread_least_transfer(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def spread_least_transfer(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """The spread with the least transfer cost.
 
     For a job that has no tasks yet, the best pattern there is (`patterns`) if the nodes have room for it: in one rack
@@ -63,15 +63,15 @@ def spread_least_transfer(rooms: Rooms, extra: Extra, present: Present) -> Added
     """
     if extra.workers + extra.servers == 0:
         return {}
-    if len(present) <= 1 and (on_one := _on_one_node(rooms, extra, present)) is not None:
+    if len(present) <= 1 and (on_one := _on_one_node(free_capacity, extra, present)) is not None:
         return on_one
     if _has_no_servers(extra, present):
-        return _fill_closely(rooms, extra, present)
+        return _fill_closely(free_capacity, extra, present)
     if not present and extra.workers and extra.servers:
-        added = _by_pattern(rooms, extra)
+        added = _by_pattern(free_capacity, extra)
         if added is not None:
             return added
-    return _over_candidates(rooms, extra, present)
+    return _over_candidates(free_capacity, extra, present)
 
 
 def _has_no_servers(extra: Extra, present: Present) -> bool:
@@ -79,46 +79,50 @@ def _has_no_servers(extra: Extra, present: Present) -> bool:
     return extra.servers == 0 and not any(servers for _, servers in present.values())
 
 
-def _on_one_node(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def _on_one_node(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """Everything beside what is there, or on the fullest node that holds it."""
     need = extra.need
     for node in present:
-        return {node: (extra.workers, extra.servers)} if rooms.is_open[node] and rooms.fits(need, node) else None
-    largest = rooms.groups.largest_room(extra.worker)
+        return (
+            {node: (extra.workers, extra.servers)}
+            if free_capacity.is_open[node] and free_capacity.fits(need, node)
+            else None
+        )
+    largest = free_capacity.node_classes.largest_available(extra.worker)
     if largest is None or not covers(largest, need):
         return None
-    nodes = rooms.groups.tightest(need, 1, ())
+    nodes = free_capacity.node_classes.tightest(need, 1, ())
     return {nodes[0]: (extra.workers, extra.servers)} if nodes else None
 
 
 # --- patterns on nodes -----------------------------------------------------------------------------------------------
 
 
-def _by_pattern(rooms: Rooms, extra: Extra) -> Added | None:
+def _by_pattern(free_capacity: FreeCapacity, extra: Extra) -> Added | None:
     """The best pattern for nodes as large as any; None when there are too few of them."""
-    expected = rooms.groups.largest_room(extra.worker)
-    added = _with_room(rooms, extra, expected)
+    expected = free_capacity.node_classes.largest_available(extra.worker)
+    added = _with_available(free_capacity, extra, expected)
     if added is None:
-        rooms.groups.forget_largest(extra.worker)
-        present = rooms.groups.largest_room(extra.worker)
+        free_capacity.node_classes.forget_largest(extra.worker)
+        present = free_capacity.node_classes.largest_available(extra.worker)
         if present != expected:
-            added = _with_room(rooms, extra, present)
+            added = _with_available(free_capacity, extra, present)
     return added
 
 
-def _with_room(rooms: Rooms, extra: Extra, room: Vector | None) -> Added | None:
+def _with_available(free_capacity: FreeCapacity, extra: Extra, available: Vector | None) -> Added | None:
     """The best pattern for nodes with that room, in one rack if one has enough of them."""
-    pattern = best_pattern(extra, room) if room else None
+    pattern = best_pattern(extra, available) if available else None
     if pattern is None:
         return None
-    views = _views(rooms, extra.need, ())
+    views = _views(free_capacity, extra.need, ())
     return next((added for view in views if (added := _realise(view, pattern, extra)) is not None), None)
 
 
-def _views(rooms: Rooms, need: Vector, near: Collection[int]) -> Iterator[View]:
+def _views(free_capacity: FreeCapacity, need: Vector, near: Collection[int]) -> Iterator[View]:
     """Racks that may have the room, then the whole cluster."""
-    yield from rooms.racks.for_job(need, near)
-    yield rooms.groups
+    yield from free_capacity.racks.for_job(need, near)
+    yield free_capacity.node_classes
 
 
 def _realise(view: View, pattern: Pattern, extra: Extra) -> Added | None:
@@ -141,7 +145,7 @@ def _fill_others(view: View, extra: Extra, role: int, left: int, added: Added) -
     while left:
         nodes, each = view.tightest(times(need, left), 1, added), left
         if not nodes:
-            each, nodes = view.roomiest(need, left, added)
+            each, nodes = view.emptiest(need, left, added)
         if not nodes:
             return False
         added.update(dict.fromkeys(nodes, _more((0, 0), role, each)))
@@ -153,15 +157,15 @@ def _more(counts: tuple[int, int], role: int, count: int) -> tuple[int, int]:
     return (counts[0], counts[1] + count) if role else (counts[0] + count, counts[1])
 
 
-def _fill_closely(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def _fill_closely(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """The workers of an all-reduce job: on few nodes, those that it uses first, in one rack if one has the room."""
-    own = {node: holds(rooms.open_room(node), extra.worker) for node in present}
+    own = {node: holds(free_capacity.open_capacity(node), extra.worker) for node in present}
     used: Added = {}
     left = extra.workers
     for node in sorted(own, key=lambda node: (own[node] < left, own[node] if own[node] >= left else -own[node], node)):
         used[node] = (min(own[node], left), 0)
         left -= used[node][0]
-    for view in _views(rooms, times(extra.worker, left), present):
+    for view in _views(free_capacity, times(extra.worker, left), present):
         added = dict(used)
         if _fill_others(view, extra, 0, left, added):
             return {node: counts for node, counts in added.items() if counts[0]}
@@ -171,16 +175,17 @@ def _fill_closely(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
 # --- whatever room there is ------------------------------------------------------------------------------------------
 
 
-def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def _over_candidates(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """The cheapest spread over the nodes that the job uses and those with most room for it, at first only a few."""
     tasks = extra.workers + extra.servers
     servers = extra.servers + sum([counts[1] for counts in present.values()])
-    least = 0 if present else _least_cost(rooms, extra)
+    least = 0 if present else _least_cost(free_capacity, extra)
     spaces: list[Space] = []
     for count in dict.fromkeys((min(tasks, _FEW), tasks)):
-        nodes = rooms.groups.most_suitable(extra.needs, extra.need, count)
+        nodes = free_capacity.node_classes.most_suitable(extra.needs, extra.need, count)
         spaces = [
-            Space(node, rooms.open_room(node), *present.get(node, (0, 0))) for node in dict.fromkeys((*present, *nodes))
+            Space(node, free_capacity.open_capacity(node), *present.get(node, (0, 0)))
+            for node in dict.fromkeys((*present, *nodes))
         ]
         hold_all = _hold_together(spaces, extra)
         added = spread_over(spaces, extra, least) if hold_all else None
@@ -193,15 +198,15 @@ def _over_candidates(rooms: Rooms, extra: Extra, present: Present) -> Added | No
 
 def _hold_together(spaces: Sequence[Space], extra: Extra) -> bool:
     """Whether there would be enough room if all of it were on one node."""
-    columns = zip(*[space.room for space in spaces], strict=True)
+    columns = zip(*[space.available for space in spaces], strict=True)
     total = tuple([sum([amount for amount in column if amount > 0]) for column in columns])
     return bool(total) and covers(total, extra.need)
 
 
-def _least_cost(rooms: Rooms, extra: Extra) -> int:
+def _least_cost(free_capacity: FreeCapacity, extra: Extra) -> int:
     """What the best pattern would cost if there were enough of the largest nodes, times p."""
-    room = rooms.groups.largest_room(extra.worker)
-    pattern = best_pattern(extra, room) if room else None
+    available = free_capacity.node_classes.largest_available(extra.worker)
+    pattern = best_pattern(extra, available) if available else None
     return pattern.cost if pattern else 0
 
 
@@ -218,31 +223,33 @@ def _cost_with(spaces: Sequence[Space], added: Added) -> float:
 # --- the paper's spread ----------------------------------------------------------------------------------------------
 
 
-def spread_evenly(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def spread_evenly(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """The paper's placement: the first k nodes by available CPU that host the job evenly, for the smallest k."""
     if _has_no_servers(extra, present):
-        return _fill_emptiest(rooms, extra)
+        return _fill_emptiest(free_capacity, extra)
     # The paper's nodes are alike. Where only some have the GPUs that workers need, the others are none of the first k.
     gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
-    ordered = rooms.groups.by_cores(extra.workers + extra.servers, gpus)
+    ordered = free_capacity.node_classes.by_cores(extra.workers + extra.servers, gpus)
     for k in range(1, len(ordered) + 1):
         shares = [(_part(extra.workers, k, number), _part(extra.servers, k, number)) for number in range(k)]
         if all(
-            covers(rooms.free(node), together(extra.worker, x, extra.server, y))
+            covers(free_capacity.free(node), together(extra.worker, x, extra.server, y))
             for node, (x, y) in zip(ordered, shares, strict=False)
         ):
             return dict(zip(ordered, shares, strict=False))
     return None
 
 
-def spread_balanced(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def spread_balanced(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """Each task on the node with the most free cores, as Kubernetes does it by default, and the paper's baselines."""
     if _has_no_servers(extra, present):
-        return _fill_emptiest(rooms, extra)
+        return _fill_emptiest(free_capacity, extra)
     gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
     count = extra.workers + extra.servers
-    nodes = dict.fromkeys((*rooms.groups.by_cores(count, gpus), *rooms.groups.by_cores(count)))
-    heap = [(-rooms.free(node)[0], number, node, rooms.free(node)) for number, node in enumerate(nodes)]
+    nodes = dict.fromkeys(
+        (*free_capacity.node_classes.by_cores(count, gpus), *free_capacity.node_classes.by_cores(count))
+    )
+    heap = [(-free_capacity.free(node)[0], number, node, free_capacity.free(node)) for number, node in enumerate(nodes)]
     heapify(heap)
     added: dict[int, tuple[int, int]] = {}
     # Workers first: only they may need what few nodes have.
@@ -267,19 +274,19 @@ def _part(total: int, parts: int, index: int) -> int:
     return total // parts + (1 if index < total % parts else 0)
 
 
-def spread_emptiest(rooms: Rooms, extra: Extra, present: Present) -> Added | None:
+def spread_emptiest(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """Jobs without servers on the emptiest nodes, others where the transfer is least."""
     if _has_no_servers(extra, present):
-        return _fill_emptiest(rooms, extra)
-    return spread_least_transfer(rooms, extra, present)
+        return _fill_emptiest(free_capacity, extra)
+    return spread_least_transfer(free_capacity, extra, present)
 
 
-def _fill_emptiest(rooms: Rooms, extra: Extra) -> Added | None:
+def _fill_emptiest(free_capacity: FreeCapacity, extra: Extra) -> Added | None:
     """Fill the node with most room, then the next: the fewest nodes, the paper's rule for jobs without servers."""
     added: Added = {}
     left = extra.workers
-    for node in rooms.groups.by_tasks(extra.worker, left):
-        count = min(holds(rooms.free(node), extra.worker), left)
+    for node in free_capacity.node_classes.by_tasks(extra.worker, left):
+        count = min(holds(free_capacity.free(node), extra.worker), left)
         added[node] = (count, 0)
         left -= count
         if not left:

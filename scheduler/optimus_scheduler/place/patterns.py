@@ -42,24 +42,24 @@ class Pattern:
 
 
 @lru_cache(maxsize=2**16)
-def best_pattern(extra: Extra, room: Vector) -> Pattern | None:
+def best_pattern(extra: Extra, available: Vector) -> Pattern | None:
     """The cheapest pattern for tasks of both kinds on nodes with that room; None when a task needs more."""
     w, p, worker, server = extra.workers, extra.servers, extra.worker, extra.server
-    if not (covers(room, worker) and covers(room, server)):
+    if not (covers(available, worker) and covers(available, server)):
         return None
-    best = _even(extra, room) or Pattern(max(w, p), (), (w, p))
-    best = _hosts(w, p, worker, server, room, best.cost) or best
-    mirrored = _hosts(p, w, server, worker, room, best.cost)
+    best = _even(extra, available) or Pattern(max(w, p), (), (w, p))
+    best = _hosts(w, p, worker, server, available, best.cost) or best
+    mirrored = _hosts(p, w, server, worker, available, best.cost)
     return best if mirrored is None else _mirrored(mirrored)
 
 
-def _even(extra: Extra, room: Vector) -> Pattern | None:
+def _even(extra: Extra, available: Vector) -> Pattern | None:
     """The smallest number of even parts that fit: more parts cost more."""
     w, p, worker, server = extra.workers, extra.servers, extra.worker, extra.server
-    fewest = max([-(-amount // free) for amount, free in zip(extra.need, room, strict=True) if amount], default=1)
+    fewest = max([-(-amount // free) for amount, free in zip(extra.need, available, strict=True) if amount], default=1)
     for m in range(max(fewest, 2), min(w, p) + 1):
         parts = {part: number for part, number in _parts(w, p, m) if number}
-        if all(covers(room, together(worker, x, server, y)) for x, y in parts):
+        if all(covers(available, together(worker, x, server, y)) for x, y in parts):
             in_all = [part for part in sorted(parts, reverse=True) for _ in range(parts[part])]
             return Pattern(max(w - w // m, p - p // m), tuple(in_all))
     return None
@@ -75,13 +75,13 @@ def _parts(w: int, p: int, m: int) -> Iterator[tuple[tuple[int, int], int]]:
     yield (x, y), m - more_workers - more_servers + both
 
 
-def _hosts(w: int, p: int, worker: Vector, server: Vector, room: Vector, limit: int) -> Pattern | None:
+def _hosts(w: int, p: int, worker: Vector, server: Vector, available: Vector, limit: int) -> Pattern | None:
     """The servers on 1, 2, ... nodes with workers beside them, if that costs less than `limit`."""
     best: tuple[int, int] | None = None
     for hosts in range(1, p + 1):
         if max(w - w // hosts, p) >= limit:
             break  # with more of them, fewer workers are beside each
-        beside = min(holds(minus(room, times(server, -(-p // hosts))), worker), w // hosts)
+        beside = min(holds(minus(available, times(server, -(-p // hosts))), worker), w // hosts)
         if beside and max(w - beside, p) < limit:
             best, limit = (hosts, beside), max(w - beside, p)
     if best is None:
@@ -90,7 +90,7 @@ def _hosts(w: int, p: int, worker: Vector, server: Vector, room: Vector, limit: 
     parts, loose = [], w - beside * hosts
     for number in range(hosts):
         servers = _part(p, hosts, number)
-        more = min(loose, holds(minus(room, together(worker, beside, server, servers)), worker))
+        more = min(loose, holds(minus(available, together(worker, beside, server, servers)), worker))
         parts.append((beside + more, servers))
         loose -= more
     return Pattern(limit, tuple(sorted(parts, reverse=True)), (loose, 0))

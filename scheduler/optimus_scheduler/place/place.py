@@ -11,85 +11,95 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from optimus_scheduler.model import NOTHING, Allocation, Node, Resources, Role
-from optimus_scheduler.place.assignment import Seating, Seats
+from optimus_scheduler.place.assignment import Assignment, Assignments
 from optimus_scheduler.place.bottleneck import Extra
-from optimus_scheduler.place.free_capacity import Rooms
+from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.network_cost import Spread
-from optimus_scheduler.place.preempt import givers, make_room
-from optimus_scheduler.place.requests import Placed, Placements, Post, Request, Unplaced, posts
+from optimus_scheduler.place.preempt import jobs_above_minimum, preempt
+from optimus_scheduler.place.requests import Placed, Placements, Request, TaskSlot, Unplaced, task_slots
 
-__all__ = ["Placed", "Placements", "Placer", "Post", "Request", "Unplaced", "fits_when_empty", "place", "posts"]
+__all__ = [
+    "Placed",
+    "Placements",
+    "Placer",
+    "Request",
+    "TaskSlot",
+    "Unplaced",
+    "fits_when_empty",
+    "place",
+    "task_slots",
+]
 
-_NO_ROOM = Unplaced("no combination of nodes has room for its smallest size")
+_DOES_NOT_FIT = Unplaced("no combination of nodes has room for its smallest size")
 
 _MOST_HOSTED = 4096
 """Different minima of which is known whether the empty cluster holds them: far more than wait at a time."""
 
 
 class Placer:
-    """Places round after round: seats of jobs that have not changed since the round before are not looked at again.
+    """Places round after round and keeps the assignment: only jobs that changed since the last round are placed anew.
 
-    Gives what `place` gives, sooner. Belongs to one shell; not to be shared between threads.
+    Returns what `place` returns, sooner. Belongs to one shell; not to be shared between threads.
     """
 
     def __init__(self) -> None:
         self._nodes: tuple[Node, ...] = ()
         self._spread: Spread | None = None
-        self._seating: Seating | None = None
-        self._empty: Rooms | None = None
+        self._assignments: Assignments | None = None
+        self._empty: FreeCapacity | None = None
         self._hosted: dict[object, bool] = {}
 
     def place(
         self, requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
     ) -> Placements:
         """See the function `place`."""
-        seating = self._on(nodes, spread)
+        assignments = self._on(nodes, spread)
         present = {request.job_id for request in requests}
-        for job_id in [job_id for job_id in seating.jobs if job_id not in present]:
-            seating.dismiss(job_id)
-        asking = [request for request in requests if not seating.knows(request)]
-        changed = [request for request in asking if not seating.keeps(request)]
+        for job_id in [job_id for job_id in assignments.jobs if job_id not in present]:
+            assignments.dismiss(job_id)
+        unsettled = [request for request in requests if not assignments.knows(request)]
+        changed = [request for request in unsettled if not assignments.keeps(request)]
         for request in changed:
-            if request.job_id in seating.jobs:
-                seating.dismiss(request.job_id)
-        if not seating.admit(changed):  # somebody has to give way, and everybody takes part in that
-            seating = self._seating = Seating(nodes, spread)
-            seating.admit_in_part(requests)
-            asking = list(requests)
-        _settle(seating, asking, smallest_first=smallest_first)
-        return {request.job_id: _outcome(seating, seating.jobs[request.job_id]) for request in requests}
+            if request.job_id in assignments.jobs:
+                assignments.dismiss(request.job_id)
+        if not assignments.admit(changed):  # somebody has to give way, and everybody takes part in that
+            assignments = self._assignments = Assignments(nodes, spread)
+            assignments.admit_in_part(requests)
+            unsettled = list(requests)
+        _settle(assignments, unsettled, smallest_first=smallest_first)
+        return {request.job_id: _outcome(assignments, assignments.jobs[request.job_id]) for request in requests}
 
     def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
         """Whether the minimum could be placed if nobody else had any task."""
-        seating = self._on(nodes, spread)
+        assignments = self._on(nodes, spread)
         key = (request.minimum, _fingerprint(request.worker), _fingerprint(request.server))
         if key not in self._hosted:
             if len(self._hosted) >= _MOST_HOSTED:
                 self._hosted.clear()
-            self._hosted[key] = self._has_room(seating, request, spread)
+            self._hosted[key] = self._can_host(assignments, request, spread)
         return self._hosted[key]
 
-    def _has_room(self, seating: Seating, request: Request, spread: Spread) -> bool:
+    def _can_host(self, assignments: Assignments, request: Request, spread: Spread) -> bool:
         """What fits beside all others fits alone; only otherwise the empty cluster is asked."""
-        amounts, least = seating.rooms.amounts, request.minimum
+        amounts, least = assignments.free_capacity.amounts, request.minimum
         extra = Extra(least.workers, least.servers, amounts.need(request.worker), amounts.need(request.server))
-        if spread(seating.rooms, extra, {}) is not None:
+        if spread(assignments.free_capacity, extra, {}) is not None:
             return True
-        if not seating.jobs:
+        if not assignments.jobs:
             return False
         if self._empty is None:
-            self._empty = Rooms(self._nodes)
+            self._empty = FreeCapacity(self._nodes)
         return spread(self._empty, extra, {}) is not None
 
-    def _on(self, nodes: Sequence[Node], spread: Spread) -> Seating:
-        """The seats of the round before, if it had the same nodes."""
+    def _on(self, nodes: Sequence[Node], spread: Spread) -> Assignments:
+        """The task slots of the round before, if it had the same nodes."""
         if nodes is not self._nodes:  # compared once a round: it is asked again and again
             before, self._nodes = self._nodes, tuple(nodes)
-            self._seating = self._seating if self._nodes == before else None
-        if self._seating is None or self._spread is not spread:
+            self._assignments = self._assignments if self._nodes == before else None
+        if self._assignments is None or self._spread is not spread:
             self._spread = spread
-            self._seating, self._empty, self._hosted = Seating(self._nodes, spread), None, {}
-        return self._seating
+            self._assignments, self._empty, self._hosted = Assignments(self._nodes, spread), None, {}
+        return self._assignments
 
 
 def place(
@@ -108,16 +118,16 @@ def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int
     return resources.cpu, resources.memory_bytes, tuple(sorted(resources.gpus.items()))
 
 
-def _settle(seating: Seating, requests: Sequence[Request], *, smallest_first: bool) -> None:
-    """Find the seats that these are missing; others may have to give up theirs for it."""
-    jobs = seating.jobs
+def _settle(assignments: Assignments, requests: Sequence[Request], *, smallest_first: bool) -> None:
+    """Find the task slots that these are missing; others may have to give up theirs for it."""
+    jobs = assignments.jobs
     incomplete = [request for request in requests if not jobs[request.job_id].are_complete]
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
-    unplaced = [request for request in ordered if not _seat_shrinking(seating, jobs[request.job_id])]
+    unplaced = [request for request in ordered if not _place_shrinking(assignments, jobs[request.job_id])]
     if unplaced:
-        others = givers(seating)
+        others = jobs_above_minimum(assignments)
         for request in unplaced:
-            make_room(seating, jobs[request.job_id], others)
+            preempt(assignments, jobs[request.job_id], others)
 
 
 def _growth(request: Request) -> tuple[bool, bool, int]:
@@ -129,28 +139,28 @@ def _growth(request: Request) -> tuple[bool, bool, int]:
     return bool(request.held), not request.worker.gpus, size.workers + size.servers - len(request.held)
 
 
-def _seat_shrinking(seating: Seating, seats: Seats) -> bool:
+def _place_shrinking(assignments: Assignments, assignment: Assignment) -> bool:
     """Seat the request or as much of it as fits; gives everything up when that is less than the minimum."""
-    if seating.complete(seats, seats.request.allocation):
+    if assignments.complete(assignment, assignment.request.allocation):
         return True
-    sizes = list(_smaller(seats.request))
-    workers = sum([role is Role.WORKER for role, _ in seats.taken])
-    servers = len(seats.taken) - workers
+    sizes = list(_smaller(assignment.request))
+    workers = sum([role is Role.WORKER for role, _ in assignment.taken])
+    servers = len(assignment.taken) - workers
     growing = [size for size in sizes if size.workers >= workers and size.servers >= servers]
     # What fits at one size fits at every smaller one: the largest is found by bisection.
-    first = bisect_left(growing, True, key=lambda size: seating.ways(seats, size) is not None)
+    first = bisect_left(growing, True, key=lambda size: assignments.ways(assignment, size) is not None)
     for size in sizes[first:]:
-        seating.release(seats, size)
-        if seating.complete(seats, size):
+        assignments.release(assignment, size)
+        if assignments.complete(assignment, size):
             return True
-    seating.release(seats, NOTHING)
+    assignments.release(assignment, NOTHING)
     return False
 
 
-def _outcome(seating: Seating, seats: Seats) -> Placed | Unplaced:
-    if seats.outcome is not None:
-        return seats.outcome
-    return seating.outcome(seats) if seats.taken else _NO_ROOM
+def _outcome(assignments: Assignments, assignment: Assignment) -> Placed | Unplaced:
+    if assignment.outcome is not None:
+        return assignment.outcome
+    return assignments.outcome(assignment) if assignment.taken else _DOES_NOT_FIT
 
 
 def _smaller(request: Request) -> Iterator[Allocation]:

@@ -33,20 +33,20 @@ _NOWHERE = ("", "")
 class Rack:
     """The nodes of one rack, seen by a job that is to be placed."""
 
-    def __init__(self, nodes: slice, rooms: Sequence[IntArray], weight: FloatArray) -> None:
-        """`rooms` and `weight` of all nodes."""
+    def __init__(self, nodes: slice, free_capacity: Sequence[IntArray], weight: FloatArray) -> None:
+        """`free_capacity` and `weight` of all nodes."""
         self._first: int = nodes.start
-        self._rooms = [free[nodes] for free in rooms]
+        self._free_capacity = [free[nodes] for free in free_capacity]
         self._weight = weight[nodes]
 
     def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:
         """`count` nodes that hold `need`, the fullest first, none of `taken`; fewer or none where there are fewer."""
-        columns = holding(self._rooms, need).nonzero()[0]
+        columns = holding(self._free_capacity, need).nonzero()[0]
         return self._fullest(columns, count, taken) if len(columns) >= count else []
 
-    def roomiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
+    def emptiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
         """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""
-        held = most(self._rooms, need, count)
+        held = most(self._free_capacity, need, count)
         if taken:
             held[[node - self._first for node in taken if 0 <= node - self._first < len(held)]] = 0
         largest = int(np.maximum.reduce(held, initial=0))
@@ -69,15 +69,21 @@ class Rack:
 class Racks:
     """What is free in each rack as a whole. Nodes of a rack have neighbouring numbers."""
 
-    def __init__(self, places: Sequence[tuple[str, str]], rooms: Sequence[Vector], is_open: Sequence[bool]) -> None:
+    def __init__(
+        self, places: Sequence[tuple[str, str]], free_capacity: Sequence[Vector], is_open: Sequence[bool]
+    ) -> None:
         self._starts = [i for i, place in enumerate(places) if i == 0 or place != places[i - 1]]
         self.are_known = len(self._starts) > 1
         if not self.are_known:
             return
-        self._starts.append(len(rooms))
+        self._starts.append(len(free_capacity))
         starts = self._starts[:-1]
-        different = {room: number for number, room in enumerate(dict.fromkeys(rooms))}  # nodes have few
-        free: IntArray = np.array(list(different), dtype=np.int64).T[:, [different[room] for room in rooms]]
+        different = {
+            available: number for number, available in enumerate(dict.fromkeys(free_capacity))
+        }  # nodes have few
+        free: IntArray = np.array(list(different), dtype=np.int64).T[
+            :, [different[available] for available in free_capacity]
+        ]
         open_only = np.where(is_open, free, 0)
         free[:, ~np.array(is_open)] = -1
         # Arrays by resource, of nodes and of racks: single numbers are quick to set in them.
@@ -85,47 +91,47 @@ class Racks:
         self._totals: list[IntArray] = list(np.add.reduceat(open_only, starts, axis=1))
         self._total: list[list[int]] = np.stack(self._totals, axis=1).tolist()
         self._rack: list[int] = np.repeat(np.arange(len(starts)), np.diff(self._starts)).tolist()
-        self._weights = weights_of(rooms)
+        self._weights = weights_of(free_capacity)
         self._known_weights: dict[Vector, float] = {}
         self._node_weight: FloatArray = self._weigh(self._free)
         self._rack_weight: FloatArray = self._weigh(self._totals)
         self._changed: dict[int, tuple[Vector, Vector]] = {}
 
-    def _weigh(self, rooms: Sequence[IntArray]) -> FloatArray:
+    def _weigh(self, free_capacity: Sequence[IntArray]) -> FloatArray:
         """(n,) weights of rooms (n,) of each resource, added up in the order of the resources as in `_weight`."""
-        total = np.asarray(self._weights[0] * rooms[0], dtype=np.float64)
-        for weight, amounts in zip(self._weights[1:], rooms[1:], strict=True):
+        total = np.asarray(self._weights[0] * free_capacity[0], dtype=np.float64)
+        for weight, amounts in zip(self._weights[1:], free_capacity[1:], strict=True):
             total = total + weight * amounts
         return total
 
-    def _weight(self, room: Sequence[int]) -> float:
-        total = self._weights[0] * room[0]
-        for weight, amount in zip(self._weights[1:], room[1:], strict=True):
+    def _weight(self, available: Sequence[int]) -> float:
+        total = self._weights[0] * available[0]
+        for weight, amount in zip(self._weights[1:], available[1:], strict=True):
             total += weight * amount
         return total
 
-    def set(self, node: int, before: Vector, room: Vector) -> None:
+    def set(self, node: int, before: Vector, available: Vector) -> None:
         """An open node has other room now."""
         if self.are_known:
             known = self._changed.get(node)
-            self._changed[node] = (before if known is None else known[0], room)
+            self._changed[node] = (before if known is None else known[0], available)
 
     def _refresh(self) -> None:
         """Take the changes since the last question into the arrays, all at once."""
         weights, racks = self._known_weights, set[int]()
-        for node, (before, room) in self._changed.items():
+        for node, (before, available) in self._changed.items():
             rack = self._rack[node]
             racks.add(rack)
             total = self._total[rack]
-            for resource, (old, new) in enumerate(zip(before, room, strict=True)):
+            for resource, (old, new) in enumerate(zip(before, available, strict=True)):
                 if old != new:
                     self._free[resource][node] = new
                     total[resource] += new - old
-            weight = weights.get(room)
+            weight = weights.get(available)
             if weight is None:
                 if len(weights) >= _REMEMBERED:
                     weights.clear()
-                weight = weights[room] = self._weight(room)
+                weight = weights[available] = self._weight(available)
             self._node_weight[node] = weight
         for rack in racks:
             total = self._total[rack]

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from optimus_scheduler.model import Allocation, Resources, Role
 
-Post = tuple[Role, int]
+TaskSlot = tuple[Role, int]
 """A role and a rank: what a task is within its job, whichever process fills it."""
-Held = Mapping[str, Mapping[Post, str]]
+CurrentNodes = Mapping[str, Mapping[TaskSlot, str]]
 """Job id → the nodes of the tasks that it has and that may stay."""
 
 
 @lru_cache(maxsize=4096)
-def posts(allocation: Allocation) -> tuple[Post, ...]:
+def task_slots(allocation: Allocation) -> tuple[TaskSlot, ...]:
     """All roles and ranks of an allocation, servers first."""
     return (
         *((Role.SERVER, rank) for rank in range(allocation.servers)),
@@ -33,17 +33,17 @@ class Request(NamedTuple):
     server: Resources
     allocation: Allocation
     minimum: Allocation
-    held: Mapping[Post, str]
+    held: Mapping[TaskSlot, str]
     """Node of each task that the job has and that stays."""
-    before: Mapping[Post, str] = MappingProxyType({})
-    """Of a job that is placed anew, node of each task that it has: who finds a seat there again does not move."""
+    before: Mapping[TaskSlot, str] = MappingProxyType({})
+    """Of a job that is placed anew, node of each task that it has: who finds a task slot there again does not move."""
 
 
 class Placed(NamedTuple):
     """Where the tasks of a job go. `allocation` may be less than was asked for, never below the minimum."""
 
     allocation: Allocation
-    nodes: Mapping[Post, str]
+    nodes: Mapping[TaskSlot, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optimus_scheduler.allocate.baselines.fixed_ratio import progressive_filling
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
 from optimus_scheduler.place.network_cost import spread_balanced
@@ -27,10 +27,10 @@ class DrfPolicy:
     scales_batches = False
     spread = staticmethod(spread_balanced)
 
-    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
+    def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
 
         def level_of(outlook: Outlook, size: Allocation, _larger: Allocation) -> float:
-            return outlook.demand(size).dominant_share(contest.capacity) / outlook.job.spec.priority
+            return outlook.demand(size).dominant_share(inputs.capacity) / outlook.job.spec.priority
 
-        return progressive_filling(contest, level_of)
+        return progressive_filling(inputs, level_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
 
@@ -20,14 +20,14 @@ def one_more(outlook: Outlook, size: Allocation) -> Allocation | None:
     return outlook.size(size.workers, size.servers + 1) if more_servers else None
 
 
-def largest_fitting(outlook: Outlook, room: Resources, most: Allocation) -> Allocation | None:
+def largest_fitting(outlook: Outlook, available: Resources, most: Allocation) -> Allocation | None:
     """The largest size up to `most` that fits, grown in step from the minimum; None when not even that fits."""
-    if outlook.demand(most).fits_in(room):
+    if outlook.demand(most).fits_in(available):
         return most
     size = outlook.minimum
-    if not outlook.demand(size).fits_in(room):
+    if not outlook.demand(size).fits_in(available):
         return None
-    while (larger := one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(room):
+    while (larger := one_more(outlook, size)) is not None and outlook.demand(larger).fits_in(available):
         if larger.workers > most.workers or larger.servers > most.servers:
             break
         size = larger
@@ -35,16 +35,16 @@ def largest_fitting(outlook: Outlook, room: Resources, most: Allocation) -> Allo
 
 
 def progressive_filling(
-    contest: Contest, level_of: Callable[[Outlook, Allocation, Allocation], float | None]
+    inputs: AllocationInput, level_of: Callable[[Outlook, Allocation, Allocation], float | None]
 ) -> Mapping[str, Grant]:
     """The job with the lowest level is next and grows by one step, until nothing more fits; by job id.
 
     Each job starts with its minimum. `level_of(outlook, size, larger)` is the level of a job that has `size` and would
     grow to `larger`; None if it should not grow. Of jobs with equal levels the first to arrive is next.
     """
-    jobs = sorted(contest.contenders, key=by_arrival)
+    jobs = sorted(inputs.competing, key=by_arrival)
     sizes: dict[str, Allocation] = {}
-    room = contest.capacity
+    available = inputs.capacity
     # (level, arrival, next size): a job that does not fit in what is left never will.
     queue = [(0.0, number, outlook.minimum) for number, outlook in enumerate(jobs)]
     heapq.heapify(queue)
@@ -53,9 +53,9 @@ def progressive_filling(
         outlook = jobs[number]
         present = sizes.get(outlook.id)
         added = outlook.demand(size) - outlook.demand(present) if present else outlook.demand(size)
-        if not added.fits_in(room):
+        if not added.fits_in(available):
             continue
-        room, sizes[outlook.id] = room - added, size
+        available, sizes[outlook.id] = available - added, size
         larger = one_more(outlook, size)
         level = level_of(outlook, size, larger) if larger is not None else None
         if larger is not None and level is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optimus_scheduler.allocate.baselines.fixed_ratio import one_more, progressive_filling
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
 from optimus_scheduler.place.network_cost import spread_evenly
@@ -27,24 +27,24 @@ class MaxMinPolicy:
     scales_batches = False
     spread = staticmethod(spread_evenly)
 
-    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
-        fair = {outlook.id: outlook.speeds.at(_equal_part(outlook, contest)) for outlook in contest.contenders}
+    def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
+        fair = {outlook.id: outlook.speeds.at(_equal_part(outlook, inputs)) for outlook in inputs.competing}
 
         def level_of(outlook: Outlook, size: Allocation, larger: Allocation) -> float | None:
             if outlook.speedup(larger, size) < 1.0:
                 return None
             return outlook.speeds.at(size) / fair[outlook.id] / outlook.job.spec.priority
 
-        return progressive_filling(contest, level_of)
+        return progressive_filling(inputs, level_of)
 
 
-def _equal_part(outlook: Outlook, contest: Contest) -> Allocation:
+def _equal_part(outlook: Outlook, inputs: AllocationInput) -> Allocation:
     """The size that 1/n of the cluster holds, workers and servers in step; at least the minimum."""
-    part = 1.0 / len(contest.contenders)
+    part = 1.0 / len(inputs.competing)
     size = outlook.minimum
     while (larger := one_more(outlook, size)) is not None:
-        if outlook.demand(larger).dominant_share(contest.capacity) > part:
+        if outlook.demand(larger).dominant_share(inputs.capacity) > part:
             break
         size = larger
     return size

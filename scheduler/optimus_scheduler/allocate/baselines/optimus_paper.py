@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
 from optimus_scheduler.place.network_cost import spread_evenly
@@ -27,18 +27,18 @@ class OptimusPaperPolicy:
     scales_batches = False
     spread = staticmethod(spread_evenly)
 
-    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
-        outlooks, capacity = contest.contenders, contest.capacity
-        sizes, gains, room = _minima(outlooks, capacity)
+    def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
+        outlooks, capacity = inputs.competing, inputs.capacity
+        sizes, gains, available = _minima(outlooks, capacity)
         heap = [entry for outlook in outlooks if outlook.id in sizes for entry in _entry(outlook, sizes, capacity)]
         heapq.heapify(heap)
         jobs = {outlook.id: outlook for outlook in outlooks}
         while heap:
             negative_gain, _, job_id, size, demand = heapq.heappop(heap)
-            if not demand.fits_in(room):
+            if not demand.fits_in(available):
                 break  # a resource is used up: the paper stops, even if a smaller task would fit
-            sizes[job_id], gains[job_id], room = size, -negative_gain, room - demand
+            sizes[job_id], gains[job_id], available = size, -negative_gain, available - demand
             for entry in _entry(jobs[job_id], sizes, capacity):
                 heapq.heappush(heap, entry)
         return {
@@ -54,13 +54,13 @@ def _minima(
     outlooks: Sequence[Outlook], capacity: Resources
 ) -> tuple[dict[str, Allocation], dict[str, float], Resources]:
     sizes: dict[str, Allocation] = {}
-    room = capacity
+    available = capacity
     for outlook in sorted(outlooks, key=lambda outlook: (outlook.job.submitted_at, outlook.id)):
         demand = outlook.demand(outlook.minimum)
-        if demand.fits_in(room):
+        if demand.fits_in(available):
             sizes[outlook.id] = outlook.minimum
-            room = room - demand
-    return sizes, {}, room
+            available = available - demand
+    return sizes, {}, available
 
 
 def marginal_gain(outlook: Outlook, size: Allocation, to: Allocation, capacity: Resources) -> float:

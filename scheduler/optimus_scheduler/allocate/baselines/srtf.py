@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optimus_scheduler.allocate.baselines.fixed_ratio import grant, largest_fitting
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
@@ -25,14 +25,14 @@ class SrtfPolicy:
     scales_batches = False
     spread = staticmethod(spread_least_transfer)
 
-    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
-        room = contest.capacity
+    def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
+        available = inputs.capacity
         grants: dict[str, Grant] = {}
-        for outlook in sorted(contest.contenders, key=_time_left):
-            size = largest_fitting(outlook, room, outlook.requested)
+        for outlook in sorted(inputs.competing, key=_time_left):
+            size = largest_fitting(outlook, available, outlook.requested)
             grants[outlook.id] = grant(outlook, size)
-            room = room - outlook.demand(size) if size else room
+            available = available - outlook.demand(size) if size else available
         return grants
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from optimus_scheduler.allocate.baselines.fixed_ratio import by_arrival, grant
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
@@ -28,25 +28,25 @@ class TetrisPolicy:
     scales_batches = False
     spread = staticmethod(spread_least_transfer)
 
-    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
+    def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
         sizes: dict[str, Allocation] = {}
-        room, waiting = contest.capacity, []
-        for outlook in sorted(contest.contenders, key=by_arrival):
-            if outlook.is_held and outlook.demand(outlook.present).fits_in(room):
-                sizes[outlook.id], room = outlook.present, room - outlook.demand(outlook.present)
+        available, waiting = inputs.capacity, []
+        for outlook in sorted(inputs.competing, key=by_arrival):
+            if outlook.has_tasks and outlook.demand(outlook.present).fits_in(available):
+                sizes[outlook.id], available = outlook.present, available - outlook.demand(outlook.present)
             else:
                 waiting.append(outlook)
         while waiting:
-            chosen = _best(waiting, room, contest.capacity)
+            chosen = _best(waiting, available, inputs.capacity)
             waiting.remove(chosen)
-            if chosen.demand(chosen.requested).fits_in(room):
-                sizes[chosen.id], room = chosen.requested, room - chosen.demand(chosen.requested)
-        return {outlook.id: grant(outlook, sizes.get(outlook.id)) for outlook in contest.contenders}
+            if chosen.demand(chosen.requested).fits_in(available):
+                sizes[chosen.id], available = chosen.requested, available - chosen.demand(chosen.requested)
+        return {outlook.id: grant(outlook, sizes.get(outlook.id)) for outlook in inputs.competing}
 
 
-def _best(waiting: Sequence[Outlook], room: Resources, capacity: Resources) -> Outlook:
-    alignment = [_alignment(outlook.demand(outlook.requested), room, capacity) for outlook in waiting]
+def _best(waiting: Sequence[Outlook], available: Resources, capacity: Resources) -> Outlook:
+    alignment = [_alignment(outlook.demand(outlook.requested), available, capacity) for outlook in waiting]
     work = [_work(outlook, capacity) for outlook in waiting]
     mean_alignment = sum(alignment) / len(waiting) or 1.0
     mean_work = sum(work) / len(waiting)
@@ -54,11 +54,11 @@ def _best(waiting: Sequence[Outlook], room: Resources, capacity: Resources) -> O
     return max(zip(scores, waiting, strict=True), key=lambda pair: (pair[0], pair[1].id))[1]
 
 
-def _alignment(demand: Resources, room: Resources, capacity: Resources) -> float:
-    pairs = [(demand.cpu, room.cpu, capacity.cpu)]
-    pairs.append((float(demand.memory_bytes), float(room.memory_bytes), float(capacity.memory_bytes)))
+def _alignment(demand: Resources, available: Resources, capacity: Resources) -> float:
+    pairs = [(demand.cpu, available.cpu, capacity.cpu)]
+    pairs.append((float(demand.memory_bytes), float(available.memory_bytes), float(capacity.memory_bytes)))
     for kind, count in demand.gpus.items():
-        pairs.append((float(count), float(room.gpus.get(kind, 0)), float(capacity.gpus.get(kind, 0))))
+        pairs.append((float(count), float(available.gpus.get(kind, 0)), float(capacity.gpus.get(kind, 0))))
     return sum(wanted / total * free / total for wanted, free, total in pairs if total > 0)
 
 

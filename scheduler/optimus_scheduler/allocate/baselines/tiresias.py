@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optimus_scheduler.allocate.baselines.fixed_ratio import grant
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Resources
 from optimus_scheduler.place.network_cost import spread_emptiest
@@ -32,15 +32,15 @@ class TiresiasPolicy:
     scales_batches = False
     spread = staticmethod(spread_emptiest)
 
-    def allocate(self, contest: Contest, _settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
-        room = contest.capacity
+    def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
+        available = inputs.capacity
         grants: dict[str, Grant] = {}
-        for outlook in sorted(contest.contenders, key=lambda outlook: _place_in_line(outlook, contest.capacity)):
+        for outlook in sorted(inputs.competing, key=lambda outlook: _place_in_line(outlook, inputs.capacity)):
             demand = outlook.demand(outlook.requested)
-            fits = demand.fits_in(room)
+            fits = demand.fits_in(available)
             grants[outlook.id] = grant(outlook, outlook.requested if fits else None)
-            room = room - demand if fits else room
+            available = available - demand if fits else available
         return grants
 
 

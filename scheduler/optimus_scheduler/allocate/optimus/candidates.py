@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimus_scheduler.allocate.optimus.frontier import Ladder, Ladders
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.frontier import Frontier, Frontiers
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.optimus.weights import weights
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
@@ -78,7 +78,7 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     A job without tasks of which no speed is sure starts with its minimum, a size that is not measured yet is kept, and
     while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the unknown.
     """
-    jobs = Contenders.of(outlooks)
+    jobs = JobColumns.of(outlooks)
     present, least, most = jobs.pairs(""), jobs.pairs("least_"), jobs.pairs("most_")
     held, learning = jobs.held, jobs.column("learning") > 0
     tasks = np.where(held, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
@@ -86,11 +86,11 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     return Sizes(present, held, least, most, most_tasks, held & (jobs.column("measured") == 0))
 
 
-def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, settings: Settings) -> Candidates:
+def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings) -> Candidates:
     """The rows of all jobs."""
-    job, workers, servers, cost, speeds = _rows(outlooks, ladders, sizes)
-    best = np.array([ladder.best_speed_per_share for ladder in ladders.each])
-    plain = (weights(outlooks, ladders.each, settings) / best)[job] * speeds
+    job, workers, servers, cost, speeds = _rows(outlooks, frontiers, sizes)
+    best = np.array([frontier.best_speed_per_share for frontier in frontiers.each])
+    plain = (weights(outlooks, frontiers.each, settings) / best)[job] * speeds
     is_present = _is_present(job, workers, servers, sizes)
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]
@@ -109,7 +109,7 @@ def candidates(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes, sett
 
 def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> FloatArray:
     """`present_speed` (n,): 0 where it is to be looked up."""
-    jobs = Contenders.of(outlooks)
+    jobs = JobColumns.of(outlooks)
     speed = np.where(jobs.held, present_speed, 1.0)
     for j in np.flatnonzero(speed <= 0.0).tolist():
         speed[j] = jobs[j].speeds.at(jobs[j].present)
@@ -123,7 +123,7 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
     That is the stop, with a margin, by how long the new size will last: as long again as the present one has (who was
     changed a moment ago will be again), but no longer than the job, nor than until other jobs will have come and gone.
     """
-    jobs, most = Contenders.of(outlooks), settings.horizon_seconds
+    jobs, most = JobColumns.of(outlooks), settings.horizon_seconds
     lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
     seconds = np.where(jobs.held, np.minimum(np.minimum(seconds_left, most), lasts), most)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
@@ -136,11 +136,11 @@ _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 """Job, workers, servers, cost and speed of every row."""
 
 
-def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Columns:
-    """The rungs that each job may have now, and its present size."""
-    # No rung has as few tasks as the one below it: those with too many tasks need not be looked at.
+def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _Columns:
+    """The sizes that each job may have now, and its present size."""
+    # No size has as few tasks as the one below it: those with too many tasks need not be looked at.
     most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
-    columns = _lowest_rungs(ladders.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
+    columns = _first_points(frontiers.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
     job, workers, servers = columns[:3]
     is_present = _is_present(job, workers, servers, sizes)
     beside = sizes.held.copy()
@@ -151,19 +151,19 @@ def _rows(outlooks: Sequence[Outlook], ladders: Ladders, sizes: Sizes) -> _Colum
         columns = job, workers, servers, columns[3][allowed], columns[4][allowed]
     if not beside.any():
         return columns
-    return _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, ladders)
+    return _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, frontiers)
 
 
-def _lowest_rungs(ladders: Sequence[Ladder], most: IntArray) -> _Columns:
-    """The lowest rungs of these ladders, `most` (n,) of each, in their order."""
-    length = np.minimum(np.array([len(ladder.costs) for ladder in ladders], dtype=np.int64), most)
-    cuts = list(zip(ladders, length.tolist(), strict=True))
+def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
+    """The lowest sizes of these frontiers, `most` (n,) of each, in their order."""
+    length = np.minimum(np.array([len(frontier.costs) for frontier in frontiers], dtype=np.int64), most)
+    cuts = list(zip(frontiers, length.tolist(), strict=True))
     return (
-        np.repeat(np.arange(len(ladders)), length),
-        np.concatenate([ladder.workers[:height] for ladder, height in cuts]),
-        np.concatenate([ladder.servers[:height] for ladder, height in cuts]),
-        np.concatenate([ladder.costs[:height] for ladder, height in cuts]),
-        np.concatenate([ladder.speeds[:height] for ladder, height in cuts]),
+        np.repeat(np.arange(len(frontiers)), length),
+        np.concatenate([frontier.workers[:height] for frontier, height in cuts]),
+        np.concatenate([frontier.servers[:height] for frontier, height in cuts]),
+        np.concatenate([frontier.costs[:height] for frontier, height in cuts]),
+        np.concatenate([frontier.speeds[:height] for frontier, height in cuts]),
     )
 
 
@@ -181,16 +181,18 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     return np.asarray(is_least | (tasks <= most_tasks[job]))
 
 
-def _with_present(columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Outlook], ladders: Ladders) -> _Columns:
+def _with_present(
+    columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Outlook], frontiers: Frontiers
+) -> _Columns:
     """Further rows with the present sizes of some jobs, where they lie within what the job may have."""
-    first = np.searchsorted(columns[0], np.arange(len(ladders.each) + 1)).tolist()
+    first = np.searchsorted(columns[0], np.arange(len(frontiers.each) + 1)).tolist()
     at: list[int] = []
     added: list[tuple[int, int, int, float, float]] = []
     for j in jobs:
         outlook = outlooks[j]
         workers, servers = _pair(outlook.present)
         if _between(outlook.minimum, outlook.present, outlook.maximum):
-            cost = workers * float(ladders.worker_shares[j]) + servers * float(ladders.server_shares[j])
+            cost = workers * float(frontiers.worker_shares[j]) + servers * float(frontiers.server_shares[j])
             cheaper = np.searchsorted(columns[3][first[j] : first[j + 1]], cost * (1 - 1e-12))
             at.append(first[j] + int(cheaper))
             added.append((j, workers, servers, cost, outlook.speeds.at(outlook.present)))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.speed.scaling import ScalingCurve, predict_many
-from optimus_scheduler.allocate.optimus.job_columns import Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray, JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speed_table import FURTHER, SpeedTable
 from optimus_scheduler.forecast.speeds import Speeds
@@ -20,7 +20,7 @@ _CROWDED = 0.75
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ladder:
+class Frontier:
     """One job's sizes in the order in which it grows, nothing first; arrays of one length."""
 
     workers: IntArray
@@ -32,15 +32,15 @@ class Ladder:
     best_speed_per_share: float
 
 
-class Ladders:
-    """The ladders of several jobs, and what a worker and a server of each takes of the cluster."""
+class Frontiers:
+    """The frontiers of several jobs, and what a worker and a server of each takes of the cluster."""
 
     def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
-        outlooks = Contenders.of(outlooks)
+        outlooks = JobColumns.of(outlooks)
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
         keys = self._keys(outlooks)
-        # Most jobs have the speeds of the round before, which remember their ladders.
-        each: list[Ladder | None] = [one.speeds.ladders.get(key) for one, key in zip(outlooks, keys, strict=True)]
+        # Most jobs have the speeds of the round before, which remember their frontiers.
+        each: list[Frontier | None] = [one.speeds.frontiers.get(key) for one, key in zip(outlooks, keys, strict=True)]
         missing: dict[tuple[int, object], list[int]] = {}
         for j, known in enumerate(each):
             if known is None:  # by the identity of speeds that live as long as the outlooks
@@ -48,27 +48,27 @@ class Ladders:
         rows = [same[0] for same in missing.values()]
         wanted = _Wanted([outlooks[j] for j in rows], outlooks.pairs("least_")[rows], outlooks.pairs("most_")[rows])
         built = _build(wanted, self.worker_shares[rows], self.server_shares[rows])
-        for same, ladder in zip(missing.values(), built, strict=True):
-            outlooks[same[0]].speeds.remember(keys[same[0]], ladder)
+        for same, frontier in zip(missing.values(), built, strict=True):
+            outlooks[same[0]].speeds.remember(keys[same[0]], frontier)
             for j in same:
-                each[j] = ladder
-        self.each = [ladder for ladder in each if ladder is not None]
+                each[j] = frontier
+        self.each = [frontier for frontier in each if frontier is not None]
 
-    def _keys(self, jobs: Contenders) -> list[tuple[float, ...]]:
-        """All that the ladder of each job depends on beside its speeds."""
+    def _keys(self, jobs: JobColumns) -> list[tuple[float, ...]]:
+        """All that the frontier of each job depends on beside its speeds."""
         columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _shares(jobs: Contenders, capacity: Resources) -> tuple[FloatArray, FloatArray]:
+def _shares(jobs: JobColumns, capacity: Resources) -> tuple[FloatArray, FloatArray]:
     """Dominant share of one worker and of one server of each job."""
-    worker, server = jobs.worker_kind, jobs.server_kind
-    shares = jobs.kinds.dominant_shares(capacity)
+    worker, server = jobs.worker_shape, jobs.server_shape
+    shares = jobs.shapes.dominant_shares(capacity)
     return shares[worker], shares[server]
 
 
 class _Wanted(NamedTuple):
-    """Jobs whose ladders are not known."""
+    """Jobs whose frontiers are not known."""
 
     jobs: Sequence[Outlook]
     least: IntArray
@@ -79,24 +79,24 @@ class _Wanted(NamedTuple):
         return _Wanted([self.jobs[j] for j in rows.tolist()], self.least[rows], self.most[rows])
 
 
-def _build(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+def _build(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Frontier]:
     """A job of which only one role can grow has no choice of steps; the others climb together."""
     straight = (wanted.least == wanted.most).any(axis=1)
-    built: dict[int, Ladder] = {}
+    built: dict[int, Frontier] = {}
     for rows, build in ((np.flatnonzero(straight), _straight), (np.flatnonzero(~straight), _climb)):
         if len(rows):
-            ladders = build(wanted.of(rows), worker_shares[rows], server_shares[rows])
-            built.update(zip(rows.tolist(), ladders, strict=True))
+            frontiers = build(wanted.of(rows), worker_shares[rows], server_shares[rows])
+            built.update(zip(rows.tolist(), frontiers, strict=True))
     return [built[j] for j in range(len(wanted.jobs))]
 
 
-def _straight(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+def _straight(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Frontier]:
     """All sizes from minimum to maximum."""
     steps = (wanted.most - wanted.least).max(axis=1) + 2  # with nothing, and the minimum
     job = np.repeat(np.arange(len(steps)), steps)
-    rung = np.arange(len(job)) - (np.cumsum(steps) - steps)[job]
-    sizes = np.minimum(wanted.least[job] + (rung - 1)[:, None], wanted.most[job])
-    sizes[rung == 0] = 0
+    point = np.arange(len(job)) - (np.cumsum(steps) - steps)[job]
+    sizes = np.minimum(wanted.least[job] + (point - 1)[:, None], wanted.most[job])
+    sizes[point == 0] = 0
     workers, servers = sizes.T.copy()
     costs = workers * worker_shares[job] + servers * server_shares[job]
     return _cut(job, workers, servers, _many_speeds(wanted.jobs, job, workers, servers), costs)
@@ -120,48 +120,48 @@ def _many_speeds(outlooks: Sequence[Outlook], job: IntArray, workers: IntArray, 
     return speeds
 
 
-def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray, costs: FloatArray) -> list[Ladder]:
-    """The ladders of jobs whose rungs lie below each other, nothing first."""
+def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray, costs: FloatArray) -> list[Frontier]:
+    """The frontiers of jobs whose sizes lie below each other, nothing first."""
     first = np.flatnonzero(np.concatenate([[True], job[1:] != job[:-1]]))
     per_share = np.full(len(speeds), -np.inf)
     np.divide(speeds, costs, out=per_share, where=workers + servers > 0)
     best = np.maximum.reduceat(per_share, first).tolist()
     bounds = [*first.tolist(), len(job)]
     return [
-        Ladder(workers[a:b], servers[a:b], speeds[a:b], costs[a:b], each)
+        Frontier(workers[a:b], servers[a:b], speeds[a:b], costs[a:b], each)
         for a, b, each in zip(bounds, bounds[1:], best, strict=False)
     ]
 
 
-def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Ladder]:
+def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Frontier]:
     """Each job climbs by the step that gains most speed per share, up to its maximum; all jobs at once."""
     jobs, least, most = wanted
-    rungs = _climbed(SpeedTable([one.speeds for one in jobs], most), least, most, worker_shares, server_shares)
-    return _cut(*_by_job(rungs, len(jobs), worker_shares, server_shares))
+    points = _climbed(SpeedTable([one.speeds for one in jobs], most), least, most, worker_shares, server_shares)
+    return _cut(*_by_job(points, len(jobs), worker_shares, server_shares))
 
 
 def _by_job(
-    rungs: Sequence[_Rungs], n_jobs: int, worker_shares: FloatArray, server_shares: FloatArray
+    points: Sequence[_Points], n_jobs: int, worker_shares: FloatArray, server_shares: FloatArray
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]:
-    """Job, workers, servers, speed and cost, the rungs of a job one after the other, with nothing below the first.
+    """Job, workers, servers, speed and cost, the sizes of a job one after the other, with nothing below the first.
 
-    Nobody leaves out a turn before the top: the rung of the t-th turn is the job's t-th.
+    Nobody leaves out a turn before the top: the size of the t-th turn is the job's t-th.
     """
     height = np.ones(n_jobs, dtype=np.int64)
-    for rung in rungs:
-        height[rung.job] += 1
+    for point in points:
+        height[point.job] += 1
     begin = np.cumsum(height) - height
     job = np.repeat(np.arange(n_jobs), height)
     workers, servers, speeds = np.zeros_like(job), np.zeros_like(job), np.zeros(len(job))
-    for turn, rung in enumerate(rungs, start=1):
-        at = begin[rung.job] + turn
-        workers[at], servers[at], speeds[at] = rung.workers, rung.servers, rung.speeds
+    for turn, point in enumerate(points, start=1):
+        at = begin[point.job] + turn
+        workers[at], servers[at], speeds[at] = point.workers, point.servers, point.speeds
     costs = workers * worker_shares[job]
     costs += servers * server_shares[job]
     return job, workers, servers, speeds, costs
 
 
-class _Rungs(NamedTuple):
+class _Points(NamedTuple):
     """Sizes that jobs pass through; arrays of one length."""
 
     job: IntArray
@@ -172,19 +172,19 @@ class _Rungs(NamedTuple):
 
 def _climbed(
     table: SpeedTable, least: IntArray, most: IntArray, worker_shares: FloatArray, server_shares: FloatArray
-) -> list[_Rungs]:
-    """From `least` (n, 2) workers and servers to `most`, all jobs together, one rung after the other."""
+) -> list[_Points]:
+    """From `least` (n, 2) workers and servers to `most`, all jobs together, one size after the other."""
     job = np.arange(len(least))
     (workers, servers), most = least.T, most.T
     costs = np.stack([more_w * worker_shares + more_p * server_shares for more_w, more_p in FURTHER])
     speeds = table.at(workers, servers)
-    rungs = [_Rungs(job, workers, servers, speeds)]
+    points = [_Points(job, workers, servers, speeds)]
     while True:
         more_workers, more_servers = workers < most[0], servers < most[1]
         goes_on = more_workers | more_servers
         here = np.flatnonzero(goes_on)
         if not len(here):
-            return rungs
+            return points
         if len(here) <= _CROWDED * len(job):  # who is at the top is left behind, but not each by himself
             job, workers, servers, speeds = job[here], workers[here], servers[here], speeds[here]
             more_workers, more_servers, goes_on = more_workers[here], more_servers[here], goes_on[here]
@@ -195,4 +195,4 @@ def _climbed(
         step = gain.argmax(axis=0)  # of equal gains the first step; at the top, none is one
         workers, servers = np.minimum(workers + (step != 1), most[0]), np.minimum(servers + (step != 0), most[1])
         speeds = np.where(goes_on, reached[step, np.arange(len(job))], speeds)
-        rungs.append(_Rungs(*(column[goes_on] for column in (job, workers, servers, speeds))))
+        points.append(_Points(*(column[goes_on] for column in (job, workers, servers, speeds))))

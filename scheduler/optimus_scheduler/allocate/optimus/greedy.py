@@ -14,7 +14,7 @@ import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray
-from optimus_scheduler.allocate.optimus.remainder import SLACK, Filling
+from optimus_scheduler.allocate.optimus.remainder import SLACK, RemainderFill
 
 _FEW = 256
 """Rows that are sooner looked at one by one than all at once."""
@@ -34,26 +34,26 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HandedOut:
+class GreedyResult:
     """The outcome."""
 
     row: IntArray
     """(n,) the candidate that each job gets."""
-    room: FloatArray
+    available: FloatArray
     """(r,) what is left of each resource."""
     price: float
     """Gain of the last step that was taken; 0 if all were."""
 
 
-def hand_out(
-    candidates: Candidates, demand: FloatArray, start: IntArray, room: FloatArray, least_task_gain: float
-) -> HandedOut:
-    """Grow jobs from the rows `start` (n,), which are paid for, into `room` (r,). `demand` (k, r) of each row."""
+def allocate_greedily(
+    candidates: Candidates, demand: FloatArray, start: IntArray, available: FloatArray, least_task_gain: float
+) -> GreedyResult:
+    """Grow jobs from the rows `start` (n,), which are paid for, into `available` (r,). `demand` (k, r) of each row."""
     rows = envelope(candidates, start)
     steps = _steps(candidates, rows, demand, least_task_gain)
-    row, room, price = _take(steps, start.copy(), room)
-    row, room = _fill(candidates, demand, row, room, least_task_gain)
-    return HandedOut(row, room, price)
+    row, available, price = _take(steps, start.copy(), available)
+    row, available = _fill(candidates, demand, row, available, least_task_gain)
+    return GreedyResult(row, available, price)
 
 
 def envelope(candidates: Candidates, start: IntArray) -> IntArray:
@@ -135,27 +135,27 @@ def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
     return before
 
 
-def _take(steps: Steps, row: IntArray, room: FloatArray) -> tuple[IntArray, FloatArray, float]:
+def _take(steps: Steps, row: IntArray, available: FloatArray) -> tuple[IntArray, FloatArray, float]:
     """Take steps in order of gain. One that does not fit ends its job's growth; smaller ones of others may fit."""
     left = np.arange(len(steps.job))
     price, some_left_out = 0.0, False
     while len(left):
         total = np.cumsum(steps.demand[left], axis=0)
-        too_much = (total > room + SLACK).any(axis=1)
+        too_much = (total > available + SLACK).any(axis=1)
         count = int(np.argmax(too_much)) if too_much.any() else len(left)
         taken, left = left[:count], left[count:]
         if count:
             np.maximum.at(row, steps.job[taken], steps.to[taken])
-            room = room - total[count - 1]
+            available = available - total[count - 1]
             price = float(steps.gain[taken[-1]])
-        misfits = np.asarray((steps.demand[left] > room + SLACK).any(axis=1))
+        misfits = np.asarray((steps.demand[left] > available + SLACK).any(axis=1))
         some_left_out |= bool(misfits.any())
         left = left[_before_first(misfits, steps.job[left])]
-    return row, room, price if some_left_out else 0.0
+    return row, available, price if some_left_out else 0.0
 
 
 def _fill(
-    candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, least_task_gain: float
+    candidates: Candidates, demand: FloatArray, row: IntArray, available: FloatArray, least_task_gain: float
 ) -> tuple[IntArray, FloatArray]:
     """Use what is left for sizes beside the envelopes, always the largest gain that fits.
 
@@ -165,7 +165,7 @@ def _fill(
     is_above &= candidates.worth > candidates.worth[row][candidates.job]
     above = np.flatnonzero(is_above)
     if len(above):
-        filling = Filling(candidates, demand, row, room, least_task_gain)
+        filling = RemainderFill(candidates, demand, row, available, least_task_gain)
         filling.fill(above)
-        return filling.row, filling.room
-    return row, room
+        return filling.row, filling.available
+    return row, available

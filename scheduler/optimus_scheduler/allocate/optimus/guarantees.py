@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.settings import Settings
 
@@ -21,7 +21,7 @@ class Claims:
     """(n,) the candidate that each job has for sure: nothing for most."""
     may_start: BoolArray
     """(n,) False for waiting jobs that would pass one whose turn it is."""
-    room: FloatArray
+    available: FloatArray
     """(r,) what the others may share."""
 
 
@@ -29,7 +29,7 @@ def claims(
     outlooks: Sequence[Outlook],
     candidates: Candidates,
     demand: FloatArray,
-    room: FloatArray,
+    available: FloatArray,
     settings: Settings,
     unchanged: Collection[int] = (),
 ) -> Claims:
@@ -41,49 +41,49 @@ def claims(
     worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
     of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
     """
-    jobs = Contenders.of(outlooks)
+    jobs = JobColumns.of(outlooks)
     row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
-    kept, late, others = _in_order(jobs, candidates, demand, room, settings, unchanged)
+    kept, late, others = _in_order(jobs, candidates, demand, available, settings, unchanged)
     may_start = np.ones(len(jobs), dtype=bool)
     wanted, same = least.copy(), list(unchanged)
     wanted[same] = present_rows(jobs, candidates)[same]
-    taken, room = in_turn(demand[wanted[kept]], room)
+    taken, available = in_turn(demand[wanted[kept]], available)
     row[kept[taken]] = wanted[kept[taken]]
     for j in late:
-        if (demand[least[j]] <= room + 1e-9).all():
-            row[j], room = least[j], room - demand[least[j]]
+        if (demand[least[j]] <= available + 1e-9).all():
+            row[j], available = least[j], available - demand[least[j]]
             continue
         may_start = jobs.held | (row > candidates.first[:-1])
-        room = np.maximum(room - demand[least[j]], 0.0)
+        available = np.maximum(available - demand[least[j]], 0.0)
         break
     open_to = others[may_start[others]]
-    if (demand[least[open_to]].sum(axis=0) <= room + 1e-9).all():
+    if (demand[least[open_to]].sum(axis=0) <= available + 1e-9).all():
         sure = open_to[jobs.held[open_to] | ~is_known(jobs)[open_to]]
         row[sure] = least[sure]
-        room = room - demand[least[sure]].sum(axis=0)
-    return Claims(row, may_start, room)
+        available = available - demand[least[sure]].sum(axis=0)
+    return Claims(row, may_start, available)
 
 
-def in_turn(demand: FloatArray, room: FloatArray) -> tuple[BoolArray, FloatArray]:
-    """Who of those with `demand` (m, r) gets it, each in its turn if it still fits in `room` (r,); the room left."""
+def in_turn(demand: FloatArray, available: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """(m,) which rows of `demand` (m, r) fit, taken in order, in `available` (r,); and what is left of that."""
     taken = np.zeros(len(demand), dtype=bool)
     left = np.arange(len(demand))
     while len(left):
         total = np.cumsum(demand[left], axis=0)
-        too_much = (total > room + 1e-9).any(axis=1)
+        too_much = (total > available + 1e-9).any(axis=1)
         count = int(np.argmax(too_much)) if too_much.any() else len(left)
         if count:
-            taken[left[:count]], room = True, room - total[count - 1]
+            taken[left[:count]], available = True, available - total[count - 1]
         left = left[count:]
-        left = left[(demand[left] <= room + 1e-9).all(axis=1)]
-    return taken, room
+        left = left[(demand[left] <= available + 1e-9).all(axis=1)]
+    return taken, available
 
 
 def _in_order(
-    jobs: Contenders,
+    jobs: JobColumns,
     candidates: Candidates,
     demand: FloatArray,
-    room: FloatArray,
+    available: FloatArray,
     settings: Settings,
     unchanged: Collection[int],
 ) -> tuple[IntArray, list[int], IntArray]:
@@ -91,7 +91,9 @@ def _in_order(
     kept = _kept(jobs, settings, unchanged)
     late = overdue_seconds(jobs, candidates.least_speed, settings)
     least = candidates.first[:-1] + 1
-    possible = np.asarray((demand[least] <= room + 1e-9).all(axis=1))  # who could not run even alone holds nobody up
+    possible = np.asarray(
+        (demand[least] <= available + 1e-9).all(axis=1)
+    )  # who could not run even alone holds nobody up
     waits = ~(jobs.held | (jobs.column("claimed") > 0))
     overdue = np.flatnonzero(waits & (late > 0) & possible)
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
@@ -100,12 +102,12 @@ def _in_order(
     return kept, overdue.tolist(), np.flatnonzero(is_other)
 
 
-def is_known(jobs: Contenders) -> BoolArray:
+def is_known(jobs: JobColumns) -> BoolArray:
     """(n,) whether it can be told how long a job takes, and with which sizes."""
     return np.asarray((jobs.column("learning") == 0) & ~np.isnan(jobs.remaining))
 
 
-def overdue_seconds(jobs: Contenders, least_speed: FloatArray, settings: Settings) -> FloatArray:
+def overdue_seconds(jobs: JobColumns, least_speed: FloatArray, settings: Settings) -> FloatArray:
     """(n,) how much longer a waiting job has waited than it is asked to; negative before.
 
     The longer a job takes and the lower its priority, the longer it may wait: a fixed patience plus a part of the time
@@ -119,7 +121,7 @@ def overdue_seconds(jobs: Contenders, least_speed: FloatArray, settings: Setting
     return waited - np.where(waited <= patience, patience, longer)
 
 
-def _kept(jobs: Contenders, settings: Settings, unchanged: Collection[int]) -> IntArray:
+def _kept(jobs: JobColumns, settings: Settings, unchanged: Collection[int]) -> IntArray:
     """Jobs with a claim, then running jobs that keep something, the longest running first."""
     claimed, held_seconds = jobs.column("claimed"), jobs.column("held_seconds")
     keeps = (claimed > 0) | (jobs.held & (held_seconds < settings.least_run_seconds))
@@ -128,7 +130,7 @@ def _kept(jobs: Contenders, settings: Settings, unchanged: Collection[int]) -> I
     return kept[np.lexsort((jobs.id_rank[kept], -held_seconds[kept], -claimed[kept]))]
 
 
-def present_rows(jobs: Contenders, candidates: Candidates) -> IntArray:
+def present_rows(jobs: JobColumns, candidates: Candidates) -> IntArray:
     """(n,) the row of what each job has; of its minimum if that is no candidate."""
     rows = candidates.first[:-1] + 1
     present = jobs.pairs("")[candidates.job]

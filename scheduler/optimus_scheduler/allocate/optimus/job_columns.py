@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.allocate.optimus.outlook_columns import FIGURES, Rows, rows_of
-from optimus_scheduler.allocate.optimus.resource_shapes import Kinds
+from optimus_scheduler.allocate.optimus.resource_shapes import ResourceShapes
 from optimus_scheduler.forecast.outlook import Outlook
 
 FloatArray = NDArray[np.float64]
@@ -18,22 +18,22 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
-class Contenders(tuple[Outlook, ...]):
+class JobColumns(tuple[Outlook, ...]):
     """Outlooks, and columns of them: arrays (n,) in the same order."""
 
     @classmethod
-    def of(cls, outlooks: Sequence[Outlook]) -> Contenders:
+    def of(cls, outlooks: Sequence[Outlook]) -> JobColumns:
         """`outlooks` itself if it has columns already."""
-        return outlooks if isinstance(outlooks, Contenders) else cls(outlooks)
+        return outlooks if isinstance(outlooks, JobColumns) else cls(outlooks)
 
     @classmethod
-    def by_arrival(cls, outlooks: Sequence[Outlook]) -> Contenders:
+    def by_arrival(cls, outlooks: Sequence[Outlook]) -> JobColumns:
         """Sorted by arrival, then by id."""
         by_id = sorted(outlooks, key=attrgetter("job.id"))
         order = np.argsort([one.job.submitted_at for one in by_id], kind="stable")
-        contenders = cls([by_id[place] for place in order.tolist()])
-        contenders.id_rank = order
-        return contenders
+        competing = cls([by_id[place] for place in order.tolist()])
+        competing.id_rank = order
+        return competing
 
     @cached_property
     def _rows(self) -> Rows:
@@ -81,17 +81,17 @@ class Contenders(tuple[Outlook, ...]):
         return self.column("remaining")
 
     @property
-    def kinds(self) -> Kinds:
+    def shapes(self) -> ResourceShapes:
         """What workers and servers of these jobs ask for."""
-        return self._rows.kinds
+        return self._rows.shapes
 
     @property
-    def worker_kind(self) -> IntArray:
+    def worker_shape(self) -> IntArray:
         """(n,) the number of what a worker of each asks for."""
         return self._rows.asked[:, 0]
 
     @property
-    def server_kind(self) -> IntArray:
+    def server_shape(self) -> IntArray:
         """(n,) ... and a server."""
         return self._rows.asked[:, 1]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.allocate.optimus.resource_shapes import Kinds
+from optimus_scheduler.allocate.optimus.resource_shapes import ResourceShapes
 from optimus_scheduler.forecast.outlook import Outlook
 
 _ATTRIBUTES = {
@@ -39,7 +39,7 @@ _ATTRIBUTES = {
 FIGURES = (*_ATTRIBUTES, "remaining")
 """... and the steps left; NaN where nothing says how many."""
 _figures_of = attrgetter(*_ATTRIBUTES.values())
-_kinds_of = attrgetter("job.spec.worker.resources", "job.spec.server.resources")
+_shapes_of = attrgetter("job.spec.worker.resources", "job.spec.server.resources")
 
 
 class Rows(NamedTuple):
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     """(columns, n)"""
     asked: NDArray[np.int64]
     """(n, 2) what a worker and a server of each asks for, as numbers ..."""
-    kinds: Kinds
+    shapes: ResourceShapes
     """... of these."""
 
 
@@ -57,10 +57,10 @@ def rows_of(outlooks: Sequence[Outlook]) -> Rows:
     """The rows of these jobs."""
     n, width = len(outlooks), len(_ATTRIBUTES)
     figures = np.empty((len(FIGURES), n))
-    told = np.fromiter(chain.from_iterable(map(_figures_of, outlooks)), np.float64, n * width)
-    figures[:width] = told.reshape(-1, width).T
+    reported = np.fromiter(chain.from_iterable(map(_figures_of, outlooks)), np.float64, n * width)
+    figures[:width] = reported.reshape(-1, width).T
     left = [one.forecast.remaining_steps for one in outlooks]
     figures[width] = [math.nan if each is None else each.mean for each in left]
-    kinds = Kinds()
-    numbers = kinds.numbers(chain.from_iterable(map(_kinds_of, outlooks)))
-    return Rows(figures, np.array(numbers, dtype=np.int64).reshape(-1, 2), kinds)
+    shapes = ResourceShapes()
+    numbers = shapes.numbers(chain.from_iterable(map(_shapes_of, outlooks)))
+    return Rows(figures, np.array(numbers, dtype=np.int64).reshape(-1, 2), shapes)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
-from optimus_scheduler.allocate.optimus.frontier import Ladders
-from optimus_scheduler.allocate.optimus.greedy import HandedOut, hand_out
+from optimus_scheduler.allocate.optimus.frontier import Frontiers
+from optimus_scheduler.allocate.optimus.greedy import GreedyResult, allocate_greedily
 from optimus_scheduler.allocate.optimus.guarantees import claims, present_rows
-from optimus_scheduler.allocate.optimus.job_columns import Contenders, FloatArray
+from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns
 from optimus_scheduler.allocate.optimus.reasons import grants
 from optimus_scheduler.allocate.optimus.resource_shapes import amounts
-from optimus_scheduler.allocate.policy import Contest, Grant
+from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
@@ -22,7 +22,8 @@ from optimus_scheduler.settings import Settings
 class OptimusPolicy:
     """Maximises the sum of weight · speed, with weights by remaining work, charged with the cost of changing.
 
-    See `weights` for the theory, `candidates` for what is compared, `claims` for who cannot lose, `hand_out` for how.
+    `weights` has the theory, `candidates` the sizes that are compared, `claims` the guaranteed minima, and
+    `allocate_greedily` the method.
     """
 
     name = "optimus"
@@ -31,20 +32,20 @@ class OptimusPolicy:
     scales_batches = True
     spread = staticmethod(spread_least_transfer)
 
-    def allocate(self, contest: Contest, settings: Settings, /) -> Mapping[str, Grant]:
-        """A grant for every contender; together they fit in the capacity."""
-        if not contest.contenders:
+    def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:
+        """A grant for every competing job; together they fit in the capacity."""
+        if not inputs.competing:
             return {}
-        outlooks = Contenders.by_arrival(contest.contenders)
-        ladders = Ladders(outlooks, contest.capacity)
-        table = candidates(outlooks, ladders, sizes_of(outlooks, settings), settings)
-        amounts = _Amounts.of(outlooks, contest)
+        outlooks = JobColumns.by_arrival(inputs.competing)
+        frontiers = Frontiers(outlooks, inputs.capacity)
+        table = candidates(outlooks, frontiers, sizes_of(outlooks, settings), settings)
+        amounts = _Amounts.of(outlooks, inputs)
         demand = amounts.demand(table)
-        matter = _Matter(outlooks, table, demand, amounts, settings)
-        result = matter.share_out()
-        unhurried = matter.would_give_what_comes_by_itself(result)
-        if unhurried:
-            result = matter.share_out(unhurried)
+        problem = _Problem(outlooks, table, demand, amounts, settings)
+        result = problem.solve()
+        needless = problem.needlessly_shrunk(result)
+        if needless:
+            result = problem.solve(needless)
         return grants(outlooks, table, result, demand, settings)
 
 
@@ -61,11 +62,11 @@ class _Amounts:
     server: FloatArray
 
     @classmethod
-    def of(cls, outlooks: Contenders, contest: Contest) -> _Amounts:
-        worker, server = outlooks.worker_kind, outlooks.server_kind
-        types = sorted({*contest.capacity.gpus, *outlooks.kinds.gpu_types})
-        each = outlooks.kinds.amounts(types)
-        capacity, leaving = (np.array(amounts(given, types)) for given in (contest.capacity, contest.leaving))
+    def of(cls, outlooks: JobColumns, inputs: AllocationInput) -> _Amounts:
+        worker, server = outlooks.worker_shape, outlooks.server_shape
+        types = sorted({*inputs.capacity.gpus, *outlooks.shapes.gpu_types})
+        each = outlooks.shapes.amounts(types)
+        capacity, leaving = (np.array(amounts(given, types)) for given in (inputs.capacity, inputs.leaving))
         return cls(capacity, leaving, each[worker], each[server])
 
     def demand(self, table: Candidates) -> FloatArray:
@@ -79,26 +80,26 @@ class _Amounts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Matter:
+class _Problem:
     """What is decided in one round."""
 
-    outlooks: Contenders
+    outlooks: JobColumns
     table: Candidates
     demand: FloatArray
     """(k, r) of each candidate."""
     amounts: _Amounts
     settings: Settings
 
-    def share_out(self, unchanged: Collection[int] = ()) -> HandedOut:
+    def solve(self, unchanged: Collection[int] = ()) -> GreedyResult:
         """The best sizes; the jobs `unchanged` keep theirs."""
         settings, table = self.settings, self.table
         claimed = claims(self.outlooks, table, self.demand, self.amounts.capacity, settings, unchanged)
         shut = ~claimed.may_start[table.job] & (table.workers + table.servers > 0)
         if shut.any():
             table = replace(table, worth=np.where(shut, -1.0, table.worth))
-        return hand_out(table, self.demand, claimed.row, claimed.room, settings.least_task_gain)
+        return allocate_greedily(table, self.demand, claimed.row, claimed.available, settings.least_task_gain)
 
-    def would_give_what_comes_by_itself(self, result: HandedOut) -> frozenset[int]:
+    def needlessly_shrunk(self, result: GreedyResult) -> frozenset[int]:
         """Jobs that would shrink to make room that will be there in a moment anyway; empty if more is needed.
 
         Nobody who could start is asked to wait for that.

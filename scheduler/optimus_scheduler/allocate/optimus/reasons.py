@@ -8,8 +8,8 @@ from itertools import repeat
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.greedy import HandedOut
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, Contenders, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.greedy import GreedyResult
+from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.policy import Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, gpu_type_of
@@ -17,7 +17,7 @@ from optimus_scheduler.settings import Settings
 
 
 def grants(
-    outlooks: Sequence[Outlook], table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings
+    outlooks: Sequence[Outlook], table: Candidates, result: GreedyResult, demand: FloatArray, settings: Settings
 ) -> Mapping[str, Grant]:
     """The result in words."""
     return _Explanation(outlooks, table, result, demand, settings).grants()
@@ -25,9 +25,14 @@ def grants(
 
 class _Explanation:
     def __init__(
-        self, outlooks: Sequence[Outlook], table: Candidates, result: HandedOut, demand: FloatArray, settings: Settings
+        self,
+        outlooks: Sequence[Outlook],
+        table: Candidates,
+        result: GreedyResult,
+        demand: FloatArray,
+        settings: Settings,
     ) -> None:
-        self._jobs, self._table, self._result = Contenders.of(outlooks), table, result
+        self._jobs, self._table, self._result = JobColumns.of(outlooks), table, result
         self._demand, self._settings = demand, settings
         # At the price of a share that this round came to, each job's best size if changing were free.
         self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
@@ -67,8 +72,8 @@ class _Explanation:
 
     def _gpu_types(self) -> list[str | None]:
         """(n,) on which type each job's workers are from now on."""
-        types = [gpu_type_of(asked) for asked in self._jobs.kinds.all]
-        return [types[number] for number in self._jobs.worker_kind.tolist()]
+        types = [gpu_type_of(asked) for asked in self._jobs.shapes.all]
+        return [types[number] for number in self._jobs.worker_shape.tolist()]
 
     def _to_change(self) -> IntArray:
         """(n,) the reason for another size, as a number in `_REASONS`."""
@@ -94,7 +99,7 @@ class _Explanation:
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
         added = self._demand[rows] - self._demand[self._result.row]
-        return np.asarray((added <= self._result.room + 1e-9).all(axis=1))
+        return np.asarray((added <= self._result.available + 1e-9).all(axis=1))
 
 
 _WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)

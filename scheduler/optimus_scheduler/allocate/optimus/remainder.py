@@ -19,13 +19,13 @@ _SIFT = 32
 """Sizes in a row that do not fit before all that are left are looked at together."""
 
 
-class Filling:
-    """Grows jobs from the rows `row` (n,) into `room` (r,)."""
+class RemainderFill:
+    """Grows jobs from the rows `row` (n,) into `available` (r,)."""
 
     def __init__(
-        self, candidates: Candidates, demand: FloatArray, row: IntArray, room: FloatArray, least_task_gain: float
+        self, candidates: Candidates, demand: FloatArray, row: IntArray, available: FloatArray, least_task_gain: float
     ) -> None:
-        self.row, self.room = row, room
+        self.row, self.available = row, available
         self._candidates, self._demand, self._least_task_gain = candidates, demand, least_task_gain
         self._alive = np.zeros(len(candidates), dtype=bool)
         self._grown: dict[int, int] = {}
@@ -63,7 +63,7 @@ class Filling:
             else:
                 row = int(queue[at])
                 at += 1
-            if (self._demand[row] - self._demand[self.row[self._candidates.job[row]]] <= self.room + SLACK).all():
+            if (self._demand[row] - self._demand[self.row[self._candidates.job[row]]] <= self.available + SLACK).all():
                 self._queue, self._queued_gains = queue[at:], self._queued_gains[at:]
                 return row
             self._alive[row] = False
@@ -82,7 +82,7 @@ class Filling:
         end = int(candidates.first[job + 1])
         rows = self._alive[row + 1 : end].nonzero()[0] + (row + 1)
         rows = rows[self._fits(rows)] if len(rows) else rows
-        self.room = self.room - (self._demand[row] - self._demand[self.row[job]])
+        self.available = self.available - (self._demand[row] - self._demand[self.row[job]])
         self.row[job] = row
         self._alive[row:end] = False
         times = self._grown[job] = self._grown.get(job, 0) + 1
@@ -96,8 +96,8 @@ class Filling:
     def _fits(self, rows: IntArray) -> BoolArray:
         now = self._now(rows)
         fits = np.ones(len(rows), dtype=bool)
-        for amounts, room in zip(self._demand.T, self.room.tolist(), strict=True):
-            fits &= amounts[rows] - amounts[now] <= room + SLACK
+        for amounts, available in zip(self._demand.T, self.available.tolist(), strict=True):
+            fits &= amounts[rows] - amounts[now] <= available + SLACK
         return fits
 
     def _rises(self, rows: IntArray) -> BoolArray:

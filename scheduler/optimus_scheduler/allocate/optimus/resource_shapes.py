@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 _LEAST_SHARE = 1e-9
 
 
-class Kinds:
+class ResourceShapes:
     """The different amounts that the jobs of one round ask for."""
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimus_scheduler.allocate.optimus.frontier import Ladder
-from optimus_scheduler.allocate.optimus.job_columns import Contenders, FloatArray
+from optimus_scheduler.allocate.optimus.frontier import Frontier
+from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.settings import Settings
 
@@ -28,14 +28,14 @@ _DOUBTED = 0.75
 """Confidence in speeds below which they are in full doubt."""
 
 
-def weights(outlooks: Sequence[Outlook], ladders: Sequence[Ladder], settings: Settings) -> FloatArray:
+def weights(outlooks: Sequence[Outlook], frontiers: Sequence[Frontier], settings: Settings) -> FloatArray:
     """(n,) weights, each times the job's priority.
 
     Jobs with about the same remaining work share the weights of their ranks: which of them is ahead is noise, and would
     resize both whenever it turns. More of them are about the same where speeds are in doubt.
     """
-    jobs = Contenders.of(outlooks)
-    work = np.log(remaining_work(jobs, ladders) / jobs.column("priority"))
+    jobs = JobColumns.of(outlooks)
+    work = np.log(remaining_work(jobs, frontiers) / jobs.column("priority"))
     largest_first = np.lexsort((jobs.id_rank, -jobs.column("submitted_at"), -work))
     descending = -work[largest_first]
     sums = np.concatenate([[0.0], np.cumsum(rank_weights(len(jobs), settings.speed_exponent))])
@@ -57,14 +57,14 @@ def rank_weights(count: int, exponent: float) -> FloatArray:
     return weights
 
 
-def remaining_work(jobs: Contenders, ladders: Sequence[Ladder]) -> FloatArray:
+def remaining_work(jobs: JobColumns, frontiers: Sequence[Frontier]) -> FloatArray:
     """(n,) share-seconds that each job still needs at its most efficient size.
 
     As far as the forecast is unsure, the work that the job has had stands in: of jobs of unknown length, who has
     had much is likely to need much more (the idea of least attained service: Gu et al., "Tiresias", NSDI 2019).
     """
     attained = np.maximum(jobs.column("attained"), _LEAST_WORK)
-    best = np.array([ladder.best_speed_per_share for ladder in ladders])
+    best = np.array([frontier.best_speed_per_share for frontier in frontiers])
     predicted = np.maximum(np.where(jobs.is_unknown, 1.0, jobs.remaining) / best, _LEAST_WORK)
     trust = jobs.column("confidence")
     return np.where(jobs.is_unknown, attained, predicted**trust * attained ** (1.0 - trust))
