@@ -77,7 +77,7 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
     left_nodes = {task.node for side in moving for task in side.leaving()}
-    for job in settled if left_nodes else ():  # it counts who stays where others leave
+    for job in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
         if any(task.node in left_nodes for task in tasks_by_job[job.id]):
             moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes))
     return (
@@ -219,7 +219,7 @@ class _JobSide:
 def _starts_with_available(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Iterator[StartTask]:
     """The starts, by key, but for those that have to wait until a task of another job has left.
 
-    Two tasks in one place would slow each other, and on a GPU run out of memory. Nobody waits for a job that itself
+    Two tasks in one place would slow each other, and on a GPU run out of memory. No job waits for one that itself
     waits for newcomers: two such jobs could wait for each other until their tasks are stopped.
     """
     sides = list(sides)

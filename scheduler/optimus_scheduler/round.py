@@ -74,7 +74,7 @@ def plan(
             break
         reported = elsewhere
 
-    # 4. Reconcile: what has to be started, stopped and told, given what is there?
+    # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
         wants = {outlook.id: _want(outlook, placements, settings) for outlook in outlooks}
         wants = move_stragglers(snapshot, wants)
@@ -95,7 +95,7 @@ def _place(
     policy: Policy,
     placer: Placer,
 ) -> Placements:
-    """Places for everybody who was granted something, in order of arrival or in that of the grants."""
+    """Places for all jobs with a grant, in order of arrival or in that of the grants."""
     granted = [outlook for outlook in outlooks if not grants[outlook.job.id].allocation.is_empty]
     granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
     if policy.places_in_order:

@@ -16,7 +16,7 @@ def _no_prices() -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `plan` may be told. Times in seconds."""
+    """Constants of `round.plan`. Times in seconds."""
 
     # --- forecasting
     sample_half_life_seconds: float = 900.0
@@ -42,7 +42,7 @@ class Settings:
     patience_seconds: float = 300.0
     """A job that waited longer, and a part of the time that it needs, is not passed by others any more."""
     patience_part: float = 2.0
-    """That part: who takes hours can wait for hours. With less, a crowded cluster serves in the order of arrival."""
+    """That part: long jobs can wait for hours. With less, a crowded cluster serves in the order of arrival."""
     most_patience_seconds: float = 14_400.0
     """No job is asked to wait longer, however long it takes and however low its priority."""
     least_run_seconds: float = 300.0
@@ -95,7 +95,7 @@ class Settings:
     drain_seconds: float = 20.0
     """Time that an unwanted task has to leave at a step boundary; SIGTERM after it, SIGKILL after twice that."""
     cancel_force_seconds: float = 10.0
-    """SIGKILL for tasks of a cancelled or ended job after so long: nobody waits for their result."""
+    """SIGKILL for tasks of a cancelled or ended job after so long: nothing waits for their result."""
 
     # --- money
     price_per_gpu_hour: Mapping[str, float] = field(default_factory=_no_prices)

@@ -33,7 +33,7 @@ Progress = Callable[[int, float], None]
 
 
 def unwatched(_ended: int, _now: float) -> None:
-    """Nobody wants to know."""
+    """Ignores the progress of a replay."""
 
 
 class Replay:

@@ -1,4 +1,4 @@
-"""Step 2 of a round: who takes part in the competition for resources, and what the policy gives each."""
+"""Step 2 of a round: the jobs that compete for resources, and the grant of each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def usable_capacity(snapshot: Snapshot, held: CurrentNodes) -> Resources:
 
 
 class _Feasibility:
-    """Whether jobs could run on this cluster if they were alone; asked once for jobs with the same specification."""
+    """Whether jobs could run on this cluster alone; computed once for jobs with the same specification."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, placer: Placer) -> None:
         self._snapshot, self._policy, self._placer = snapshot, policy, placer

@@ -25,7 +25,7 @@ _REPLACEABLE = frozenset(
         Reason.GRANTED_MORE,
     }
 )
-"""Reasons that a deadline or budget may speak in the place of."""
+"""Reasons that the reason of a deadline or budget replaces."""
 
 
 def allocate_with_quotas(
@@ -43,7 +43,7 @@ def allocate_with_quotas(
     have for the moment, which is `contest.leaving`; it counts against their projects' quotas.
     """
     grants = _under_limits(inputs, ReservingPolicy(policy, settings, inputs.leaving), now, quotas, tuple(finishing))
-    # Of many jobs nothing is asked that can be told at a glance.
+    # Cheap check first: it spares most jobs the costly one.
     moved = {
         one.id: one
         for one in inputs.competing
@@ -137,7 +137,7 @@ class _QuotaAllocation:
         return has.dominant_share(self.capacity) < due.dominant_share(self.capacity) - 1e-9
 
     def _reclaimed(self, free: Sequence[Outlook], available: Resources, borrowing: Mapping[str, Grants]) -> Grants:
-        """Everybody's right first, then deadlines as far as they fit, then the rest."""
+        """The guaranteed part of each project first, then deadlines as far as they fit, then the rest."""
         due = {job_id: size for grants in borrowing.values() for job_id, size in _sizes(grants).items()}
         rights = fitting_claims(sorted(free, key=_priority), due, available)
         left_over = remaining(available, demand_of(free, rights))

@@ -16,7 +16,7 @@ _DOUBLED = 2
 
 def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[TaskSlot, str], policy: Policy) -> Request:
     """What is to be placed so that the job has `allocation`."""
-    # Of who has nothing, nothing stays.
+    # Jobs without tasks keep nothing.
     stays = held and (allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held)))
     return Request(
         job_id=outlook.id,

@@ -1,4 +1,4 @@
-"""What every policy takes and gives."""
+"""The interface of a policy: its input, its grants and its protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optimus_scheduler.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AllocationInput:
-    """Who competes for what in one round."""
+    """The jobs and the capacity that a policy allocates in one round."""
 
     competing: tuple[Outlook, ...]
     """Jobs that may get tasks, in any order; jobs that end or could never run are not among them."""

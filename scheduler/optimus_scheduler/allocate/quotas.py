@@ -3,7 +3,7 @@
 * A project's **guarantee** is a fraction of everything, or amounts of single resources. Resources that are not named
   follow the largest fraction that is; GPU types that are not named are not guaranteed. Guarantees that the cluster
   cannot hold (a node is gone) shrink in proportion.
-* **Borrowing**: what a project leaves idle goes to whoever the policy gives it to.
+* **Borrowing**: what a project leaves idle goes to the jobs that the policy chooses.
 * **Reclaim**: a project is *short* when it has less, by dominant share, than the policy would give its jobs on its
   guarantee alone. Then every project's jobs first get what the policy gives them on their project's guarantee, and only
   the rest is shared out. Borrowers shrink to their minima; where those do not fit either, the job that started last,

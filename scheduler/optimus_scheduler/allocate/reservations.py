@@ -1,4 +1,4 @@
-"""Letting some jobs have what they have a claim to, under any policy.
+"""Reservations: claims of jobs are met first, under any policy.
 
 A claim is a size that a job gets before others get anything. The policy is given jobs whose minimum is their claim,
 and only so many others that all minima fit beside the claims: whatever it does, each of them can be served. The others
@@ -31,7 +31,7 @@ Grants = dict[str, Grant]
 
 @dataclass(frozen=True, slots=True)
 class ReservingPolicy:
-    """How a round shares out: the same for all of its contests."""
+    """A policy that meets claims first; one for all allocations of a round."""
 
     policy: Policy
     settings: Settings
@@ -83,7 +83,7 @@ def smaller(one: Resources, other: Resources) -> Resources:
 
 
 def fitting_claims(outlooks: Sequence[Outlook], claims: Claims, available: Resources) -> dict[str, Allocation]:
-    """Those claims that fit in the room, taken in the order of `outlooks`."""
+    """Those claims that fit in `available`, taken in the order of `outlooks`."""
     kept: dict[str, Allocation] = {}
     for outlook in outlooks:
         claim = claims.get(outlook.id)
@@ -105,7 +105,7 @@ def _as_claimed(outlook: Outlook, claim: Allocation) -> Grant:
 def _admitted(
     others: Sequence[Outlook], available: Resources, grants: Mapping[str, Grant], settings: Settings
 ) -> tuple[list[Outlook], list[Outlook]]:
-    """Jobs whose minima fit in the room together, and those that are left out."""
+    """Jobs whose minima fit in `available` together, and those that are left out."""
     kept, out, blocked = [], [], False
     for outlook in sorted(others, key=_order(grants)):
         need = outlook.demand(outlook.minimum)

@@ -1,7 +1,7 @@
 """Which GPU type each job runs on, chosen before anything is forecast: the rest of a round sees jobs of one type.
 
-Where types are chosen by speed, this is where a forecast begins: who runs is on the type that it has, and who waits on
-the one with the highest score, which is the speed that it would have there with its equal part of the type's GPUs,
+Where types are chosen by speed, the forecast begins here: a running job is on its present type, and a waiting one on
+the type with the highest score, which is the speed that it would have there with its equal part of the type's GPUs,
 
     score = relative speed on the type · (GPUs of its part / GPUs of a worker) ^ scaling          (by speed)
 
@@ -34,7 +34,7 @@ ANY_GPU = "gpu"
 def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     """GPU types that the job may run on and that a worker fits on here, the preferred first; empty for a CPU job.
 
-    Just the type that it names when there is none: it cannot run, and is told so.
+    Just the type that it names when there is none: it cannot run, and its decision says so.
     """
     named = spec.gpu_type
     if named is None:
@@ -164,7 +164,7 @@ def may_move(job: Job, now: float, settings: Settings) -> bool:
 
 
 class _Market:
-    """Who is on which type so far."""
+    """The jobs on each type so far."""
 
     def __init__(self, gpus: Mapping[str, int], speeds: RelativeSpeeds, settings: Settings) -> None:
         self._gpus, self._speeds, self._settings = gpus, speeds, settings

@@ -1,7 +1,7 @@
 """Jobs that found no place on the GPU type that was chosen for them, though another one has room.
 
 The choice counts GPUs; it sees neither cores nor how GPUs are spread over nodes. So once places are known, such a job
-is told to do without that type, and the round is planned again, `cycle.MOST_PASSES` times at most.
+does without that type, and the round is planned again, `round.MOST_PASSES` times at most.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optimus_scheduler.place.place import Placed, Placements
 
 
 def with_fallback_types(reported: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> Snapshot | None:
-    """The snapshot with fewer types for jobs that are stuck; None when nobody is.
+    """The snapshot with fewer types for jobs that are stuck; None when no job is.
 
     `outlooks` are those that were placed, each on one type; `reported` has the types that owners accept.
     """
@@ -63,7 +63,7 @@ def _accepting(job: Job, types: Collection[str]) -> Job:
 
 
 def _free_gpus(reported: Snapshot, outlooks: Sequence[Outlook], placements: Placements) -> dict[str, int]:
-    """GPUs by type that nobody was given a place on."""
+    """GPUs by type on which no task was placed."""
     free = dict(reported.capacity.gpus)
     for one in outlooks:
         placed, spec = placements.get(one.id), one.job.spec

@@ -1,7 +1,7 @@
-"""GPU types by what they are worth to whom: each job where it gains most at the prices that clear all types.
+"""A market of GPU types: each job takes the type where it gains most at the prices that clear all types.
 
-A fast GPU is for who gains much from it, and for short jobs before long ones. So each size of each job on each type
-that it accepts is an offer, worth
+A fast GPU is for jobs that gain much from it, and for short jobs before long ones. So each size of each job on each
+type that it accepts is an offer, worth
 
     weight · speed there / its best speed per GPU on any type,
 
@@ -66,12 +66,12 @@ def traded_types(
     there.sort(key=lambda one: (one.job.submitted_at, one.id))
     jobs = {job.id: job for job in reported.jobs}
     settled = frozenset(one.id for one in there if not may_move(jobs[one.id], reported.now, settings))
-    who = _traders(there, jobs, choices, settled, kinds, speeds)
+    traders = _traders(there, jobs, choices, settled, kinds, speeds)
     gpus = np.maximum(gpus, 0.0)
-    offers = _offers(who, gpus, reported, settings)
+    offers = _offers(traders, gpus, reported, settings)
     if not len(offers.job):
         return {}
-    kind = taken(offers, prices(offers, gpus), gpus, who.held).tolist()
+    kind = taken(offers, prices(offers, gpus), gpus, traders.held).tolist()
     return {one.id: kinds[number] for one, number in zip(there, kind, strict=True) if number >= 0}
 
 
@@ -128,9 +128,9 @@ def _traders(
     return _Traders(outlooks, relative, held)
 
 
-def _offers(who: _Traders, gpus: FloatArray, reported: Snapshot, settings: Settings) -> Offers:
+def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: Settings) -> Offers:
     """All sizes that the jobs may have in this round, on all types that they may go to."""
-    jobs = JobColumns(who.outlooks)
+    jobs = JobColumns(traders.outlooks)
     frontiers = Frontiers(jobs, reported.capacity)
     table = candidates(jobs, frontiers, sizes_of(jobs, settings), settings)
     rows = np.flatnonzero(table.workers > 0)
@@ -140,30 +140,30 @@ def _offers(who: _Traders, gpus: FloatArray, reported: Snapshot, settings: Setti
     speed = table.speed[rows]
     best_per_gpu = np.zeros(len(jobs))
     np.maximum.at(best_per_gpu, job, speed / asked)
-    best_per_gpu *= np.maximum(who.speeds.max(axis=1), 1e-12)
+    best_per_gpu *= np.maximum(traders.speeds.max(axis=1), 1e-12)
     per_share = (best_per_gpu * max(gpus.mean(), 1.0)).tolist()  # as if all GPUs were of its best type
     anywhere = [replace(one, best_speed_per_share=most) for one, most in zip(frontiers.each, per_share, strict=True)]
     weight = weights(jobs, anywhere, settings)
-    # Of whom nothing is known is no reason for others to leave their type: it stands in the middle.
+    # A job without a forecast must not push others off their type: it ranks in the middle.
     weight = np.where(jobs.is_unknown, np.median(weight), weight)
     worth = (weight / best_per_gpu)[job] * speed
-    kept = 1.0 - _charges(jobs, who, table, rows, settings)
-    row, kind = np.nonzero(who.speeds[job] > 0)
-    return Offers(job[row], kind, asked[row], (worth[:, None] * who.speeds[job] * kept)[row, kind])
+    kept = 1.0 - _charges(jobs, traders, table, rows, settings)
+    row, kind = np.nonzero(traders.speeds[job] > 0)
+    return Offers(job[row], kind, asked[row], (worth[:, None] * traders.speeds[job] * kept)[row, kind])
 
 
-def _charges(jobs: JobColumns, who: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
+def _charges(jobs: JobColumns, traders: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
     """(k, m) the part of its worth that changing to the sizes `rows` (k,) on each type costs."""
     job, present = table.job[rows], jobs.pairs("")
-    has_tasks = (who.held >= 0)[job]
+    has_tasks = (traders.held >= 0)[job]
     same: BoolArray = (table.workers[rows] == present[job, 0]) & (table.servers[rows] == present[job, 1])
     change = np.where(has_tasks, table.charge[job], 0.0)
     move = np.where(has_tasks, np.maximum(change, 1.0 - 1.0 / (1.0 + settings.least_type_gain)), 0.0)
-    stays = who.held[job][:, None] == np.arange(who.speeds.shape[1])
+    stays = traders.held[job][:, None] == np.arange(traders.speeds.shape[1])
     return np.where(stays, np.where(same, 0.0, change)[:, None], move[:, None])
 
 
-# --- who takes what --------------------------------------------------------------------------------------------------
+# --- the types taken ------------------------------------------------------------------------------------------------
 
 
 def prices(offers: Offers, gpus: FloatArray) -> FloatArray:
@@ -192,8 +192,8 @@ def prices(offers: Offers, gpus: FloatArray) -> FloatArray:
 def taken(offers: Offers, at: FloatArray, gpus: FloatArray, held: IntArray) -> IntArray:
     """(n,) the type that each of n jobs takes at the prices `at` (m,); -1 of jobs without an offer.
 
-    `held` (n,) is the type that each has, or -1. Who would lose most by going elsewhere is served before the others,
-    and who takes nothing at these prices last, of what is left. A job that runs and would take nothing stays on its
+    `held` (n,) is the type that each has, or -1. The job that would lose most elsewhere is served first, and
+    jobs that take nothing at these prices last, from what is left. A job that runs and would take nothing stays on its
     type; a waiting one for which nothing is left has the type of its best offer, and competes there.
     """
     left = offers.worth - at[offers.kind] * offers.gpus

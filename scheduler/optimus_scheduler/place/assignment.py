@@ -1,4 +1,4 @@
-"""Who sits where while a round places tasks: the task slots that jobs have, and the room that these leave."""
+"""The assignment of task slots to nodes while a round places tasks, and the capacity that it leaves free."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Assignment:
     taken: dict[TaskSlot, int]
     """Node number of each task slot."""
     outcome: Placed | None = None
-    """What was answered last, and still holds; None since the task slots have changed."""
+    """The last result; None once the task slots have changed."""
 
     @property
     def are_complete(self) -> bool:
-        """Whether there is one for everything that was asked for."""
+        """Whether every task of the request is assigned."""
         return len(self.taken) == self.request.allocation.workers + self.request.allocation.servers
 
     @property
@@ -52,7 +52,7 @@ class Assignment:
 
 
 class Assignments:
-    """All task slots of a round and the rooms that they are in."""
+    """The task slots of all jobs of a round, and the free capacity of the nodes."""
 
     def __init__(self, nodes: Iterable[Node], spread: Spread) -> None:
         self.free_capacity = FreeCapacity(nodes)
@@ -62,7 +62,7 @@ class Assignments:
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
     def knows(self, request: Request) -> bool:
-        """Whether the same was asked for the last time, by a job that held all that it was given."""
+        """Whether the last request was equal, and the job had all tasks of its allocation."""
         assignment = self.jobs.get(request.job_id)
         return (
             assignment is not None
@@ -90,7 +90,7 @@ class Assignments:
         return True
 
     def admit(self, requests: Sequence[Request]) -> bool:
-        """Give these jobs the task slots that they hold; False where a node has become too small for all."""
+        """Assign the slots that these jobs have now; False if a node has become too small for all of them."""
         return self._take_all([self._newcomer(request) for request in requests])
 
     def admit_in_part(self, requests: Sequence[Request]) -> None:
@@ -142,7 +142,7 @@ class Assignments:
     # --- task slots ---------------------------------------------------------------------------------------------------
 
     def outcome(self, assignment: Assignment) -> Placed:
-        """Where the job sits."""
+        """The nodes of the job's tasks."""
         if assignment.outcome is None:
             names = self.free_capacity.names
             assignment.outcome = Placed(
@@ -151,7 +151,7 @@ class Assignments:
         return assignment.outcome
 
     def take(self, assignment: Assignment, slot: TaskSlot, node: int) -> bool:
-        """One task slot, if the node has the room."""
+        """Assign one task slot to the node; False if the node has too little free capacity."""
         need = assignment.need(slot)
         if not self.free_capacity.fits(need, node):
             return False
@@ -171,7 +171,7 @@ class Assignments:
         return released
 
     def complete(self, assignment: Assignment, allocation: Allocation) -> bool:
-        """Find task slots for all of `allocation` beside those that the job has; False, and nothing changed, if not."""
+        """Assign the missing slots of `allocation`; False, and nothing changed, if they do not fit."""
         if not assignment.taken and self._goes_back(assignment, allocation):
             return True
         missing = (
@@ -211,7 +211,7 @@ class Assignments:
         return True
 
     def _add(self, assignment: Assignment, missing: Sequence[TaskSlot], added: Added) -> None:
-        """Who was on one of the nodes before stays there; the others by rank, nodes in order."""
+        """Tasks that were on one of the nodes before stay there; the others follow by rank, nodes in order."""
         for node, (workers, servers) in added.items():
             self.free_capacity.take(together(assignment.worker, workers, assignment.server, servers), node)
         assignment.outcome = None
@@ -229,7 +229,7 @@ class Assignments:
             assignment.taken.update(zip([slot for slot in ranks if slot not in stayed], nodes, strict=True))
 
     def _stay(self, assignment: Assignment, ranks: Iterable[TaskSlot], left: dict[int, int]) -> dict[TaskSlot, int]:
-        """Posts of `ranks` that sit where they did before; takes them out of what is `left` on each node."""
+        """The slots of `ranks` that keep their node; subtracts them from what is `left` on each node."""
         before = assignment.request.before
         stayed: dict[TaskSlot, int] = {}
         for slot in ranks if before else ():

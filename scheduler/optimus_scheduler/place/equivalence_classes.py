@@ -1,4 +1,4 @@
-"""Nodes by what is free on them: a cluster has many nodes, but few different rooms."""
+"""Equivalence classes of nodes by their free capacity: a cluster has many nodes, but few different free vectors."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class View(Protocol):
 
 @dataclass(slots=True)
 class NodeClass:
-    """Open nodes with the same room."""
+    """Open nodes with the same free capacity."""
 
     available: Vector
     row: int
     """Its column in the arrays."""
     count: int = 0
     members: list[int] = field(default_factory=list)
-    """A heap of their numbers. Those that have left are still in it, and nobody is in it once only for certain."""
+    """A heap of node numbers; may hold stale and duplicate entries."""
 
 
 class NodeClasses:
-    """All groups with their rooms side by side in arrays, so that one comparison looks at every node there is."""
+    """All classes with their free vectors side by side in arrays: one comparison covers every node."""
 
     def __init__(self, free_vectors: Sequence[Vector], open_nodes: Iterable[int], width: int) -> None:
         self._home: list[NodeClass | None] = [None] * len(free_vectors)
@@ -67,7 +67,7 @@ class NodeClasses:
     # --- nodes change --------------------------------------------------------------------------------------------
 
     def move(self, node: int, available: Vector, *, grows: bool) -> None:
-        """An open node has other room now, more or less than before."""
+        """Move an open node to the class of its new free capacity, which is more or less than before."""
         home = self._home[node]
         assert home is not None, "only open nodes are in groups"
         if grows:
@@ -108,7 +108,7 @@ class NodeClasses:
 
     @property
     def free_vectors(self) -> IntArray:
-        """(width, groups) the room of each group."""
+        """(width, classes) the free capacity of each class."""
         return self._free_vectors[:, : len(self._node_classes)]
 
     def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:
@@ -154,7 +154,7 @@ class NodeClasses:
     def largest_available(self, need: Vector) -> Vector | None:
         """The most of each resource that nodes which hold `need` have; None when there are none.
 
-        Or had: it is remembered until `forget_largest`, as it changes rarely and is only hoped for.
+        An upper bound: it is cached until `forget_largest`.
         """
         if need not in self._largest:
             free_vectors = self.free_vectors[:, holding(self.free_vectors, need)]
@@ -162,7 +162,7 @@ class NodeClasses:
         return self._largest[need]
 
     def forget_largest(self, need: Vector) -> None:
-        """There may be less room by now."""
+        """Drop the cached largest free capacity: there may be less by now."""
         self._largest.pop(need, None)
 
     def by_cores(self, count: int, need: Vector | None = None) -> list[int]:
@@ -241,7 +241,7 @@ def holding(free_vectors: Rows, need: Vector) -> NDArray[np.bool_]:
 def _asked(need: Vector) -> tuple[IntArray | None, ...]:
     """As arrays of no dimension, which are compared in half the time of Python's numbers; None where nothing is asked.
 
-    Who asks for no cores gets them nowhere for nothing: an overdrawn node does not even have these.
+    Zero cores still require a node that is not overdrawn.
     """
     return tuple([np.array(x, dtype=np.int64) if x or not column else None for column, x in enumerate(need)])
 

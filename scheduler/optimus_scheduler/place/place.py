@@ -1,8 +1,8 @@
 """Step 3 of a round: which task goes to which node.
 
 Tasks that are wanted already stay where they are; only what is missing is placed. A size that does not fit is made
-smaller, task by task, down to the job's minimum. If not even that fits, others give up what they have beyond their
-own minima as far as that helps. What remains is `Unplaced`, with the reason.
+smaller, task by task, down to the job's minimum. If not even that fits, other jobs are preempted down to
+their own minima as far as that helps. What remains is `Unplaced`, with the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Placer:
         for request in changed:
             if request.job_id in assignments.jobs:
                 assignments.dismiss(request.job_id)
-        if not assignments.admit(changed):  # somebody has to give way, and everybody takes part in that
+        if not assignments.admit(changed):  # some jobs have to shrink, so all jobs are placed together
             assignments = self._assignments = Assignments(nodes, spread)
             assignments.admit_in_part(requests)
             unsettled = list(requests)
@@ -70,7 +70,7 @@ class Placer:
         return {request.job_id: _outcome(assignments, assignments.jobs[request.job_id]) for request in requests}
 
     def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
-        """Whether the minimum could be placed if nobody else had any task."""
+        """Whether the minimum fits on the nodes when no other job has a task."""
         assignments = self._on(nodes, spread)
         key = (request.minimum, _fingerprint(request.worker), _fingerprint(request.server))
         if key not in self._hosted:
@@ -110,7 +110,7 @@ def place(
 
 
 def fits_when_empty(request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
-    """Whether the minimum could be placed if nobody else had any task."""
+    """Whether the minimum fits on the nodes when no other job has a task."""
     return Placer().hosts(request, nodes, spread)
 
 
@@ -119,7 +119,7 @@ def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int
 
 
 def _settle(assignments: Assignments, requests: Sequence[Request], *, smallest_first: bool) -> None:
-    """Find the task slots that these are missing; others may have to give up theirs for it."""
+    """Assign the missing task slots of these requests; other jobs may be preempted for a minimum."""
     jobs = assignments.jobs
     incomplete = [request for request in requests if not jobs[request.job_id].are_complete]
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete

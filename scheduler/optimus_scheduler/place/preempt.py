@@ -1,7 +1,7 @@
-"""Others give up what they have beyond their minima, so that a job for whose minimum there is no room fits after all.
+"""Preemption: jobs shrink towards their minima so that the minimum of another job fits.
 
 Thousands of jobs may have something to give, and most of it is of no use: on nodes that lack something else, or of a
-kind that is not short. Only who helps gives way: where a node would hold more tasks of the kind that is missing.
+kind that is not short. So only jobs shrink that help: a node would then hold more tasks of the kind that is missing.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class _Surpluses:
         self._offered: dict[int, Vector] = {}
         """What each node would have besides what is free there ..."""
         self._by: dict[int, dict[str, Assignment]] = {}
-        """... and whose it is."""
+        """... and the jobs that it comes from."""
 
     def with_that_of(self, other: Assignment) -> list[Assignment]:
-        """Who has to give way, now that this job may, for a node to hold more; nobody if none would."""
+        """The jobs that have to shrink, now that `other` may, for a node to hold more; empty if no node would."""
         surplus = _surplus(other)
         for node, amount in surplus.items():
             offered = self._offered.get(node)

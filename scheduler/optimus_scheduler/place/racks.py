@@ -111,7 +111,7 @@ class Racks:
         return total
 
     def set(self, node: int, before: Vector, available: Vector) -> None:
-        """An open node has other room now."""
+        """Update the free capacity of an open node."""
         if self.are_known:
             known = self._changed.get(node)
             self._changed[node] = (before if known is None else known[0], available)

@@ -1,4 +1,4 @@
-"""What placement is asked for and what it answers."""
+"""Requests to place the tasks of one job, and their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Request(NamedTuple):
     held: Mapping[TaskSlot, str]
     """Node of each task that the job has and that stays."""
     before: Mapping[TaskSlot, str] = MappingProxyType({})
-    """Of a job that is placed anew, node of each task that it has: who finds a task slot there again does not move."""
+    """For a job that is placed anew: the present node of each task. A task that fits there again does not move."""
 
 
 class Placed(NamedTuple):

@@ -1,4 +1,4 @@
-"""A baseline of fairness: dominant resource fairness."""
+"""DRF: dominant resource fairness."""
 
 from __future__ import annotations
 

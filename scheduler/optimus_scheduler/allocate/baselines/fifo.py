@@ -1,4 +1,4 @@
-"""A plain baseline: first come, first served, with a size that never changes."""
+"""FIFO: first come, first served, with a size that never changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FifoPolicy:
     """Each job starts with as much as is free when its turn comes, up to its maximum, and keeps it to the end.
 
     A job whose owner asked for one size waits for that.
-    Nobody passes a job that waits. Servers and workers grow in step, as far as their limits allow.
+    No job passes a waiting one. Servers and workers grow in step, as far as their limits allow.
     """
 
     name = "fifo"

@@ -1,4 +1,4 @@
-"""A baseline of fairness in what jobs get done, rather than in what they hold."""
+"""Max-min fairness of normalised speed (Gavel)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class OptimusPaperPolicy:
 
 
 _Entry = tuple[float, float, str, Allocation, Resources]
-"""Negated gain, arrival and id (equal gains go to whoever came first), the size that it gains and what that adds."""
+"""Negated gain, arrival and id (of equal gains the first to arrive), the size that it gains and what that adds."""
 
 
 def _minima(

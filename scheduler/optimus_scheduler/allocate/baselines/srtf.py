@@ -1,4 +1,4 @@
-"""A baseline that trusts its predictions: shortest remaining time first."""
+"""SRTF: shortest remaining time first, by the predictions."""
 
 from __future__ import annotations
 

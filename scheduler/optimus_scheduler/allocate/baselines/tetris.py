@@ -1,4 +1,4 @@
-"""A baseline that packs: demands that align with what is free, and short jobs, go first."""
+"""Tetris: multi-resource packing; demands that align with the free capacity, and short jobs, go first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A baseline that predicts nothing: those who have received least go first."""
+"""Tiresias: least attained service first, without predictions."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     charge = charges(outlooks, seconds_left, settings)
     paid = np.where(sizes.held, charge, 0.0)
     worth = np.where(is_present, plain, plain * (1.0 - paid[job]))
-    # Who is paused pays when it goes on.
+    # A paused job pays when it resumes.
     lost = np.zeros(len(outlooks))
     lost[job[is_present]] = (paid[job] * plain)[is_present]
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
@@ -120,8 +120,9 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
     """(n,) the part of its work that a change costs each job while the change lasts, up to 1; the error of a good speed
     model at least, as otherwise jobs are resized for noise.
 
-    That is the stop, with a margin, by how long the new size will last: as long again as the present one has (who was
-    changed a moment ago will be again), but no longer than the job, nor than until other jobs will have come and gone.
+    That is the stop, with a margin, divided by how long the new size will last. It lasts as long again as the present
+    one has (a job that has just been changed will be changed again), but no longer than the job, nor than until other
+    jobs will have come and gone.
     """
     jobs, most = JobColumns.of(outlooks), settings.horizon_seconds
     lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
@@ -168,7 +169,7 @@ def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
 
 
 def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
-    # Of who has nothing, no row is the present one.
+    # Jobs without tasks have no present row.
     present_workers = np.where(sizes.held, sizes.present[:, 0], -1)
     return np.asarray((workers == present_workers[job]) & (servers == sizes.present[:, 1][job]))
 

@@ -145,7 +145,7 @@ def _by_job(
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]:
     """Job, workers, servers, speed and cost, the sizes of a job one after the other, with nothing below the first.
 
-    Nobody leaves out a turn before the top: the size of the t-th turn is the job's t-th.
+    No job skips a turn before its maximum: the size of the t-th turn is the job's t-th.
     """
     height = np.ones(n_jobs, dtype=np.int64)
     for point in points:
@@ -185,7 +185,7 @@ def _climbed(
         here = np.flatnonzero(goes_on)
         if not len(here):
             return points
-        if len(here) <= _CROWDED * len(job):  # who is at the top is left behind, but not each by himself
+        if len(here) <= _CROWDED * len(job):  # jobs at their maximum are dropped, but several at a time
             job, workers, servers, speeds = job[here], workers[here], servers[here], speeds[here]
             more_workers, more_servers, goes_on = more_workers[here], more_servers[here], goes_on[here]
             most, costs, table = most[:, here], costs[:, here], table.of(here)

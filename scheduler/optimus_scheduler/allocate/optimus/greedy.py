@@ -1,4 +1,4 @@
-"""Handing out a cluster: the sizes of all jobs that are worth most together and fit.
+"""Greedy allocation by marginal gain (a fractional knapsack): the sizes of most worth together that fit.
 
 Each job's worth is made concave by leaving out sizes that are never the best use of their cost; then steps from one
 size to the next are taken in order of their gain, worth per share, as long as they fit. For one resource and steps of

@@ -1,4 +1,4 @@
-"""What is given before anything is compared: minima, above all of jobs that just started or have waited too long."""
+"""Guaranteed minima, granted before any comparison: above all of jobs that just started or have waited too long."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def claims(
     settings: Settings,
     unchanged: Collection[int] = (),
 ) -> Claims:
-    """Who has something for sure. `unchanged`: jobs that are to keep what they have.
+    """The rows that are guaranteed. `unchanged`: jobs that keep what they have.
 
     A job that got tasks a moment ago keeps its minimum. Then come the waiting jobs that have waited too long, the
-    longest overdue first, and none passes them: so nobody starves, however many short jobs arrive. All other minima
-    come next, but only if all of them fit: where they do not, it depends on what is worth most who runs, and a second
+    longest overdue first, and none passes them: so no job starves, however many short jobs arrive. All other minima
+    come next, but only if all of them fit: where they do not, the jobs of most worth run, and a second
     worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
     of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
     """
@@ -91,9 +91,8 @@ def _in_order(
     kept = _kept(jobs, settings, unchanged)
     late = overdue_seconds(jobs, candidates.least_speed, settings)
     least = candidates.first[:-1] + 1
-    possible = np.asarray(
-        (demand[least] <= available + 1e-9).all(axis=1)
-    )  # who could not run even alone holds nobody up
+    # A job that does not fit even alone must not block others.
+    possible = np.asarray((demand[least] <= available + 1e-9).all(axis=1))
     waits = ~(jobs.held | (jobs.column("claimed") > 0))
     overdue = np.flatnonzero(waits & (late > 0) & possible)
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
@@ -103,7 +102,7 @@ def _in_order(
 
 
 def is_known(jobs: JobColumns) -> BoolArray:
-    """(n,) whether it can be told how long a job takes, and with which sizes."""
+    """(n,) whether the length of a job and its speeds are known."""
     return np.asarray((jobs.column("learning") == 0) & ~np.isnan(jobs.remaining))
 
 

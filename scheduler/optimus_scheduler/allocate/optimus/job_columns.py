@@ -72,7 +72,7 @@ class JobColumns(tuple[Outlook, ...]):
 
     @cached_property
     def held(self) -> BoolArray:
-        """Who has tasks."""
+        """(n,) whether the job has tasks."""
         return np.asarray(self.column("workers") + self.column("servers") > 0)
 
     @property
@@ -97,5 +97,5 @@ class JobColumns(tuple[Outlook, ...]):
 
     @cached_property
     def is_unknown(self) -> BoolArray:
-        """Of whom either steps left or speeds are not known."""
+        """(n,) whether the remaining steps or the speeds of the job are unknown."""
         return np.asarray(np.isnan(self.remaining) | (self.column("speeds_known") == 0))

@@ -81,7 +81,7 @@ class _Amounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """What is decided in one round."""
+    """The allocation problem of one round, as arrays."""
 
     outlooks: JobColumns
     table: Candidates
@@ -100,9 +100,9 @@ class _Problem:
         return allocate_greedily(table, self.demand, claimed.row, claimed.available, settings.least_task_gain)
 
     def needlessly_shrunk(self, result: GreedyResult) -> frozenset[int]:
-        """Jobs that would shrink to make room that will be there in a moment anyway; empty if more is needed.
+        """Jobs whose shrinking is unnecessary: ending jobs free enough capacity in a moment; else empty.
 
-        Nobody who could start is asked to wait for that.
+        Also empty when a waiting job would start: it does not have to wait for that capacity.
         """
         table, held = self.table, self.outlooks.held
         near_end = held & (table.seconds_left < self.settings.near_end_seconds)
@@ -113,6 +113,6 @@ class _Problem:
         leaving = self.amounts.leaving + present[near_end].sum(axis=0)
         gets = self.demand[result.row]
         gives = held & (present > gets).any(axis=1)
-        wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # were the givers to keep what they have
+        wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # if the shrinking jobs kept what they have
         comes = (wanted - self.amounts.capacity <= leaving + 1e-9).all()
         return frozenset(np.flatnonzero(gives).tolist()) if comes else frozenset()

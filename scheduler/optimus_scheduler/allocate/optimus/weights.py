@@ -60,8 +60,8 @@ def rank_weights(count: int, exponent: float) -> FloatArray:
 def remaining_work(jobs: JobColumns, frontiers: Sequence[Frontier]) -> FloatArray:
     """(n,) share-seconds that each job still needs at its most efficient size.
 
-    As far as the forecast is unsure, the work that the job has had stands in: of jobs of unknown length, who has
-    had much is likely to need much more (the idea of least attained service: Gu et al., "Tiresias", NSDI 2019).
+    As far as the forecast is unsure, the work that the job has had stands in: of jobs of unknown length, one that
+    has had much is likely to need much more (the idea of least attained service: Gu et al., "Tiresias", NSDI 2019).
     """
     attained = np.maximum(jobs.column("attained"), _LEAST_WORK)
     best = np.array([frontier.best_speed_per_share for frontier in frontiers])
