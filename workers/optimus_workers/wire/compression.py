@@ -1,11 +1,11 @@
-"""Gradients in fewer bytes: how a chunk of them is written, and how it is read back (`worker/encoding.py` writes it).
+"""Gradients in fewer bytes: the formats of a chunk, and how it is read (`worker/compression.py` writes it).
 Decoding gives the same floats everywhere.
 
     fp16, bf16   2 bytes each; fp16 clamps at its largest number
     int8         one signed byte each, and a float32 scale for every 4096 of them
     topk         the fraction of largest magnitude in each chunk, with their places; all others count as 0
 
-The loss of int8 and topk is made up for by error feedback (`worker/compressor.py`).
+Error feedback makes up for the loss of int8 and topk (`worker/compression.py`).
 """
 
 from __future__ import annotations
