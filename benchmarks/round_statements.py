@@ -22,6 +22,7 @@ from sqlalchemy import Engine, event
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed
 from optimus_scheduler.model import Node, Resources, Role
@@ -35,7 +36,7 @@ from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import MembershipRecord, Sample
+from optimus_service.store.records import MembershipRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 SAMPLES_PER_JOB = 20

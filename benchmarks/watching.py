@@ -25,6 +25,7 @@ import uvicorn
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import MembershipFormed, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, Node, Resources
 from optimus_service.api.app import create_app
@@ -38,7 +39,7 @@ from optimus_service.push.snapshot import read_view
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord, Sample
+from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord
 from optimus_service.store.repository import Repository
 
 REPEATS = 5

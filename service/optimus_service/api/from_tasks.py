@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query
@@ -13,7 +12,6 @@ from optimus_contract.codec import write
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, Network
 from optimus_contract.telemetry import IgnoredSample, Telemetry, TelemetryAnswer
-from optimus_contract.telemetry import Sample as SentSample
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.analytic.layers import InvalidNetwork
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
@@ -23,7 +21,7 @@ from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.metrics.read import prediction_error
-from optimus_service.store.records import JobRecord, MembershipRecord, Sample
+from optimus_service.store.records import JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
@@ -102,7 +100,7 @@ def add_telemetry(
         services.repository.put_usage(job_id, usages, services.clock())
     if not telemetry.samples:
         return TelemetryAnswer(accepted=0, ignored=[])
-    samples = [_stored(sample) for sample in telemetry.samples]
+    samples = telemetry.samples
     added = services.repository.add_samples(job_id, samples, services.clock())
     services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))
     services.metrics.count_samples("accepted", added.accepted)
@@ -110,18 +108,6 @@ def add_telemetry(
         services.metrics.count_samples(why, n_samples)
     ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
     return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
-
-
-def _stored(sample: SentSample) -> Sample:
-    usage, gradients = sample.usage, sample.gradients
-    return Sample(
-        **{name: getattr(sample, name) for name in _SAME},
-        usage=None if usage is None else write(usage, without_none=True),
-        gradients=None if gradients is None else write(gradients),
-    )
-
-
-_SAME = [each.name for each in fields(SentSample) if each.name not in ("usage", "gradients")]
 
 
 @router.post("/v1/jobs/{job_id}/result", status_code=204, responses=documented(409))

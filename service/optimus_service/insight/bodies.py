@@ -11,6 +11,7 @@ from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, JobState, PlacedTask
 from optimus_service.insight.moments import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, finite_document, interval, outlook
@@ -23,7 +24,6 @@ from optimus_service.store.records import (
     JobRecord,
     MembershipRecord,
     RoundRecord,
-    Sample,
     TaskRecord,
     WantedRecord,
 )

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from optimus_contract.codec import write
+from optimus_contract.telemetry import Sample, Usage
 from optimus_scheduler.model import Role
-from optimus_service.store.records import MembershipRecord, Sample, SampleRecord, TaskRecord
+from optimus_service.store.records import MembershipRecord, SampleRecord, TaskRecord
 
 LATELY_SECONDS = 60.0
 """How old the word of a server or a coordinator may be: they tell it every 5 s."""
@@ -29,7 +31,7 @@ class JobUsage:
 
 def job_usage(newest: Sequence[Sample]) -> JobUsage | None:
     """Of the newest membership among these samples (any order); None when nobody told."""
-    told = [sample.usage for sample in _latest_by_rank(newest).values() if sample.usage]
+    told = [as_amounts(sample.usage) for sample in _latest_by_rank(newest).values() if sample.usage]
     if not told:
         return None
     busy = _values(told, "gpu_utilization")
@@ -78,7 +80,7 @@ def told_by_workers(newest: Sequence[SampleRecord], memberships: Iterable[Member
     for rank, sample in _latest_by_rank(newest).items():
         workers = names.get(sample.membership_epoch, ())
         if rank < len(workers) and sample.usage:
-            found[workers[rank]] = ToldUsage(sample.received_at, sample.usage)
+            found[workers[rank]] = ToldUsage(sample.received_at, as_amounts(sample.usage))
     return found
 
 
@@ -86,6 +88,11 @@ def usage_of_role(tasks: Iterable[TaskRecord], role: Role, now: float) -> Mappin
     """`cpu_cores` and `memory_bytes` of a job's servers, or of its coordinator, together; None: nobody told lately."""
     told = [each.usage for each in told_by_tasks([task for task in tasks if task.key.role is role], now).values()]
     return {name: sum(_values(told, name)) for name in ("cpu_cores", "memory_bytes")} if told else None
+
+
+def as_amounts(usage: Usage) -> Mapping[str, float]:
+    """What the task told, by name."""
+    return write(usage, without_none=True)
 
 
 def _values(told: Sequence[Mapping[str, float]], name: str) -> list[float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from optimus_service.store.records import Sample
+from optimus_contract.telemetry import Sample
 
 
 def noise_scale(sample: Sample) -> float | None:
     """tr(Σ)/|G|² in examples, as the sample's worker estimates it; None when it told none, or noise hides it."""
-    gradients = sample.gradients or {}
-    square, variance = gradients.get("square", 0.0), gradients.get("variance", 0.0)
+    if sample.gradients is None:
+        return None
+    square, variance = sample.gradients.square, sample.gradients.variance
     scale = variance / square if square > 0 and variance > 0 else math.inf
     return scale if math.isfinite(scale) else None
 

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from optimus_service.store.records import Sample
+from optimus_contract.telemetry import Sample
 
 WINDOW_STEPS = 200
 """Steps that count, the newest: a node may become slow."""

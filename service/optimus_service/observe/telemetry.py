@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from optimus_contract.telemetry import Sample
 from optimus_models.loss.buckets import LossBuckets
 from optimus_scheduler.model import Mode, SpeedSample
 from optimus_service.observe.noise import noise_scale
 from optimus_service.observe.stragglers import SlowWorkers
-from optimus_service.store.records import MembershipRecord, Sample, SampleRecord
+from optimus_service.store.records import MembershipRecord, SampleRecord
 
 WINDOW_SECONDS = 5.0
 """Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optimus_service.store.records import IgnoredWhy, Sample
+from optimus_contract.telemetry import Sample
+from optimus_service.store.records import IgnoredWhy
 
 SampleKey = tuple[int, int, int]
 """(membership epoch, rank, sequence): unique in a job."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
 
 Document = dict[str, Any]
@@ -175,47 +176,6 @@ class MembershipRecord:
     """What its workers run on; filled in by the store, from the tasks that were started."""
     global_batch: int | None = None
     """With an elastic batch: examples of each of its steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One telemetry record as it was sent: `n_steps` consecutive steps of one worker that end with step `step`.
-
-    The fields are those of `optimus_contract.telemetry.Sample`. Unique by (job, `membership_epoch`, `rank`,
-    `sequence`).
-    """
-
-    membership_epoch: int
-    rank: int
-    sequence: int
-    workers: int
-    servers: int
-    at: float
-    step: int
-    n_steps: int = 1
-    updates: int | None = None
-    """With an elastic batch: how often the parameters were updated; `n_steps` is what that was worth."""
-    global_batch: int | None = None
-    """With an elastic batch: examples of each update."""
-    data_epoch: float
-    loss: float
-    """May be NaN or infinite."""
-    n_examples: int
-    seconds: float
-    data_seconds: float = 0.0
-    compute_seconds: float = 0.0
-    push_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    pull_seconds: float = 0.0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    staleness: float | None = None
-    usage: Mapping[str, float] | None = None
-    """What the worker took of its machine."""
-    gradients: Mapping[str, float] | None = None
-    """Moving averages of its estimates of |G|² (`square`) and tr(Σ) (`variance`), if it measures them."""
-    metrics: Mapping[str, float] | None = None
-    """Figures of the job's own evaluation after the last of these steps, if there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
@@ -65,7 +66,6 @@ from optimus_service.store.records import (
     ProjectRecord,
     Pruned,
     RoundRecord,
-    Sample,
     SampleRecord,
     TaskRecord,
     WantedRecord,

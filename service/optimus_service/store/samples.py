@@ -11,6 +11,8 @@ from typing import Any, Final
 from sqlalchemy import ARRAY, BigInteger, Select, Text, cast, func, select, true
 from sqlalchemy.orm import Session, aliased
 
+from optimus_contract.codec import AnyMessage, Unreadable, read, write
+from optimus_contract.telemetry import Gradients, Sample, Usage
 from optimus_service.store.columns import join_float, split_float
 from optimus_service.store.counting import (
     EpochBounds,
@@ -21,11 +23,13 @@ from optimus_service.store.counting import (
 )
 from optimus_service.store.dialects import insert_for, is_postgresql
 from optimus_service.store.jobs import locked
-from optimus_service.store.records import AddedSamples, IgnoredSample, Sample, SampleRecord
+from optimus_service.store.records import AddedSamples, IgnoredSample, SampleRecord
 from optimus_service.store.tables import JobRow, MembershipRow, SampleRow
 
-_PLAIN: Final = tuple(field.name for field in fields(Sample) if field.name != "loss")
-"""Fields that are columns of the same name."""
+_PLAIN: Final = tuple(
+    field.name for field in fields(Sample) if field.name not in ("loss", "usage", "gradients", "metrics")
+)
+"""Fields that are columns of the same name and type."""
 
 
 def add(session: Session, job_id: str, samples: Sequence[Sample], now: float) -> AddedSamples:
@@ -65,6 +69,11 @@ def _insert_new(session: Session, job_id: str, samples: Sequence[Sample], now: f
 def _values(job_id: str, sample: Sample, now: float) -> dict[str, Any]:
     loss, loss_kind = split_float(sample.loss)
     values: dict[str, Any] = {name: getattr(sample, name) for name in _PLAIN}
+    values |= {
+        "usage": None if sample.usage is None else write(sample.usage, without_none=True),
+        "gradients": None if sample.gradients is None else write(sample.gradients),
+        "metrics": sample.metrics,
+    }
     return values | {"job_id": job_id, "received_at": now, "loss": loss, "loss_kind": loss_kind}
 
 
@@ -138,4 +147,20 @@ def _record(row: SampleRow) -> SampleRecord:
     loss = join_float(row.loss, row.loss_kind)
     assert loss is not None, "every sample has a loss"
     values: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
-    return SampleRecord(id=row.id, received_at=row.received_at, loss=loss, **values)
+    return SampleRecord(
+        id=row.id,
+        received_at=row.received_at,
+        loss=loss,
+        usage=_read(Usage, row.usage),
+        gradients=_read(Gradients, row.gradients),
+        metrics=row.metrics,
+        **values,
+    )
+
+
+def _read(kind: type[AnyMessage], stored: object) -> AnyMessage | None:
+    """None as well for what another release wrote in another way."""
+    try:
+        return None if stored is None else read(kind, stored)
+    except Unreadable:
+        return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.telemetry import Gradients, Sample
 from optimus_models.speed.noise_scale import gain
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
@@ -21,7 +22,7 @@ from optimus_service.loop.round import Planner
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
-from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord, Sample
+from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 NODES = [Node("node-0", Resources(4.0, 2**34)), Node("node-1", Resources(4.0, 2**34))]
@@ -282,7 +283,7 @@ class World:
             n_examples=updates * state.batch // state.workers,
             seconds=updates * each,
             wait_seconds=updates * exchange,
-            gradients={"square": 2.0, "variance": 2.0 * NOISE_SCALE},
+            gradients=Gradients(square=2.0, variance=2.0 * NOISE_SCALE),
         )
         state.sequence += 1
         assert self.repository.add_samples(job.id, [told], self.clock()).accepted == 1

@@ -18,13 +18,13 @@ from sqlalchemy import event, select
 from tests.service import leases
 from tests.service.loop.loop_world import NODES, VirtualClock, World
 
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState, Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.errors import StaleLeader
-from optimus_service.store.records import Sample
 from optimus_service.store.repository import LEADER_LEASE, Repository
 from optimus_service.store.tables import Base
 

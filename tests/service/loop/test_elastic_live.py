@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds
 
+from optimus_contract.telemetry import Gradients
 from optimus_models.speed.noise_scale import gain
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Job, Mode, SetWanted
@@ -130,7 +131,7 @@ def elastic_sample(number: int, *, epoch: int = 1, batch: int = 64, scale: float
         id=number, received_at=float(number), membership_epoch=epoch, rank=0, sequence=number, workers=1, servers=0,
         at=float(number), step=10 * number, n_steps=10, updates=5, global_batch=batch, data_epoch=0.0, loss=1.0,
         n_examples=5 * batch, seconds=1.0, wait_seconds=0.2, compute_seconds=0.8,
-        gradients={"square": 1.0, "variance": scale},
+        gradients=Gradients(square=1.0, variance=scale),
     )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from optimus_contract.telemetry import Sample
 from optimus_service.observe.stragglers import LEAST_SECONDS, LEAST_STEPS, WINDOW_STEPS, SlowWorkers
-from optimus_service.store.records import Sample
 
 PER_RECORD = 5
 """Steps."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.service.loop.loop_world import World
 
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import JobState, Role, TaskKey
 from optimus_service.loop.exits import is_failure
-from optimus_service.store.records import Sample
 
 WORKER = TaskKey("job-1", Role.WORKER, 0)
 SERVER = TaskKey("job-1", Role.SERVER, 0)

@@ -18,6 +18,7 @@ from tests.service.seeing.live import LiveService, LiveWorld, live_service
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import (
     CancelRequested,
     MembershipFormed,
@@ -28,7 +29,7 @@ from optimus_scheduler.lifecycle import (
 )
 from optimus_scheduler.model import Node, Resources
 from optimus_service.requests import checked
-from optimus_service.store.records import MembershipRecord, Sample
+from optimus_service.store.records import MembershipRecord
 
 LONG_NAME = "a-fine-tuning-run-with-every-hyperparameter-in-its-name-lr3e-4x"
 """63 characters, the most that the API allows."""

@@ -23,6 +23,7 @@ import uvicorn
 from pydantic import SecretStr
 from tests.service.loop.loop_world import Coordinator, VirtualClock, World
 
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Node, Resources, Role
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
@@ -33,7 +34,7 @@ from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import JobRecord, Sample
+from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 NODES = [Node(f"node-{number}", Resources(8.0, 2**35, {"V100": 4} if number == 2 else {})) for number in range(3)]

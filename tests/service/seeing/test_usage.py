@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from optimus_contract.codec import read
 from optimus_scheduler.model import Mode
 from optimus_service.insight.usage import JobUsage, job_usage
 from optimus_service.observe.noise import newest_noise_scale, noise_scale
@@ -27,7 +28,7 @@ def a_sample(**changes: Any) -> SampleRecord:
         "n_examples": 4,
         "seconds": 1.0,
     }
-    return SampleRecord(**values | changes)
+    return read(SampleRecord, values | changes)
 
 
 def test_each_worker_counts_once_with_its_newest_sample_of_the_newest_membership() -> None:

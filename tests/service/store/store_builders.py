@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from optimus_contract.codec import read
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import NOTHING, Allocation, PlacedTask, Role, TaskKey
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord, Sample
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord
 
 MakeJob = Callable[..., JobRecord]
 """What the fixture `make_job` gives."""
@@ -27,7 +29,7 @@ def a_sample(**changes: Any) -> Sample:
         "n_examples": 32,
         "seconds": 0.25,
     }
-    return Sample(**(values | changes))
+    return read(Sample, values | changes)
 
 
 def a_membership(job_id: str = "job-1", epoch: int = 1, **changes: Any) -> MembershipRecord:

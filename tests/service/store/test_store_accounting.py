@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.service.store.store_builders import a_membership, a_sample
 
+from optimus_contract.telemetry import Sample
 from optimus_service.store.engine import create_engine_from_url
-from optimus_service.store.records import Sample
 from optimus_service.store.repository import Repository
 
 STEPS = st.integers(0, 60)

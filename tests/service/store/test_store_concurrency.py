@@ -12,9 +12,10 @@ import pytest
 from tests.service import leases
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample, placed
 
+from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Directive, Role
 from optimus_service.store.engine import create_engine_from_url
-from optimus_service.store.records import JobRecord, Sample
+from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 Answer = TypeVar("Answer")
