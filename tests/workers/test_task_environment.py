@@ -69,6 +69,7 @@ def test_no_cpu_limit(text: str) -> None:
         ("OPTIMUS_JOB_SPEC", "{"),
         ("OPTIMUS_JOB_SPEC", "[]"),
         ("OPTIMUS_JOB_SPEC", '{"name": "digits"}'),
+        ("OPTIMUS_JOB_SPEC", '{"task": "mine:task", "compression": "of a later release"}'),
         ("OPTIMUS_CPU_LIMIT", "much"),
         ("OPTIMUS_CPU_LIMIT", "0"),
         ("OPTIMUS_CPU_LIMIT", "nan"),

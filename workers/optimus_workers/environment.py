@@ -113,11 +113,12 @@ def _address(environ: Mapping[str, str], name: str) -> tuple[str, int]:
 
 def _spec(environ: Mapping[str, str], name: str, job_id: str) -> JobSpec:
     """The job's specification. It may be of an older or newer service: fields that are not known are left alone.
+    A value that is not known is an error: training in another way than was asked for would be worse than not training.
 
     A specification without `convergence` has no limit here, and one without a name goes by the job's id.
     """
     try:
-        return read(JobSpec, json.loads(_required(environ, name)), name=job_id, convergence=Convergence())
+        return read(JobSpec, json.loads(_required(environ, name)), strict=True, name=job_id, convergence=Convergence())
     except json.JSONDecodeError as error:
         raise EnvironmentProblem(f"{name} is not JSON: {error}") from error
     except ValueError as error:
