@@ -8,8 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-from optimus_simulator.comparison import Estimate, PolicyResult
-from optimus_simulator.figures import Figure, figures_among
+from optimus_simulator.comparison import Estimate, Figure, PolicyResult, figures_among
 
 
 class Comparison:

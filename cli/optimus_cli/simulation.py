@@ -15,8 +15,7 @@ from optimus_simulator.comparison import PolicyResult, compare
 from optimus_simulator.comparison import as_json as document
 from optimus_simulator.errors import BadTrace, SimulatorError
 from optimus_simulator.outcome import Outcome
-from optimus_simulator.scenario import Scenario
-from optimus_simulator.sweep import run_all
+from optimus_simulator.scenario import Scenario, run_all
 
 
 def run(scenarios: Sequence[Scenario], processes: int, html: Path | None, *, as_json: bool) -> None:

@@ -7,9 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from operator import attrgetter
 
-from optimus_scheduler.allocate.allocate import allocate
-from optimus_scheduler.allocate.batches import batch_for
-from optimus_scheduler.allocate.placement_requests import current_slots, request_for
+from optimus_scheduler.allocate.allocate import allocate, batch_for, current_slots, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast.forecast import forecast_all

@@ -1,12 +1,16 @@
-"""What a simulation tells in the end: a record of each job, a timeline, and the figures made of them."""
+"""The outcome of a simulation: a record of each job, a timeline, and the figures made of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from optimus_scheduler.model import JobSpec, Resources
+from optimus_simulator.trace import TraceJob
 
 FloatArray = NDArray[np.float64]
 
@@ -92,3 +96,46 @@ def mean_active(submitted: Sequence[float], finished: Sequence[float]) -> FloatA
     life = np.interp(ends, times, integral) - np.interp(begins, times, integral)
     lengths = ends - begins
     return np.where(lengths > 0, life / np.where(lengths > 0, lengths, 1.0), 1.0)
+
+
+def finish_time_fairness(
+    jobs: Sequence[TraceJob], finished: Sequence[float], capacity: Resources, start_seconds: float
+) -> list[float]:
+    """Finish-time fairness ρ = T_shared / T_alone of each job; above 1: sharing delayed it beyond its equal part.
+
+    T_alone is the time on 1/N of the cluster, N the mean number of active jobs during the job's life. `start_seconds`
+    is the time of a start, alone as well.
+
+    References: Mahajan et al., "Themis", NSDI 2020, section 3; Qiao et al., "Pollux", OSDI 2021, section 5.
+    """
+    n_active = mean_active([job.submitted_at for job in jobs], finished)
+    alone = [
+        start_seconds + _alone_seconds(job, capacity, active)
+        for job, active in zip(jobs, n_active.tolist(), strict=True)
+    ]
+    shared = [end - job.submitted_at for job, end in zip(jobs, finished, strict=True)]
+    return [together / max(by_itself, 1e-9) for together, by_itself in zip(shared, alone, strict=True)]
+
+
+def _alone_seconds(job: TraceJob, capacity: Resources, n_active: float) -> float:
+    """On its part of the cluster, with the GPU type that suits it best there."""
+    kinds = job.gpu_types_of(capacity)
+    return min(_seconds_on(job, kind, capacity, n_active) / job.speed_factor(kind) for kind in kinds)
+
+
+def _seconds_on(job: TraceJob, gpu_type: str | None, capacity: Resources, n_active: float) -> float:
+    """On a part of the cluster in which workers come with as many servers as they have on average at the minimum."""
+    spec = job.spec.on(gpu_type)
+    servers_each = spec.server.minimum / max(spec.worker.minimum, 1)
+    fair = 1.0 / _bundle_share(spec, capacity, servers_each) / n_active  # workers, not whole
+    workers = int(min(max(math.floor(fair), spec.worker.minimum), spec.worker.maximum))
+    servers = min(max(round(workers * servers_each), spec.server.minimum), spec.server.maximum)
+    seconds = job.truth.begin().seconds_left(job.truth.fastest(workers, servers))
+    # With less than the minimum as its part, a job would have that minimum only for a part of the time.
+    return seconds * max(1.0, spec.worker.minimum / fair)
+
+
+def _bundle_share(spec: JobSpec, capacity: Resources, servers_each: float) -> float:
+    worker = spec.worker.resources.dominant_share(capacity)
+    server = spec.server.resources.dominant_share(capacity)
+    return max(worker + server * servers_each, 1e-12)

@@ -19,11 +19,10 @@ from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
 from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
 from optimus_simulator.errors import Stuck
-from optimus_simulator.fairness import finish_time_fairness
 from optimus_simulator.faults import Faults
 from optimus_simulator.options import Options
 from optimus_simulator.oracle import Oracle
-from optimus_simulator.outcome import JobRecord, Moment, Outcome
+from optimus_simulator.outcome import JobRecord, Moment, Outcome, finish_time_fairness
 from optimus_simulator.running import RunningJob
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import Trace, TraceJob

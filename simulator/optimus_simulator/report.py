@@ -13,8 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from optimus_simulator.comparison import Estimate, PolicyResult
-from optimus_simulator.figures import figures_among
+from optimus_simulator.comparison import Estimate, PolicyResult, figures_among
 from optimus_simulator.outcome import Moment, Outcome
 
 FloatArray = NDArray[np.float64]

@@ -1,9 +1,12 @@
-"""One experiment as a value: which trace, which policy, which seed, which options."""
+"""One experiment as a value (trace, policy, seed, options), and many of them at once in several processes."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
@@ -82,3 +85,36 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     except (Stuck, AssertionError) as error:
         raise Stuck(f"{error}\nseed {seed}; again with: {scenario.command}") from error
     return replace(outcome, policy=scenario.label) if scenario.label else outcome
+
+
+Done = Callable[[int, Outcome], None]
+"""Called with the index and outcome of each scenario as it ends."""
+
+
+def run_all(scenarios: Sequence[Scenario], processes: int, done: Done) -> list[Outcome]:
+    """The outcomes in the order of the scenarios; the number of processes does not change them.
+
+    Raises whatever `simulate` raises for the first scenario that fails; those that have not begun are dropped.
+    """
+    outcomes: dict[int, Outcome] = {}
+    for index, outcome in _as_completed(scenarios, processes):
+        outcomes[index] = outcome
+        done(index, outcome)
+    return [outcomes[index] for index in range(len(scenarios))]
+
+
+def _as_completed(scenarios: Sequence[Scenario], processes: int) -> Iterator[tuple[int, Outcome]]:
+    if processes <= 1 or len(scenarios) <= 1:
+        yield from ((index, simulate(scenario)) for index, scenario in enumerate(scenarios))
+        return
+    # Spawned, not forked: a fork of a process with threads (a progress bar has one) may hang.
+    with ProcessPoolExecutor(min(processes, len(scenarios)), mp_context=get_context("spawn")) as pool:
+        indices: dict[Future[Outcome], int] = {pool.submit(simulate, s): i for i, s in enumerate(scenarios)}
+        try:
+            waiting = set(indices)
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in sorted(ended, key=indices.__getitem__):
+                    yield indices[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

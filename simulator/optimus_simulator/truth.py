@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from optimus_scheduler.model import Mode
+from optimus_scheduler.place.network_cost import transfer_cost
 
 Shape = tuple[tuple[int, int], ...]
 """(workers, servers) on each node that the job uses, most tasks first. Empty: it has no tasks."""
@@ -230,3 +233,85 @@ class ParametricTraining:
     def goodput(self, workers: int, batch: int) -> float:
         del batch  # it is fixed
         return self.truth.oracle_speed(workers, 0)
+
+
+Measured = tuple[tuple[int, int, float], ...]
+"""(workers, servers, steps per second)"""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLaw:
+    """Steps per second: as measured at the sizes that the job had, elsewhere by a law that is bent to what was
+    measured nearest, so that it has no jump there."""
+
+    law: SpeedLaw
+    measured: Measured
+    _known: dict[tuple[int, int], float] = field(default_factory=dict, repr=False, compare=False)
+
+    def __call__(self, workers: int, servers: int) -> float:
+        size = (workers, servers)
+        if size not in self._known:
+            w, p, speed = min(self.measured, key=lambda one: _distance(one, workers, servers))
+            self._known[size] = speed * self.law(workers, servers) / self.law(w, p)
+        return self._known[size]
+
+
+def _distance(one: tuple[int, int, float], workers: int, servers: int) -> float:
+    """Between sizes, by their logarithms: from 1 to 2 is as far as from 8 to 16."""
+    return math.hypot(math.log(one[0] / max(workers, 1)), math.log(max(one[1], 1) / max(servers, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLosses:
+    """The loss by epoch, between measured points on a straight line."""
+
+    epochs: tuple[float, ...]
+    """Increasing."""
+    losses: tuple[float, ...]
+
+    def __call__(self, epoch: float) -> float:
+        return float(np.interp(epoch, self.epochs, self.losses))
+
+
+_SERVERS = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
+_EXCESS = (1.0, 1.15, 1.03, 1.28, 1.52, 1.57, 1.6)
+"""What MXNet's division of the parameters makes of the exchange, by number of servers: the difference of the step times
+of figure 20 over θ2·w/p of table 2, with 10 workers; about the same from 12 to 20 servers."""
+
+
+def uneven_excess(servers: int) -> float:
+    """How many times as long the exchange takes when parameters are divided as MXNet does it."""
+    return float(np.interp(servers, _SERVERS, _EXCESS))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTruth(ParametricTruth):
+    """A job with parameter servers whose speed depends on its placement, as on the paper's testbed.
+
+    A fitted law such as Eq. 4 knows no nodes: its exchange θ2·w/p is that of tasks that all have nodes of their own.
+    Here that term is the cost of the job's real placement (section 4.2 of the paper; `transfer_cost`): zero on a single
+    node, and the traffic of the busiest task to other nodes otherwise.
+
+    References: Peng et al., "Optimus", EuroSys 2018, sections 3.2 and 4.2, figures 20 and 21.
+    """
+
+    tasks_per_node: int = 4
+    """What `fastest` takes to fit on one node: an oracle does not know which nodes there will be."""
+    uneven: bool = False
+    """Whether parameters are divided as MXNet does it, not evenly."""
+
+    def steps_per_second(self, shape: Shape) -> float:
+        workers, servers = size_of(shape)
+        if workers < 1:
+            return 0.0
+        assert isinstance(self.law, ParameterServerLaw)
+        excess = uneven_excess(servers) if self.uneven else 1.0
+        return self.law.placed(workers, servers, transfer_cost(shape) * excess)
+
+    def fastest(self, workers: int, servers: int) -> Shape:
+        nodes = -(-(workers + servers) // self.tasks_per_node)
+        return tuple((_part(workers, nodes, k), _part(servers, nodes, k)) for k in range(nodes))
+
+
+def _part(count: int, parts: int, index: int) -> int:
+    return (index + 1) * count // parts - index * count // parts

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from optimus_cli.render_comparison import Comparison
-from optimus_simulator.comparison import PolicyResult, compare
-from optimus_simulator.figures import figures_among
+from optimus_simulator.comparison import PolicyResult, compare, figures_among
 from optimus_simulator.outcome import JobRecord, Moment, Outcome
 
 POLICIES = ("optimus", "optimus-paper, interval 600", "drf")

@@ -10,8 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
 
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
-from optimus_scheduler.allocate.quotas import guarantees
 from optimus_scheduler.forecast.gpu_types import accepted_types
 from optimus_scheduler.model import Job, Resources, Role, Snapshot, StartTask
 from optimus_scheduler.place.place import task_slots

@@ -12,7 +12,7 @@ from tests.scheduler.builders import NOW
 
 from optimus_models.speed.elastic_batch import ElasticBatch, cut
 from optimus_models.speed.goodput import Goodput
-from optimus_scheduler.allocate.batches import batch_for
+from optimus_scheduler.allocate.allocate import batch_for
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.gpu_type_speeds import relative_speeds

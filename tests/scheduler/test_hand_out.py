@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.greedy import envelope
+from optimus_scheduler.allocate.optimus.greedy import SLACK, RemainderFill, envelope
 from optimus_scheduler.allocate.optimus.guarantees import in_turn
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray
 from optimus_scheduler.allocate.optimus.reasons import first_of_largest
-from optimus_scheduler.allocate.optimus.remainder import SLACK, RemainderFill
 
 LEAST_TASK_GAIN = 0.01
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
 from optimus_scheduler import round as cycle
-from optimus_scheduler.allocate.placement_requests import current_slots
+from optimus_scheduler.allocate.allocate import current_slots
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import next_round, trained
 
-from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
+from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
-from optimus_scheduler.allocate.quotas import guarantees
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.model import Job, Node, Quota, Reason, Resources, Snapshot
 from optimus_scheduler.round import plan

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from optimus_cli.app import app
 from optimus_simulator.comparison import Estimate, compare
-from optimus_simulator.scenario import Scenario
-from optimus_simulator.sweep import run_all
+from optimus_simulator.scenario import Scenario, run_all
 
 CSV = "# nodes=2 gpus=4\nid,submitted_at,workers,duration_seconds\nx,0,4,600\ny,30,2,300\nz,60,8,900\n"
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_scheduler.model import Mode
-from optimus_simulator.placed_truth import PlacedTruth
-from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, size_of
+from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, PlacedTruth, size_of
 
 SHAPE = ((2, 1), (1, 1))
 LAW = ParameterServerLaw((1.0, 0.5, 0.4, 0.01, 0.02), batch=1.0)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Path, Response
 
 from optimus_contract import answers
 from optimus_contract.project import ProjectQuota
-from optimus_scheduler.allocate.quotas import guarantees
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import Quota, Resources, Snapshot
 from optimus_scheduler.model.resources import remaining
 from optimus_service.api import examples

@@ -25,9 +25,17 @@ from optimus_scheduler.model import (
 )
 from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
-from optimus_simulator.measured import MeasuredLaw, MeasuredLosses
 from optimus_simulator.trace import Trace, TraceJob, in_order
-from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, SpeedLaw, Truth
+from optimus_simulator.truth import (
+    AllReduceLaw,
+    LossLaw,
+    MeasuredLaw,
+    MeasuredLosses,
+    ParameterServerLaw,
+    ParametricTruth,
+    SpeedLaw,
+    Truth,
+)
 
 Fields = dict[str, Any]
 _T = TypeVar("_T")

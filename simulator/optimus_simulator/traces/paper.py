@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from optimus_scheduler.model import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
-from optimus_simulator.placed_truth import PlacedTruth
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
-from optimus_simulator.truth import LossLaw, ParameterServerLaw
+from optimus_simulator.truth import LossLaw, ParameterServerLaw, PlacedTruth
 
 Arrivals = Literal["uniform", "poisson", "google"]
 

@@ -1,21 +1,118 @@
-"""The jobs that compete in a round, with the numbers that are asked of all of them as arrays."""
+"""The jobs that compete in a round as a struct of arrays: sizes, forecasts and the resources of their tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.allocate.optimus.outlook_columns import FIGURES, Rows, rows_of
-from optimus_scheduler.allocate.optimus.resource_shapes import ResourceShapes
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Resources
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+_LEAST_SHARE = 1e-9
+
+
+class ResourceShapes:
+    """The different amounts that the jobs of one round ask for."""
+
+    def __init__(self) -> None:
+        self.all: list[Resources] = []
+        """By number."""
+        self._numbers: dict[object, int] = {}
+
+    def numbers(self, resources: Iterable[Resources]) -> list[int]:
+        """The number of each: the same for equal amounts."""
+        numbers = self._numbers
+        found = []
+        for one in resources:
+            key = (one.cpu, one.memory_bytes, tuple(one.gpus.items()) if one.gpus else ())
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = len(self.all)
+                self.all.append(one)
+            found.append(number)
+        return found
+
+    @property
+    def gpu_types(self) -> list[str]:
+        """All that any of them asks for."""
+        return list(dict.fromkeys(kind for one in self.all for kind in one.gpus))
+
+    def dominant_shares(self, capacity: Resources) -> FloatArray:
+        """(k,) of the capacity, above 0, at most 1."""
+        shares = [one.dominant_share(capacity) for one in self.all]
+        return np.clip(np.array(shares, dtype=np.float64), _LEAST_SHARE, 1.0)
+
+    def amounts(self, gpu_types: Sequence[str]) -> FloatArray:
+        """(k, 2 + types) cores, bytes, and GPUs of each of these types."""
+        return np.array([amounts(one, gpu_types) for one in self.all], dtype=np.float64)
+
+
+def amounts(resources: Resources, gpu_types: Sequence[str]) -> list[float]:
+    """Cores, bytes, and GPUs of each of these types."""
+    return [resources.cpu, float(resources.memory_bytes), *(float(resources.gpus.get(kind, 0)) for kind in gpu_types)]
+
+
+_ATTRIBUTES = {
+    "workers": "job.allocation.workers",
+    "servers": "job.allocation.servers",
+    "least_workers": "job.spec.worker.minimum",
+    "least_servers": "job.spec.server.minimum",
+    "most_workers": "job.spec.worker.maximum",
+    "most_servers": "job.spec.server.maximum",
+    "priority": "job.spec.priority",
+    "submitted_at": "job.submitted_at",
+    "attained": "job.attained_share_seconds",
+    "confidence": "forecast.confidence",
+    "speeds_known": "speeds.is_known",
+    "sure_of_speed": "speeds.confidence",
+    "learning": "learning",
+    "measured": "measured",
+    "claimed": "claimed",
+    "stop_seconds": "stop_seconds",
+    "waited_seconds": "waited_seconds",
+    "held_seconds": "held_seconds",
+    "typical_seconds": "typical_seconds",
+}
+"""The columns, and what of an outlook they hold ..."""
+FIGURES = (*_ATTRIBUTES, "remaining")
+"""... and the steps left; NaN where nothing says how many."""
+_figures_of = attrgetter(*_ATTRIBUTES.values())
+_shapes_of = attrgetter("job.spec.worker.resources", "job.spec.server.resources")
+
+
+class Rows(NamedTuple):
+    """Of n jobs, in their order."""
+
+    figures: NDArray[np.float64]
+    """(columns, n)"""
+    asked: NDArray[np.int64]
+    """(n, 2) what a worker and a server of each asks for, as numbers ..."""
+    shapes: ResourceShapes
+    """... of these."""
+
+
+def rows_of(outlooks: Sequence[Outlook]) -> Rows:
+    """The rows of these jobs."""
+    n, width = len(outlooks), len(_ATTRIBUTES)
+    figures = np.empty((len(FIGURES), n))
+    reported = np.fromiter(chain.from_iterable(map(_figures_of, outlooks)), np.float64, n * width)
+    figures[:width] = reported.reshape(-1, width).T
+    left = [one.forecast.remaining_steps for one in outlooks]
+    figures[width] = [math.nan if each is None else each.mean for each in left]
+    shapes = ResourceShapes()
+    numbers = shapes.numbers(chain.from_iterable(map(_shapes_of, outlooks)))
+    return Rows(figures, np.array(numbers, dtype=np.int64).reshape(-1, 2), shapes)
 
 
 class JobColumns(tuple[Outlook, ...]):

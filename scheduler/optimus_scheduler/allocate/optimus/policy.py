@@ -11,9 +11,8 @@ from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult, allocate_greedily
 from optimus_scheduler.allocate.optimus.guarantees import claims, present_rows
-from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns
+from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns, amounts
 from optimus_scheduler.allocate.optimus.reasons import grants
-from optimus_scheduler.allocate.optimus.resource_shapes import amounts
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
