@@ -16,7 +16,7 @@ LONGEST_RETRY_SECONDS = 600.0
 
 
 def most_retries(specification: object) -> int:
-    """What the owner asked for in a stored specification; the default where it does not say a number."""
+    """The retries of a stored specification; the default where it has no number."""
     reported = specification.get("retries") if isinstance(specification, Mapping) else None
     return (
         reported if isinstance(reported, int) and not isinstance(reported, bool) and reported >= 0 else DEFAULT_RETRIES

@@ -1,4 +1,4 @@
-"""Workers that are much slower than the others of their job move to another node, where there is room.
+"""Workers that are much slower than the others of their job move to another node that has free capacity.
 
 In sync training the slowest worker sets the pace of all. One move per job and round: the membership that follows is
 measured anew. Between rounds nothing needs to be remembered, for a wanted task stays on the node that it was given.

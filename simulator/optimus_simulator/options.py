@@ -1,4 +1,4 @@
-"""What a simulation may be told, each with its reason. Seconds; probabilities and fractions from 0 to 1."""
+"""The options of a simulation, each with its reason. Seconds; probabilities and fractions from 0 to 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Options:
 
     # --- what the scheduler sees
     oracle: bool = False
-    """It is told the true speeds and ends instead of forecasting them."""
+    """The scheduler gets the true speeds and ends instead of forecasts."""
     convergence_error: float = 0.0
     """With `oracle`: relative error of the steps left; it fades as the job comes to its end."""
     speed_error: float = 0.0

@@ -28,7 +28,7 @@ from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import Trace, TraceJob
 
 Progress = Callable[[int, float], None]
-"""Told (jobs ended, virtual seconds) after rounds in which a job ended."""
+"""Called with (jobs ended, virtual seconds) after rounds in which a job ended."""
 
 
 def unwatched(_ended: int, _now: float) -> None:
@@ -217,7 +217,7 @@ class Replay:
         if end < math.inf:
             self._engine.at(end, CHANGE, partial(self._maybe_end, job, job.version))
 
-    # --- what is told --------------------------------------------------------------------------------------------
+    # --- what is reported --------------------------------------------------------------------------------------------
 
     def _note(self) -> None:
         running = [job for job in self.active.values() if job.share]

@@ -1,4 +1,4 @@
-"""What a job tells of itself while it trains: measured speeds and losses with noise, thinned out as they get old."""
+"""The samples that a job reports while it trains: speeds and losses with noise, thinned out as they get old."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from optimus_simulator.options import Options
 from optimus_simulator.truth import Training
 
 _REFRESH = 4.0
-"""A measurement is told anew when it covers so many times as many steps: the rest would teach nothing."""
+"""A measurement is reported again when it covers so many times as many steps: earlier it would add nothing."""
 _FIRST_STEPS = 8
-"""Steps of a size before its speed is told."""
+"""Steps of a size before its speed is reported."""
 _LOSS_SPACING = 1.03
-"""Losses are told at steps that grow by this factor: some 300 over a whole run."""
+"""Losses are reported at steps that grow by this factor: some 300 over a whole run."""
 _NOISE_SPACING = 1.1
 """... and noise scales by this one."""
 
@@ -113,7 +113,7 @@ class Telemetry:
         self.noise_scales = (*self.noise_scales, true * float(np.exp(error)))
 
     def _close(self, visit: _Visit) -> None:
-        """Merge what was told of this stay with earlier ones at the same size."""
+        """Merge the measurement of this visit with earlier ones of the same size."""
         if not visit.reported_steps:
             return
         *others, newest = self.samples

@@ -49,7 +49,7 @@ def _amounts(resources: Resources) -> Amounts:
 
 
 def _named(quota: Quota, total: Mapping[str, float]) -> Amounts:
-    """What the quota says itself, as far as the cluster has it."""
+    """The amounts that the quota names, as far as the cluster has them."""
     amounts = {} if quota.share is None else {kind: quota.share * amount for kind, amount in total.items()}
     if quota.cpu is not None:
         amounts[CPU] = quota.cpu
@@ -66,7 +66,7 @@ def _implied(named: Amounts, total: Mapping[str, float]) -> Amounts:
 
 
 def _scaled(by_project: Mapping[str, Amounts], available: Mapping[str, float]) -> dict[str, Amounts]:
-    """The amounts, each resource shrunk in proportion as far as the room asks for it."""
+    """The amounts, each resource shrunk in proportion as far as the capacity requires."""
     asked: Amounts = {}
     for amounts in by_project.values():
         for kind, amount in amounts.items():

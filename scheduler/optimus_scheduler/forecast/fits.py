@@ -74,9 +74,9 @@ class Fitted(NamedTuple):
 
 
 class Fits:
-    """Fits models, and keeps those of the last call only: its size is that of the jobs last asked about.
+    """Fits models, and keeps those of the last call only: its size is that of the jobs of the last call.
 
-    A job that has told nothing since is recognised by what it had told, which mostly is the very same values. Belongs
+    A job without new reports is recognised by its earlier ones, which mostly is the very same values. Belongs
     to one shell; not to be shared between threads.
     """
 
@@ -111,7 +111,7 @@ class Fits:
     def _fitted(
         self, jobs: Sequence[Job], settings: Settings, step_times: Mapping[SpeedData, StepTimes]
     ) -> list[Fitted]:
-        """Jobs that have told the same share their models."""
+        """Jobs with equal reports share their models."""
         curves = self._loss_curves(jobs)
         measured = [SpeedData.of(job, settings) for job in jobs]
         speeds = {each: fit_speeds(each, step_times) for each in dict.fromkeys(measured)}

@@ -1,4 +1,4 @@
-"""Step 1 of a round: what each job will do, from what it told so far.
+"""Step 1 of a round: what each job will do, from its reports so far.
 
 Every question has an answer. What cannot be predicted yet is assumed by a stated rule:
 
@@ -41,7 +41,7 @@ _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 
 
 class RememberingForecaster:
-    """Forecasts, remembering the fits of the call before: a job that told nothing new is not fitted again.
+    """Forecasts, remembering the fits of the call before: a job without new reports is not fitted again.
 
     Gives what `forecast_all` gives, sooner. Belongs to one shell; not to be shared between threads.
     """
@@ -173,7 +173,7 @@ def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
 
 
 def epoch_steps(job: Job) -> float | None:
-    """Steps of an epoch: as the job says, or before that as the newest ended job of the same task said."""
+    """Steps of an epoch: from the job, or before its first report from the newest ended job of the same task."""
     if job.steps_per_epoch is not None or not job.similar:
         return job.steps_per_epoch
     newest = next((ended for ended in reversed(job.similar) if ended.steps_per_epoch), None)

@@ -65,7 +65,7 @@ def fit_goodput(times: StepTimes, elastic: ElasticData, similar: Sequence[EndedJ
 
 
 def _samples(samples: Sequence[SpeedSample], limits: ElasticBatch) -> BatchSamples:
-    """Those that tell their batch and exchange."""
+    """The samples with a batch and an exchange time."""
     usable = [one for one in samples if one.batch is not None and one.exchange_seconds is not None]
     workers = np.array([one.workers for one in usable], dtype=np.float64)
     passes, local = cut(limits, workers, np.array([one.batch for one in usable], dtype=np.float64))

@@ -33,7 +33,7 @@ class RelativeSpeeds:
         self._model, self._measured, self._gpu_types = model, measured, list(gpu_types)
         self._known: dict[tuple[str, str, float], dict[str, float]] = {}
         self._ended: dict[tuple[int, str], tuple[EndedJob, ...]] = {}
-        """By the identity of what jobs of one round are told, and the type."""
+        """By the identity of the samples of the jobs of one round, and the type."""
 
     def of(self, job: Job) -> Callable[[str], float]:
         """Steps per second of the job on a type, above 0; only the ratio between types means something."""

@@ -19,7 +19,7 @@ MAX_TASKS = 512
 MAX_PRIORS = 128
 """Priors remembered, those last asked for: of 16 runs each, some 8 MB."""
 LEAST_LOSSES = 5
-"""A run that told fewer losses says nothing about the losses of others."""
+"""A run with fewer losses is no evidence for the losses of others."""
 
 _PriorKey = tuple[tuple[str, ...], float, str]
 """Ids of the ended jobs, steps per epoch and project of the active one."""
@@ -35,7 +35,7 @@ class EndedJobs:
             self.add(job)
 
     def add(self, job: EndedJob) -> None:
-        """Remember one more, the newest; a job that told too little, or has no task's name, is passed over."""
+        """Remember one more, the newest; a job with too few losses, or without a task's name, is skipped."""
         if not job.task or (len(job.losses) < LEAST_LOSSES and not job.speed_samples):
             return
         known = self._by_task.pop(job.task, ())
@@ -77,7 +77,7 @@ def has_prior(job: Job) -> bool:
 
 
 def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:
-    """The run in steps of a job that has so many in an epoch; None if it told too few losses, or no epochs."""
+    """The run in steps of a job that has so many in an epoch; None if it reported too few losses, or no epochs."""
     if len(ended.losses) < LEAST_LOSSES or not ended.steps_per_epoch:
         return None
     stretch = steps_per_epoch / ended.steps_per_epoch

@@ -121,7 +121,7 @@ def fit_speeds(data: SpeedData, known: Mapping[SpeedData, StepTimes] | None = No
 
 
 def _fit_ring(data: SpeedData, batch: int) -> Speeds:
-    """Of an all-reduce job that tells how long its exchange takes, or is like others that did."""
+    """Of an all-reduce job that reports the time of its exchange, or resembles jobs that did."""
     points = _own_points(data)
     own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
     ended = [
@@ -160,7 +160,7 @@ def _tells_exchange(data: SpeedData) -> bool:
 
 
 def _fit_scaling(data: SpeedData) -> Speeds:
-    """Without servers: a curve over workers, whose shape ended jobs of the same task help to tell."""
+    """Without servers: a curve over workers, whose shape ended jobs of the same task help to fit."""
     if data.batch and _tells_exchange(data):
         return _fit_ring(data, data.batch)
     own = _own_points(data)

@@ -1,4 +1,4 @@
-"""Jobs that found no place on the GPU type that was chosen for them, though another one has room.
+"""Jobs that found no place on the GPU type that was chosen for them, though another one has free GPUs.
 
 The choice counts GPUs; it sees neither cores nor how GPUs are spread over nodes. So once places are known, such a job
 does without that type, and the round is planned again, `round.MOST_PASSES` times at most.

@@ -6,10 +6,10 @@ type that it accepts is an offer, worth
     weight · speed there / its best speed per GPU on any type,
 
 less the charge of changing to it, with weights and charges of the policy `optimus` (`weights`, `candidates`); another
-type costs at least `least_type_gain`. The largest sum over all jobs, one offer each and no type above its GPUs, is a
-linear program but for jobs being whole. Its dual has one price per type: at the right ones, each job takes what leaves
-it most. Prices follow demand until the dual is least; then jobs take their offers in turn, those first that would lose
-most by going elsewhere. Only the type counts that comes out: the size is the policy's.
+type costs at least `least_type_gain`. The largest sum over all jobs, one offer each and no type above its GPUs,
+is solved as its LP relaxation. The dual has one price per type: at the optimal prices, each job takes the offer with
+the largest surplus. Prices follow demand until the dual is least; then jobs take their offers in turn, those first that
+would lose most elsewhere. Only the type of an offer counts: the policy chooses the size.
 
 References: Bertsekas, "Linear Network Optimization", MIT Press 1991, chapter 4 (assignment by prices); Narayanan et
 al., "Gavel", OSDI 2020 (what a type is worth differs by job).

@@ -68,7 +68,7 @@ class Directive(Words):
 
 
 class TaskPhase(Words):
-    """What the cluster says of a task."""
+    """The phase of a task that the cluster reports."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -95,7 +95,7 @@ class Reason(Words):
     WAITING_FOR_RESOURCES = "WaitingForResources"
     """Not even its minimum fits beside the jobs ahead of it."""
     WAITING_FOR_QUOTA = "WaitingForQuota"
-    """Its project has used up what it may have, or others have a right to the room that it would need."""
+    """Its project has used up what it may have, or others have a claim to the capacity that it would need."""
     MEETING_DEADLINE = "MeetingDeadline"
     """It has the least that is predicted to meet its deadline, ahead of others."""
     DEADLINE_CANNOT_BE_MET = "DeadlineCannotBeMet"
@@ -103,7 +103,7 @@ class Reason(Words):
     WITHIN_BUDGET = "WithinBudget"
     """A larger size would be faster, but its steps would cost more than is left of its budget."""
     NO_FEASIBLE_NODE = "NoFeasibleNode"
-    """There is room in the cluster as a whole but no node can host its tasks."""
+    """The free capacity of the cluster would suffice, but no node can host its tasks."""
     WAITING_FOR_RETRY = "WaitingForRetry"
     """Its owner's code failed; it goes on from its last checkpoint after a while."""
     CONVERGED = "Converged"

@@ -1,4 +1,4 @@
-"""Jobs: what was asked for, what they told so far, and what ended ones taught."""
+"""Jobs: their specification, their reports so far, and the reports of ended jobs."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class SpeedSample:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """What a job that ended well told, as far as it says something about later jobs of the same task.
+    """The reports of a job that ended well, as far as they apply to later jobs of the same task.
 
     It never changes, so its id alone tells it from others.
     """
@@ -147,7 +147,7 @@ class EndedJob:
     project: str = field(compare=False)
     steps_per_epoch: float | None = field(compare=False)
     """Runs are compared epoch by epoch: a batch twice as large makes half as many steps. None: it knew no epochs, and
-    tells its speeds only."""
+    reports its speeds only."""
     loss_steps: tuple[float, ...] = field(default=(), compare=False)
     losses: tuple[float, ...] = field(default=(), compare=False)
     speed_samples: tuple[SpeedSample, ...] = field(default=(), compare=False)
@@ -174,7 +174,7 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One active job as a round sees it: what was asked for, what it has, what it told so far."""
+    """One active job as a round sees it: its specification, its allocation, its reports so far."""
 
     id: str
     spec: JobSpec
@@ -182,7 +182,7 @@ class Job:
     submitted_at: float
     started_at: float | None = None
     step: int = 0
-    """Steps completed. Here and wherever a number of a step is told, a job with an elastic batch counts scale-invariant
+    """Steps completed. As in all reports, a job with an elastic batch counts scale-invariant
     steps: so many with its smallest batch would have achieved the same."""
     steps_per_epoch: float | None = None
     """None until the job's tasks have reported it."""
@@ -215,7 +215,7 @@ class Job:
     attained_share_seconds: float = 0.0
     """Dominant share held, integrated over time: service received so far."""
     batch: int | None = None
-    """With an elastic batch: the global batch that it was last told to have."""
+    """With an elastic batch: the global batch that the scheduler last set."""
     retry: Retry | None = None
     """After a failure of its owner's code: until this is due, it gets nothing."""
     noise_steps: tuple[float, ...] = ()

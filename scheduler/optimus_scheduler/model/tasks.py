@@ -63,7 +63,7 @@ class Task:
     """What its GPUs are; None: none, or not known."""
     trouble: Trouble | None = None
     resources: Resources | None = None
-    """What it was started with, as the cluster tells; None: not known. Of jobs that are known, their specification
+    """What it was started with, as the cluster reports; None: not known. Of jobs that are known, their specification
     says it."""
 
 

@@ -82,7 +82,7 @@ class Assignments:
         if assignment.outcome != (request.allocation, request.held):
             if self._held(request) != assignment.taken:
                 return False
-            # To be known the next time: what it holds is what it asks for.
+            # The next round recognises it: it has what it requests.
             size = request.allocation.workers + request.allocation.servers
             is_all = len(request.held) == len(assignment.taken) == size
             assignment.outcome = Placed(request.allocation, request.held) if is_all else None

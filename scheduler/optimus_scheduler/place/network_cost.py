@@ -57,7 +57,7 @@ def _node_cost(w: int, p: int, w_k: int, p_k: int) -> float:
 def spread_least_transfer(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
     """The spread with the least transfer cost.
 
-    For a job that has no tasks yet, the best pattern there is (`patterns`) if the nodes have room for it: in one rack
+    For a job that has no tasks yet, the best pattern there is (`patterns`) if it fits on the nodes: in one rack
     if one rack has. Otherwise the cheapest spread over the nodes that could matter (`bottleneck`, and for
     small sizes `exhaustive`).
     """
@@ -111,7 +111,7 @@ def _by_pattern(free_capacity: FreeCapacity, extra: Extra) -> Added | None:
 
 
 def _with_available(free_capacity: FreeCapacity, extra: Extra, available: Vector | None) -> Added | None:
-    """The best pattern for nodes with that room, in one rack if one has enough of them."""
+    """The best pattern for nodes with that free capacity, in one rack if one has enough of them."""
     pattern = best_pattern(extra, available) if available else None
     if pattern is None:
         return None
@@ -120,7 +120,7 @@ def _with_available(free_capacity: FreeCapacity, extra: Extra, available: Vector
 
 
 def _views(free_capacity: FreeCapacity, need: Vector, near: Collection[int]) -> Iterator[View]:
-    """Racks that may have the room, then the whole cluster."""
+    """Racks that may hold the job, then the whole cluster."""
     yield from free_capacity.racks.for_job(need, near)
     yield free_capacity.node_classes
 
@@ -158,7 +158,7 @@ def _more(counts: tuple[int, int], role: int, count: int) -> tuple[int, int]:
 
 
 def _fill_closely(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
-    """The workers of an all-reduce job: on few nodes, those that it uses first, in one rack if one has the room."""
+    """The workers of an all-reduce job: on few nodes, those that it uses first, in one rack if one holds them."""
     own = {node: holds(free_capacity.open_capacity(node), extra.worker) for node in present}
     used: Added = {}
     left = extra.workers
@@ -172,11 +172,11 @@ def _fill_closely(free_capacity: FreeCapacity, extra: Extra, present: Present) -
     return None
 
 
-# --- whatever room there is ------------------------------------------------------------------------------------------
+# --- any free capacity -----------------------------------------------------------------------------------------------
 
 
 def _over_candidates(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:
-    """The cheapest spread over the nodes that the job uses and those with most room for it, at first only a few."""
+    """The cheapest spread over the nodes that the job uses and the emptiest others; at first only a few."""
     tasks = extra.workers + extra.servers
     servers = extra.servers + sum([counts[1] for counts in present.values()])
     least = 0 if present else _least_cost(free_capacity, extra)
@@ -197,7 +197,7 @@ def _over_candidates(free_capacity: FreeCapacity, extra: Extra, present: Present
 
 
 def _hold_together(spaces: Sequence[Space], extra: Extra) -> bool:
-    """Whether there would be enough room if all of it were on one node."""
+    """Whether the nodes would hold all of it if their free capacity were on one node."""
     columns = zip(*[space.available for space in spaces], strict=True)
     total = tuple([sum([amount for amount in column if amount > 0]) for column in columns])
     return bool(total) and covers(total, extra.need)

@@ -80,7 +80,7 @@ class Placer:
         return self._hosted[key]
 
     def _can_host(self, assignments: Assignments, request: Request, spread: Spread) -> bool:
-        """What fits beside all others fits alone; only otherwise the empty cluster is asked."""
+        """Cheap check first: a minimum that fits beside all other jobs fits alone; else try the empty cluster."""
         amounts, least = assignments.free_capacity.amounts, request.minimum
         extra = Extra(least.workers, least.servers, amounts.need(request.worker), amounts.need(request.server))
         if spread(assignments.free_capacity, extra, {}) is not None:
@@ -93,7 +93,7 @@ class Placer:
 
     def _on(self, nodes: Sequence[Node], spread: Spread) -> Assignments:
         """The task slots of the round before, if it had the same nodes."""
-        if nodes is not self._nodes:  # compared once a round: it is asked again and again
+        if nodes is not self._nodes:  # compare once a round: there are many calls
             before, self._nodes = self._nodes, tuple(nodes)
             self._assignments = self._assignments if self._nodes == before else None
         if self._assignments is None or self._spread is not spread:

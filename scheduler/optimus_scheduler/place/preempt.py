@@ -72,7 +72,7 @@ class _Surpluses:
         return self._withdrawn(surplus)
 
     def for_what_is_short_now(self) -> list[Assignment]:
-        """The same among all that were asked so far, if something else is short than before."""
+        """The same among all jobs so far, if another kind of task is short than before."""
         before, self._short = self._short, _short_of(self._free_capacity, self._assignment)
         return [] if self._short == before else self._withdrawn(self._offered)
 

@@ -1,4 +1,4 @@
-"""Nodes by rack, where labels tell: what one job exchanges should stay below one switch."""
+"""Nodes by rack, from their labels: the traffic of one job should stay below one switch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEMBERED = 2**14
 
 
 def rack_of(node: Node) -> tuple[str, str]:
-    """Zone and rack of a node, as far as its labels tell."""
+    """Zone and rack of a node, as far as it has labels for them."""
     labels = node.labels
     if not labels:
         return _NOWHERE

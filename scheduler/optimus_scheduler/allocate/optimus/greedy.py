@@ -17,7 +17,7 @@ from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray
 
 SLACK = 1e-9
-"""By how much an amount may exceed the room: sums of fractions of cores are not exact."""
+"""By how much an amount may exceed the free capacity: sums of fractions of cores are not exact."""
 _SIFT = 32
 """Sizes in a row that do not fit before all that are left are looked at together."""
 

@@ -107,7 +107,7 @@ def is_known(jobs: JobColumns) -> BoolArray:
 
 
 def overdue_seconds(jobs: JobColumns, least_speed: FloatArray, settings: Settings) -> FloatArray:
-    """(n,) how much longer a waiting job has waited than it is asked to; negative before.
+    """(n,) seconds by which a waiting job exceeds its patience; negative before that.
 
     The longer a job takes and the lower its priority, the longer it may wait: a fixed patience plus a part of the time
     that it needs at its minimum, where it does `least_speed` (n,) steps per second, divided by its priority; but never

@@ -45,7 +45,7 @@ class ResourceShapes:
 
     @property
     def gpu_types(self) -> list[str]:
-        """All that any of them asks for."""
+        """All types that any of the shapes has."""
         return list(dict.fromkeys(kind for one in self.all for kind in one.gpus))
 
     def dominant_shares(self, capacity: Resources) -> FloatArray:
@@ -86,7 +86,7 @@ _ATTRIBUTES = {
 }
 """The columns, and what of an outlook they hold ..."""
 FIGURES = (*_ATTRIBUTES, "remaining")
-"""... and the steps left; NaN where nothing says how many."""
+"""... and the steps left; NaN where unknown."""
 _figures_of = attrgetter(*_ATTRIBUTES.values())
 _shapes_of = attrgetter("job.spec.worker.resources", "job.spec.server.resources")
 
@@ -97,7 +97,7 @@ class Rows(NamedTuple):
     figures: NDArray[np.float64]
     """(columns, n)"""
     asked: NDArray[np.int64]
-    """(n, 2) what a worker and a server of each asks for, as numbers ..."""
+    """(n, 2) the resource shapes of a worker and of a server, as numbers ..."""
     shapes: ResourceShapes
     """... of these."""
 
@@ -174,7 +174,7 @@ class JobColumns(tuple[Outlook, ...]):
 
     @property
     def remaining(self) -> FloatArray:
-        """Steps left; NaN where nothing says how many."""
+        """Steps left; NaN where unknown."""
         return self.column("remaining")
 
     @property
@@ -184,7 +184,7 @@ class JobColumns(tuple[Outlook, ...]):
 
     @property
     def worker_shape(self) -> IntArray:
-        """(n,) the number of what a worker of each asks for."""
+        """(n,) the number of the resource shape of a worker."""
         return self._rows.asked[:, 0]
 
     @property
