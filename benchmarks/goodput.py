@@ -25,7 +25,7 @@ from optimus_models.speed.batch import BatchSamples
 from optimus_models.speed.elastic_batch import cut
 from optimus_models.speed.goodput import StepTimes
 from optimus_simulator.profiles import Application, packed
-from optimus_simulator.traces.profile_files import load_application
+from optimus_simulator.traces.pollux import load_application
 
 APPLICATIONS = ("cifar10", "bert", "deepspeech2", "imagenet", "yolov3")
 ENDED = (0, 1, 4)

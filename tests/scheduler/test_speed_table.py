@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from optimus_models.speed.servers import SpeedModel
 from optimus_models.speed.terms import Mode
-from optimus_scheduler.forecast.speed_table import FURTHER, SpeedTable
-from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.forecast.speeds import FURTHER, Speeds, SpeedTable
 from optimus_scheduler.model import Allocation
 
 measured = st.lists(

@@ -19,16 +19,38 @@ from typing import NamedTuple
 
 from optimus_models.end.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
 from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.metric import MetricCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.fits import Fits, Fitted
-from optimus_scheduler.forecast.metric_targets import metric_is_reached
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
+from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState, MetricTarget
 from optimus_scheduler.settings import Settings
+
+_METRIC_POINTS = 3
+"""Evaluations needed before the fitted curve of a metric may confirm one."""
+
+
+def metric_is_reached(job: Job, metric: MetricCurve | None) -> bool:
+    """Whether the last evaluation reached the target, and that was no accident: the one before it did too, or the
+    fitted curve does."""
+    target = job.spec.convergence.target_metric
+    if target is None or metric is None or not job.metric_values:
+        return False
+    reached = [_reaches(value, target) for value in job.metric_values[-2:]]
+    if not reached[-1]:
+        return False
+    if len(reached) == 2 and reached[0]:
+        return True
+    return metric.n_points >= _METRIC_POINTS and metric.has_reached(target.value, job.metric_steps[-1])
+
+
+def _reaches(value: float, target: MetricTarget) -> bool:
+    return value >= target.value if target.at_least is not None else value <= target.value
+
 
 _LINDY = 9.0
 """P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""

@@ -1,8 +1,10 @@
-"""Predicted speeds of one job, looked up many times in a round."""
+"""Speeds of jobs at sizes: one job at a time, and the speeds of many jobs at once as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models.speed.goodput import Goodput
+from optimus_models.speed.residual import along_servers, along_workers
 from optimus_models.speed.ring import RingSpeed
 from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import SpeedModel
@@ -95,3 +98,144 @@ def _sizes(first_w: int, first_p: int) -> tuple[tuple[int, int], ...]:
 
 def _block_start(count: int) -> int:
     return (count - 1) // _BLOCK * _BLOCK + 1
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FURTHER = ((1, 0), (0, 1), (1, 1))
+"""One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
+_FURTHER_W, _FURTHER_P = ([step[role] for step in FURTHER] for role in range(2))
+
+
+class SpeedTable:
+    """Predicts what `Speeds.at` predicts, up to rounding, for n jobs at once; a round has thousands of jobs.
+
+    The logarithm of a speed model's correction to its formula is a sum of products, one factor of w and one of p
+    (`optimus_models.speed.residual`). Few different w and p have been measured: the factors of every w and p beside
+    each of them are computed beforehand, and a speed then takes a few multiplications.
+    """
+
+    def __init__(self, speeds: Sequence[Speeds], most: IntArray) -> None:
+        """`most` (n, 2): the largest workers and servers of each job that will be asked for."""
+        self._speeds, self._most = speeds, np.maximum(most, 1).T
+        models = [each.model if isinstance(each.model, SpeedModel) else None for each in speeds]
+        self._has_form = np.array([model is not None for model in models], dtype=bool)
+        self._coefficients = np.array([_coefficients(model) for model in models]).reshape(-1, 7).T.copy()  # (7, n)
+        self._is_async = np.array([model is not None and model.mode == "async" for model in models], dtype=bool)
+        workers, servers, self._weights = _measured(models)
+        largest = self._most.max(axis=1, initial=1).tolist()
+        self._by_workers = _Factors.over(along_workers, workers, largest[0])
+        self._by_servers = _Factors.over(along_servers, servers, largest[1])
+
+    def of(self, jobs: IntArray) -> SpeedTable:
+        """Of these jobs only."""
+        table = copy(self)
+        table._speeds = [self._speeds[job] for job in jobs.tolist()]
+        table._most, table._coefficients = self._most[:, jobs], self._coefficients[:, jobs]
+        table._has_form, table._is_async = self._has_form[jobs], self._is_async[jobs]
+        table._weights = self._weights[jobs]
+        table._by_workers, table._by_servers = self._by_workers.of(jobs), self._by_servers.of(jobs)
+        return table
+
+    def at(self, workers: IntArray, servers: IntArray) -> FloatArray:
+        """(n,) steps per second of each job with so many workers, at least 1, and servers."""
+        servers = np.maximum(servers, 1)
+        by_workers, by_servers = self._by_workers.at(workers), self._by_servers.at(servers)
+        residual: FloatArray = np.einsum("nmf,nmf,nm->n", by_workers, by_servers, self._weights)
+        return self._speeds_from(residual[None], workers[None], servers[None]).reshape(-1)
+
+    def one_further(self, workers: IntArray, servers: IntArray) -> FloatArray:
+        """(3, n) with one more worker, one more server, and one more of both; never more than the most of each."""
+        servers = np.maximum(servers, 1)
+        w = np.minimum(np.stack((workers, workers + 1)), self._most[0])  # (2, n): as many, and one more
+        p = np.minimum(np.stack((servers, servers + 1)), self._most[1])
+        by_workers = self._by_workers.at(w, again=True)
+        by_servers = self._by_servers.at(p, again=True)
+        by_servers *= self._weights[:, :, None]
+        residual = np.empty((len(FURTHER), len(workers)))
+        for step, (more_w, more_p) in enumerate(FURTHER):
+            np.einsum("nmf,nmf->n", by_workers[more_w], by_servers[more_p], out=residual[step])
+        return self._speeds_from(residual, w[_FURTHER_W], p[_FURTHER_P])
+
+    def _speeds_from(self, residual: FloatArray, workers: IntArray, servers: IntArray) -> FloatArray:
+        """(s, n), like all of these."""
+        w = workers.astype(np.float64)
+        seconds = self._form_seconds(w, servers.astype(np.float64)) * np.exp(residual)
+        speeds: FloatArray = np.asarray(np.where(self._is_async, w, 1.0) / seconds)
+        for other in np.flatnonzero(~self._has_form).tolist():
+            speeds[:, other] = self._speeds[other].many(workers[:, other], servers[:, other])
+        return speeds
+
+    def _form_seconds(self, w: FloatArray, p: FloatArray) -> FloatArray:
+        """See `optimus_models.speed.terms`; a form that lacks a term has 0 there."""
+        computing, fixed, shared, flat, workers, servers, updating = self._coefficients
+        ratio = w / p
+        seconds = computing / w + fixed + shared * ratio + flat * np.maximum(ratio, 1.0)
+        seconds += workers * w + servers * p + updating / p
+        return np.asarray(np.maximum(seconds, 1e-12))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Factors:
+    """The factors that the number of workers, or of servers, has in both terms of the residual."""
+
+    table: FloatArray
+    """(counts · different, 2) of every count beside every different measured one."""
+    place: IntArray
+    """(n, m) of the measured counts of each job among the different ones."""
+    width: int
+    """How many are different."""
+    scratch: dict[tuple[int, ...], tuple[IntArray, FloatArray]] = field(default_factory=dict)
+    """Rows of the table and what is there, by shape: memory that is used again costs much less than new memory."""
+
+    @classmethod
+    def over(
+        cls, factors: Callable[[FloatArray], tuple[FloatArray, FloatArray]], measured: FloatArray, largest: int
+    ) -> _Factors:
+        """`measured` (n, m) counts, at least 1; `largest`: the largest count that will be asked for."""
+        different, place = np.unique(measured, return_inverse=True)
+        both = factors(np.log(np.arange(1.0, largest + 1.0))[:, None] - np.log(different))
+        return cls(np.stack([each.reshape(-1) for each in both], axis=1), place.reshape(measured.shape), len(different))
+
+    def of(self, jobs: IntArray) -> _Factors:
+        return _Factors(self.table, self.place[jobs], self.width)
+
+    def at(self, counts: IntArray, *, again: bool = False) -> FloatArray:
+        """(..., n, m, 2) beside each measured count of each job, for `counts` (..., n).
+
+        `again`: in the memory of the last time that so many were asked for.
+        """
+        shape = (*counts.shape, self.place.shape[1])
+        rows, found = self.scratch.get(shape, (None, None)) if again else (None, None)
+        if rows is None or found is None:
+            rows, found = np.empty(shape, dtype=np.int64), np.empty((*shape, 2))
+            if again:
+                self.scratch[shape] = rows, found
+        np.add(self.place, ((counts - 1) * self.width)[..., None], out=rows)
+        np.take(self.table, rows, axis=0, out=found, mode="clip")  # with another mode there would be a copy
+        return found
+
+
+def _coefficients(model: SpeedModel | None) -> list[float]:
+    """Of 1/w, 1, w/p, max(w/p, 1), w, p, 1/p."""
+    if model is None:
+        return [0.0] * 7
+    form, theta = model.form, model.form.coefficients.tolist()
+    computing = theta.pop(0) * form.batch if form.mode == "sync" else 0.0
+    fixed, sending, workers, servers = theta[:4]
+    shared, flat = (0.0, sending) if form.terms == "flat" else (sending, 0.0)
+    return [computing, fixed, shared, flat, workers, servers, theta[4] if form.terms != "paper" else 0.0]
+
+
+def _measured(models: Sequence[SpeedModel | None]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(n, m) w and p of what each job has measured, and its weight in the residual; padded with 1, 1 and weight 0."""
+    residuals = [model.residual if model is not None else None for model in models]
+    most = max((len(each.weights) for each in residuals if each is not None), default=0)
+    workers, servers = (np.ones((len(models), most)) for _ in range(2))
+    weights = np.zeros((len(models), most))
+    for row, each in enumerate(residuals):
+        if each is not None:
+            n = len(each.weights)
+            workers[row, :n], servers[row, :n], weights[row, :n] = each.workers, each.servers, each.weights
+    return workers, servers, weights

@@ -11,8 +11,7 @@ import numpy as np
 from optimus_models.speed.scaling import ScalingCurve, predict_many
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray, JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.speed_table import FURTHER, SpeedTable
-from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.forecast.speeds import FURTHER, Speeds, SpeedTable
 from optimus_scheduler.model import Resources
 
 _CROWDED = 0.75
