@@ -40,11 +40,18 @@ export function hasToken(): boolean {
   return sessionStorage.getItem(TOKEN) !== null;
 }
 
-export async function call(path: string, options: { signal?: AbortSignal; accept?: string } = {}): Promise<Response> {
+interface Options {
+  method?: "GET" | "POST";
+  signal?: AbortSignal;
+  accept?: string;
+}
+
+export async function call(path: string, options: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: options.accept ?? "application/json" };
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.Authorization = `Bearer ${token}`;
-  const answer = await fetch(path, { headers, signal: options.signal ?? null, cache: "no-store" });
+  const { method = "GET", signal = null } = options;
+  const answer = await fetch(path, { method, headers, signal, cache: "no-store" });
   if (answer.status === 401) throw new NeedsToken();
   if (!answer.ok) throw new Refused(answer.status, await detailOf(answer));
   return answer;

@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
 import {
+  call,
   get,
   NeedsToken,
   Refused,
@@ -14,7 +15,7 @@ import {
 import { axes, Chart, colour, timeAxis } from "./charts";
 import { Badge, Progress } from "./jobs";
 import type { World } from "./state";
-import { ago, clock, count, duration, number, range, size, UNKNOWN } from "./words";
+import { ago, clock, count, duration, number, precise, range, size, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -107,10 +108,17 @@ export function JobPage({
 }) {
   const [known, problem] = useKnown(id, world, needsToken);
   if (!known || known.job.id !== id) return <p class="quiet empty">{problem ?? "Loading …"}</p>;
-  return <Story known={known} now={now} problem={problem} />;
+  return <Story known={known} now={now} problem={problem} needsToken={needsToken} />;
 }
 
-function Story({ known, now, problem }: { known: Known; now: number; problem: string | null }) {
+interface StoryProps {
+  known: Known;
+  now: number;
+  problem: string | null;
+  needsToken: () => void;
+}
+
+function Story({ known, now, problem, needsToken }: StoryProps) {
   const { job, explanation, predictions, allocations, events } = known;
   const waiting = !job.finished_at && job.wanted.workers === 0;
   const whyHeading = waiting ? "Why it waits" : "Why it has that";
@@ -137,6 +145,8 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
           <Text text={job.failure} line={explanation.message} summary="The whole error" />
         </div>
       )}
+      {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
+      {RESUMABLE.has(job.state) && job.step > 0 && <Resume job={job} needsToken={needsToken} />}
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
@@ -235,6 +245,52 @@ function Story({ known, now, problem }: { known: Known; now: number; problem: st
         </div>
       </section>
     </article>
+  );
+}
+
+/** States from which the service lets a job go on from its last checkpoint. */
+const RESUMABLE = new Set<Job["state"]>(["failed", "cancelled"]);
+
+/** The wait after an error: how long it still takes, and the error. */
+function Retry({ job, at, now }: { job: Job; at: string; now: number }) {
+  const seconds = Math.ceil((Date.parse(at) - now) / 1000);
+  return (
+    <div class="trouble" role="timer" aria-label="Next retry">
+      <p>
+        Retry {job.retries}
+        {seconds > 0 ? ` in ${precise(seconds)}` : " is due: the job goes on when the next round gives it resources"}.
+      </p>
+      {job.last_error && <p>{job.last_error}</p>}
+    </div>
+  );
+}
+
+/** Asks the service to let the job go on; the stream reports the change, so the page loads the job again. */
+function Resume({ job, needsToken }: { job: Job; needsToken: () => void }) {
+  const [asked, setAsked] = useState(false);
+  const [refusal, setRefusal] = useState<string | null>(null);
+  const resume = async () => {
+    setAsked(true);
+    setRefusal(null);
+    try {
+      await call(`/v1/jobs/${encodeURIComponent(job.id)}/resume`, { method: "POST" });
+    } catch (error) {
+      if (error instanceof NeedsToken) return needsToken();
+      setRefusal(error instanceof Refused ? error.message : "The service cannot be reached.");
+      setAsked(false);
+    }
+  };
+  return (
+    <div class="resume">
+      <button type="button" disabled={asked} onClick={() => void resume()}>
+        Resume from the last checkpoint
+      </button>
+      {refusal && (
+        <p role="alert" class="refused">
+          {refusal}
+        </p>
+      )}
+    </div>
   );
 }
 

@@ -24,17 +24,37 @@ function longEnough(oldest: number): number {
   return SPANS.map(([, value]) => value).find((value) => value >= age && value <= 3600) ?? 3600;
 }
 
+/** The colour of each job that was drawn since the page was opened: going to a job and back changes none. */
+let known: ReadonlyMap<string, number> = new Map();
+
+/** Colours for `ids`, at most ten. A job keeps its colour; a new one takes an unused colour, then that of a job not drawn. */
+export function coloured(before: ReadonlyMap<string, number>, ids: string[]): Map<string, number> {
+  const colours = new Map(before);
+  for (const id of ids.filter((each) => !before.has(each))) {
+    const used = new Set(colours.values());
+    const unused = [...Array(OTHERS).keys()].find((colour) => !used.has(colour));
+    const [oldest, freed] = [...colours].find(([other]) => !ids.includes(other)) ?? ["", OTHERS];
+    if (unused === undefined) colours.delete(oldest);
+    colours.set(id, unused ?? freed);
+  }
+  return colours;
+}
+
 export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours: Map<string, number>) => void }) {
   const [span, setSpan] = useState<number | null>(null);
   const seconds = span ?? longEnough(oldest);
   const [history, setHistory] = useState<ClusterHistory | null>(null);
+  const [colours, setColours] = useState(known);
   useEffect(() => {
     const stop = new AbortController();
     const load = () =>
       get<ClusterHistory>(`/v1/cluster/history?seconds=${seconds}&points=160`, stop.signal).then(
         (found) => {
+          const ids = found.series.map((each) => each.id);
+          known = coloured(known, ids);
+          setColours(known);
           setHistory(sinceFirst(found));
-          onJobs(new Map(found.series.map((each, index) => [each.id, index])));
+          onJobs(new Map([...known].filter(([id]) => ids.includes(id))));
         },
         () => undefined, // the stream says when the service is away
       );
@@ -57,7 +77,7 @@ export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours:
           ))}
         </div>
       </div>
-      {history ? <Areas history={history} /> : <p class="quiet">Loading …</p>}
+      {history ? <Areas history={history} colours={colours} /> : <p class="quiet">Loading …</p>}
     </section>
   );
 }
@@ -80,11 +100,12 @@ export function sinceFirst(history: ClusterHistory): ClusterHistory {
   };
 }
 
-function Areas({ history }: { history: ClusterHistory }) {
+function Areas({ history, colours }: { history: ClusterHistory; colours: ReadonlyMap<string, number> }) {
+  const colourOf = (id: string) => colours.get(id) ?? OTHERS;
   const hasOthers = history.others.some((value) => value > 0);
   const rows = [...(hasOthers ? [history.others] : []), ...[...history.series].reverse().map((each) => each.held)];
   const names = [...(hasOthers ? ["others"] : []), ...[...history.series].reverse().map((each) => each.name)];
-  const indices = [...(hasOthers ? [OTHERS] : []), ...history.series.map((_, index) => index).reverse()];
+  const indices = [...(hasOthers ? [OTHERS] : []), ...history.series.map((each) => colourOf(each.id)).reverse()];
   const sums = useMemo(() => stacked(rows), [history]);
   const capacity = history.at.map(() => history.capacity);
   // Drawn from the top of the stack down, each over the one before.
@@ -119,9 +140,9 @@ function Areas({ history }: { history: ClusterHistory }) {
       height={200}
     >
       <ul class="legend">
-        {history.series.map((each, index) => (
+        {history.series.map((each) => (
           <li>
-            <span class={`swatch series-${index}`} />
+            <span class={`swatch series-${colourOf(each.id)}`} />
             <a href={`#/jobs/${each.id}`}>{each.name}</a>
           </li>
         ))}

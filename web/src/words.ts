@@ -12,6 +12,12 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+/** For a countdown: 2 min 5 s */
+export function precise(seconds: number): string {
+  if (seconds < 60 || seconds >= 3600) return duration(seconds);
+  return `${duration(seconds)} ${Math.round(seconds) % 60} s`;
+}
+
 /** 5 min (4–8 min) */
 export function left(interval: Interval | null | undefined): string {
   if (!interval) return UNKNOWN;

@@ -77,11 +77,13 @@ def crowded_service(directory: Path, *, port: int = 0) -> Iterator[LiveService]:
 
 def add_one_of_each(world: LiveWorld) -> None:
     """A job in each state that a round does not make, written as its coordinator would."""
-    _ended(world, "failed-early", "b" * 63, Outcome.FAILED, error=TRACEBACK)
-    _ended(world, "failed-late", LONG_NAME, Outcome.FAILED, error="worker 1 failed: ValueError: bad", losses=[2.0, 1.5])
-    _ended(world, "one-point", "one-point", Outcome.SUCCEEDED, losses=[0.7])
-    _ended(world, "no-data", "no-data", Outcome.SUCCEEDED)
-    _ended(world, "became-nan", "became-nan", Outcome.SUCCEEDED, losses=[1.0, float("nan"), float("inf")])
+    add_ended(world, "failed-early", "b" * 63, Outcome.FAILED, error=TRACEBACK)
+    add_ended(
+        world, "failed-late", LONG_NAME, Outcome.FAILED, error="worker 1 failed: ValueError: bad", losses=[2.0, 1.5]
+    )
+    add_ended(world, "one-point", "one-point", Outcome.SUCCEEDED, losses=[0.7])
+    add_ended(world, "no-data", "no-data", Outcome.SUCCEEDED)
+    add_ended(world, "became-nan", "became-nan", Outcome.SUCCEEDED, losses=[1.0, float("nan"), float("inf")])
     _training(world, "just-started", "just-started", [3.0])
     _training(world, "no-telemetry", "no-telemetry", [])
     _training(world, "paused", "paused", [3.0, 2.0])
@@ -121,7 +123,7 @@ def _training(
         world.repository.add_samples(job_id, samples, world.clock())
 
 
-def _ended(
+def add_ended(
     world: LiveWorld, job_id: str, name: str, outcome: Outcome, error: str | None = None, losses: Sequence[float] = ()
 ) -> None:
     """Store a job that trained and reported its end."""

@@ -14,12 +14,14 @@ import httpx
 import pytest
 from scripts import page_types
 from tests.service.seeing.browser import browser
-from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, crowded_service
+from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, add_ended, crowded_service
 from tests.service.seeing.live import LiveService, live_service
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_scheduler.lifecycle import MembershipFormed, Outcome, ResultReported
+from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
+from optimus_scheduler.model import JobState
+from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
 from optimus_service.requests import checked
 from optimus_service.store.records import MembershipRecord
 
@@ -306,6 +308,38 @@ def test_a_job_that_does_not_change_is_asked_for_once(chromium: Browser, crowded
         # A round may change a paused job's line, and then the page loads it once more; every 3 s would be 50 requests.
         assert before <= 15
         assert len(asked) - before <= (0 if job_id == "failed-early" else 5)
+
+
+def test_a_job_that_waits_after_an_error_counts_down_to_its_retry(chromium: Browser, crowded: LiveService) -> None:
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.clock.install()
+        page.goto(f"{crowded.url}/#/jobs/retried")
+        wait = page.get_by_role("timer", name="Next retry")
+        wait.filter(has_text=re.compile(r"Retry 1 in \d+")).wait_for(timeout=PATIENCE_MS)
+        assert LAST_LINE in wait.inner_text()
+        page.clock.run_for(int(LONGEST_RETRY_SECONDS) * 1000)
+        wait.filter(has_text="Retry 1 is due").wait_for(timeout=PATIENCE_MS)
+
+
+def test_a_cancelled_job_can_be_resumed_and_a_refusal_is_shown(chromium: Browser, crowded: LiveService) -> None:
+    add_ended(crowded.world, "to-resume", "to-resume", Outcome.FAILED, error="worker 0 failed", losses=[2.0, 1.5])
+    cancelled = crowded.world.repository.advance_job("to-resume", CancelRequested(), crowded.world.clock())
+    assert cancelled.state is JobState.CANCELLED
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"{crowded.url}/#/jobs/to-resume")
+        button = page.get_by_role("button", name="Resume from the last checkpoint")
+        button.click()
+        page.get_by_role("alert").filter(has_text="no checkpoint any more").wait_for()
+        directory = crowded.services.settings.data_directory / "jobs" / "to-resume" / "checkpoints"
+        directory.mkdir(parents=True)
+        (directory / "manifest-2.json").write_text("{}", encoding="utf-8")
+        button.click()
+        page.get_by_text("Going on from the last checkpoint was asked for.").first.wait_for()
+        button.wait_for(state="detached")
+    assert crowded.world.repository.get_job("to-resume").attempt == cancelled.attempt + 1
 
 
 # --- who may see it --------------------------------------------------------------------------------------------------
