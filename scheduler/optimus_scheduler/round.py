@@ -61,12 +61,12 @@ def plan(
 
         # 2. Allocate: how many workers and servers does each job get?
         with timer("allocate"):
-            held = current_slots(snapshot)
-            grants = allocate(outlooks, snapshot, held, policy, settings, placer)
+            current = current_slots(snapshot)
+            grants = allocate(outlooks, snapshot, current, policy, settings, placer)
 
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
         with timer("place"):
-            placements = _place(outlooks, grants, held, snapshot, policy, placer)
+            placements = _place(outlooks, grants, current, snapshot, policy, placer)
             elsewhere = with_fallback_types(reported, outlooks, placements) if passes_left else None
         if elsewhere is None:
             break
@@ -88,7 +88,7 @@ def plan(
 def _place(
     outlooks: Sequence[Outlook],
     grants: Mapping[str, Grant],
-    held: CurrentNodes,
+    current: CurrentNodes,
     snapshot: Snapshot,
     policy: Policy,
     placer: Placer,
@@ -99,7 +99,7 @@ def _place(
     if policy.places_in_order:
         position = {job_id: number for number, job_id in enumerate(grants)}
         granted.sort(key=lambda outlook: position[outlook.id])
-    requests = [request_for(one, grants[one.id].allocation, held[one.id], policy) for one in granted]
+    requests = [request_for(one, grants[one.id].allocation, current[one.id], policy) for one in granted]
     return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 

@@ -76,7 +76,7 @@ def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
         size = Allocation(workers, len(tasks) - workers)
         minimum = Allocation(min(least, workers), min(least, size.servers))
         request = Request(f"j{number}", worker, server, size, minimum, held)
-        if _fits({each.job_id: each.held for each in (*there, request)}, (*there, request)):
+        if _fits({each.job_id: each.current for each in (*there, request)}, (*there, request)):
             there.append(request)
     shrunk = [
         Request(
@@ -85,7 +85,7 @@ def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
             each.server,
             each.minimum,
             each.minimum,
-            {slot: each.held[slot] for slot in task_slots(each.minimum)},
+            {slot: each.current[slot] for slot in task_slots(each.minimum)},
         )
         for each in there
     ]
@@ -95,8 +95,8 @@ def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
     assert _fits({**{each.job_id: {} for each in (*there, newcomer)}, **found}, [*there, newcomer])
     for each in there:
         assert set(task_slots(each.minimum)) <= set(found[each.job_id]), "nobody falls below a minimum"
-        assert found[each.job_id].items() <= each.held.items()
-        assert "new" in found or found[each.job_id] == each.held, "nobody gives up anything for nothing"
+        assert found[each.job_id].items() <= each.current.items()
+        assert "new" in found or found[each.job_id] == each.current, "nobody gives up anything for nothing"
 
 
 def test_who_has_nothing_that_is_short_gives_nothing_up() -> None:

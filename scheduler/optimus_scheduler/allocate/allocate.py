@@ -30,22 +30,24 @@ _DOUBLED = 2
 """A job that grows so many times will not fit beside the tasks that it has."""
 
 
-def request_for(outlook: Outlook, allocation: Allocation, held: Mapping[TaskSlot, str], policy: Policy) -> Request:
+def request_for(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str], policy: Policy) -> Request:
     """What is to be placed so that the job has `allocation`."""
     # Jobs without tasks keep nothing.
-    stays = held and (allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, held)))
+    stays = current and (
+        allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, current))
+    )
     return Request(
         job_id=outlook.id,
         worker=outlook.job.spec.worker.resources,
         server=outlook.job.spec.server.resources,
         allocation=allocation,
         minimum=outlook.minimum,
-        held=held if stays else {},
-        before={} if stays else held,
+        current=current if stays else {},
+        before={} if stays else current,
     )
 
 
-def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[TaskSlot, str]) -> bool:
+def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str]) -> bool:
     """Whether a job that changes its size keeps its tasks where they are, and only looks for what is missing.
 
     Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
@@ -55,7 +57,7 @@ def _may_stay(outlook: Outlook, allocation: Allocation, held: Mapping[TaskSlot, 
     if outlook.job.spec.architecture is Architecture.ALLREDUCE:
         return False
     tasks, before = (size.workers + size.servers for size in (allocation, outlook.present))
-    return len(set(held.values())) <= 1 and tasks < _DOUBLED * before
+    return len(set(current.values())) <= 1 and tasks < _DOUBLED * before
 
 
 def current_slots(snapshot: Snapshot) -> CurrentNodes:
@@ -67,10 +69,10 @@ def current_slots(snapshot: Snapshot) -> CurrentNodes:
     live: frozenset[TaskKey] = frozenset()
     if not all(is_open.values()):
         live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)
-    return {job.id: _held(job, is_open, live) for job in snapshot.jobs}
+    return {job.id: _current(job, is_open, live) for job in snapshot.jobs}
 
 
-def _held(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:
+def _current(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:
     leaves = has_left_its_type(job)
     return {
         (task.key.role, task.key.rank): task.node
@@ -102,7 +104,7 @@ def batch_for(outlook: Outlook, allocation: Allocation, settings: Settings) -> i
 def allocate(
     outlooks: Sequence[Outlook],
     snapshot: Snapshot,
-    held: CurrentNodes,
+    current: CurrentNodes,
     policy: Policy,
     settings: Settings,
     placer: Placer,
@@ -115,7 +117,7 @@ def allocate(
     grants: dict[str, Grant] = {}
     competing: list[Outlook] = []
     finishing: list[Outlook] = []
-    capacity, leaving = usable_capacity(snapshot, held), Resources()
+    capacity, leaving = usable_capacity(snapshot, current), Resources()
     feasible = _Feasibility(snapshot, policy, placer)
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
@@ -135,14 +137,14 @@ def allocate(
     return {**grants, **allocate_with_quotas(inputs, policy, settings, now=now, quotas=quotas, finishing=finishing)}
 
 
-def usable_capacity(snapshot: Snapshot, held: CurrentNodes) -> Resources:
+def usable_capacity(snapshot: Snapshot, current: CurrentNodes) -> Resources:
     """What the schedulable nodes offer, and what jobs hold on cordoned ones: that is theirs while they stay."""
     total = snapshot.capacity
     cordoned = {node.name for node in snapshot.nodes if not node.schedulable}
     if not cordoned:
         return total
     for job in snapshot.jobs:
-        for (role, _), node in held[job.id].items():
+        for (role, _), node in current[job.id].items():
             if node in cordoned:
                 total = total + (job.spec.worker if role is Role.WORKER else job.spec.server).resources
     return total

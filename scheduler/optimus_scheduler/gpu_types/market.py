@@ -71,7 +71,7 @@ def traded_types(
     offers = _offers(traders, gpus, reported, settings)
     if not len(offers.job):
         return {}
-    kind = taken(offers, prices(offers, gpus), gpus, traders.held).tolist()
+    kind = taken(offers, prices(offers, gpus), gpus, traders.present_type).tolist()
     return {one.id: kinds[number] for one, number in zip(there, kind, strict=True) if number >= 0}
 
 
@@ -100,7 +100,7 @@ class _Traders:
     """Each with the forecast for one type."""
     speeds: FloatArray
     """(n, m) how many times as fast each is on each type as on that one; 0 where it may not go."""
-    held: IntArray
+    present_type: IntArray
     """(n,) the type of the GPUs that it has; -1 without."""
 
 
@@ -114,18 +114,18 @@ def _traders(
 ) -> _Traders:
     """`reported`: jobs with all that they measured on whatever type; `settled`: those that may not move now."""
     relative = np.zeros((len(outlooks), len(kinds)))
-    held = np.full(len(outlooks), -1)
+    present_type = np.full(len(outlooks), -1)
     number = {kind: place for place, kind in enumerate(kinds)}
     for j, one in enumerate(outlooks):
         of, accepted = speeds.of(reported[one.id]), choices[one.id]
         has = one.present.gpu_type
         if has in accepted and has in number:
-            held[j] = number[has]
+            present_type[j] = number[has]
             accepted = (has,) if one.id in settled else accepted
         for kind in accepted:
             if kind in number:
                 relative[j, number[kind]] = of(kind) / of(one.gpu_type or kind)
-    return _Traders(outlooks, relative, held)
+    return _Traders(outlooks, relative, present_type)
 
 
 def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: Settings) -> Offers:
@@ -155,11 +155,11 @@ def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: S
 def _charges(jobs: JobColumns, traders: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
     """(k, m) the part of its worth that changing to the sizes `rows` (k,) on each type costs."""
     job, present = table.job[rows], jobs.pairs("")
-    has_tasks = (traders.held >= 0)[job]
+    has_tasks = (traders.present_type >= 0)[job]
     same: BoolArray = (table.workers[rows] == present[job, 0]) & (table.servers[rows] == present[job, 1])
     change = np.where(has_tasks, table.charge[job], 0.0)
     move = np.where(has_tasks, np.maximum(change, 1.0 - 1.0 / (1.0 + settings.least_type_gain)), 0.0)
-    stays = traders.held[job][:, None] == np.arange(traders.speeds.shape[1])
+    stays = traders.present_type[job][:, None] == np.arange(traders.speeds.shape[1])
     return np.where(stays, np.where(same, 0.0, change)[:, None], move[:, None])
 
 
@@ -189,24 +189,24 @@ def prices(offers: Offers, gpus: FloatArray) -> FloatArray:
     return np.asarray(best)
 
 
-def taken(offers: Offers, at: FloatArray, gpus: FloatArray, held: IntArray) -> IntArray:
+def taken(offers: Offers, at: FloatArray, gpus: FloatArray, present_type: IntArray) -> IntArray:
     """(n,) the type that each of n jobs takes at the prices `at` (m,); -1 of jobs without an offer.
 
-    `held` (n,) is the type that each has, or -1. The job that would lose most elsewhere is served first, and
+    `present_type` (n,) is the type that each has, or -1. The job that would lose most elsewhere is served first, and
     jobs that take nothing at these prices last, from what is left. A job that runs and would take nothing stays on its
     type; a waiting one for which nothing is left has the type of its best offer, and competes there.
     """
     left = offers.worth - at[offers.kind] * offers.gpus
-    by_kind = np.full((len(held), len(gpus)), -np.inf)
+    by_kind = np.full((len(present_type), len(gpus)), -np.inf)
     np.maximum.at(by_kind, (offers.job, offers.kind), left)
     most = by_kind.max(axis=1)
-    result = np.where(held >= 0, held, by_kind.argmax(axis=1))
+    result = np.where(present_type >= 0, present_type, by_kind.argmax(axis=1))
     result[np.isneginf(most)] = -1
-    second = np.maximum(np.sort(by_kind, axis=1)[:, -2], 0.0) if len(gpus) > 1 else np.zeros(len(held))
-    served = np.flatnonzero(~np.isneginf(most) & ((held < 0) | (most > 0)))
+    second = np.maximum(np.sort(by_kind, axis=1)[:, -2], 0.0) if len(gpus) > 1 else np.zeros(len(present_type))
+    served = np.flatnonzero(~np.isneginf(most) & ((present_type < 0) | (most > 0)))
     served = served[np.lexsort((served, (second - most)[served], (most <= 0)[served]))]
     order = np.lexsort((-left, offers.job))
-    bounds = np.searchsorted(offers.job[order], np.arange(len(held) + 1)).tolist()
+    bounds = np.searchsorted(offers.job[order], np.arange(len(present_type) + 1)).tolist()
     kind, asked, available = offers.kind[order].tolist(), offers.gpus[order].tolist(), gpus.tolist()
     for j in served.tolist():
         fits = (row for row in range(bounds[j], bounds[j + 1]) if asked[row] <= available[kind[row]])

@@ -68,7 +68,7 @@ class Assignments:
             assignment is not None
             and assignment.outcome is not None
             and assignment.request == request
-            and assignment.outcome == (request.allocation, request.held)
+            and assignment.outcome == (request.allocation, request.current)
         )
 
     def keeps(self, request: Request) -> bool:
@@ -79,13 +79,13 @@ class Assignments:
             request.server,
         ):
             return False
-        if assignment.outcome != (request.allocation, request.held):
-            if self._held(request) != assignment.taken:
+        if assignment.outcome != (request.allocation, request.current):
+            if self._current(request) != assignment.taken:
                 return False
             # The next round recognises it: it has what it requests.
             size = request.allocation.workers + request.allocation.servers
-            is_all = len(request.held) == len(assignment.taken) == size
-            assignment.outcome = Placed(request.allocation, request.held) if is_all else None
+            is_all = len(request.current) == len(assignment.taken) == size
+            assignment.outcome = Placed(request.allocation, request.current) if is_all else None
         assignment.request = request
         return True
 
@@ -98,7 +98,7 @@ class Assignments:
         newcomers = [self._newcomer(request) for request in requests]
         for in_minimum in (True, False):
             for assignment in newcomers:
-                self._take_held(assignment, in_minimum)
+                self._take_current(assignment, in_minimum)
 
     def dismiss(self, job_id: str) -> None:
         """The job is gone, and what it had is free."""
@@ -115,7 +115,7 @@ class Assignments:
         """All held task slots at once; False, and nothing changed, where a node does not hold all of them."""
         wanted: dict[int, Vector] = {}
         for assignment in newcomers:
-            assignment.taken = self._held(assignment.request)
+            assignment.taken = self._current(assignment.request)
             for node, counts in assignment.by_node().items():
                 need = together(assignment.worker, counts[0], assignment.server, counts[1])
                 wanted[node] = plus(wanted[node], need) if node in wanted else need
@@ -127,13 +127,13 @@ class Assignments:
             assignment.taken = {}
         return False
 
-    def _held(self, request: Request) -> dict[TaskSlot, int]:
+    def _current(self, request: Request) -> dict[TaskSlot, int]:
         index, size = self.free_capacity.index, request.allocation
-        return {slot: index[node] for slot, node in request.held.items() if is_within(slot, size) and node in index}
+        return {slot: index[node] for slot, node in request.current.items() if is_within(slot, size) and node in index}
 
-    def _take_held(self, assignment: Assignment, in_minimum: bool) -> None:
+    def _take_current(self, assignment: Assignment, in_minimum: bool) -> None:
         request = assignment.request
-        for slot, node in request.held.items():
+        for slot, node in request.current.items():
             if is_within(slot, request.allocation) and is_within(slot, request.minimum) == in_minimum:
                 number = self.free_capacity.index.get(node)
                 if number is not None:

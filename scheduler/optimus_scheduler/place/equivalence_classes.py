@@ -123,13 +123,13 @@ class NodeClasses:
 
     def emptiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
         """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""
-        held = most(self.free_vectors, need, count)
-        while held.size and (largest := int(held.max())) > 0:
-            node_class = self._fullest((held == largest).nonzero()[0])
+        fitting = most(self.free_vectors, need, count)
+        while fitting.size and (largest := int(fitting.max())) > 0:
+            node_class = self._fullest((fitting == largest).nonzero()[0])
             nodes = self.first(node_class, count // largest, taken)
             if nodes:
                 return largest, nodes
-            held[node_class.row] = 0
+            fitting[node_class.row] = 0
         return 0, []
 
     def _fullest(self, rows: NDArray[np.intp]) -> NodeClass:
@@ -144,9 +144,9 @@ class NodeClasses:
 
     def hold(self, need: Vector, count: int) -> bool:
         """Whether so many tasks fit, wherever."""
-        held = most(self.free_vectors, need, count)
-        for row in held.nonzero()[0].tolist():
-            count -= int(held[row]) * self._node_classes[row].count
+        fitting = most(self.free_vectors, need, count)
+        for row in fitting.nonzero()[0].tolist():
+            count -= int(fitting[row]) * self._node_classes[row].count
             if count <= 0:
                 return True
         return count <= 0
@@ -174,8 +174,8 @@ class NodeClasses:
 
     def by_tasks(self, need: Vector, count: int) -> list[int]:
         """At most `count` nodes that hold a task, those that hold most of them first, then by number."""
-        held = most(self.free_vectors, need, MANY)
-        return self._ordered(np.where(held > 0, held, -1), count)
+        fitting = most(self.free_vectors, need, MANY)
+        return self._ordered(np.where(fitting > 0, fitting, -1), count)
 
     def most_suitable(self, needs: tuple[Vector, Vector], whole: Vector, count: int) -> list[int]:
         """Nodes that hold most of `whole` in proportion, then those that hold most tasks of either kind."""
@@ -248,12 +248,12 @@ def _asked(need: Vector) -> tuple[IntArray | None, ...]:
 
 def most(free_vectors: Rows, need: Vector, count: int) -> IntArray:
     """(n,) how many tasks each of (width, n) rooms holds, at most `count`."""
-    held: IntArray | None = None
+    fitting: IntArray | None = None
     for amount, free in zip(need, free_vectors, strict=True):
         if amount:
             more = free // amount
-            held = np.minimum(more, count) if held is None else np.minimum(held, more, out=held)
-    return np.full(len(free_vectors[0]), count, dtype=np.int64) if held is None else held
+            fitting = np.minimum(more, count) if fitting is None else np.minimum(fitting, more, out=fitting)
+    return np.full(len(free_vectors[0]), count, dtype=np.int64) if fitting is None else fitting
 
 
 def weights_of(free_vectors: Collection[Vector]) -> list[float]:

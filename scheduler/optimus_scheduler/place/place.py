@@ -136,7 +136,7 @@ def _growth(request: Request) -> tuple[bool, bool, int]:
     Of these, jobs that need GPUs, as others can go elsewhere, too; the smallest growth first.
     """
     size = request.allocation
-    return bool(request.held), not request.worker.gpus, size.workers + size.servers - len(request.held)
+    return bool(request.current), not request.worker.gpus, size.workers + size.servers - len(request.current)
 
 
 def _place_shrinking(assignments: Assignments, assignment: Assignment) -> bool:

@@ -46,13 +46,13 @@ class Rack:
 
     def emptiest(self, need: Vector, count: int, taken: Collection[int]) -> tuple[int, list[int]]:
         """How many tasks the nodes with most room hold each, and as many of these nodes as `count` tasks fill."""
-        held = most(self._free_capacity, need, count)
+        fitting = most(self._free_capacity, need, count)
         if taken:
-            held[[node - self._first for node in taken if 0 <= node - self._first < len(held)]] = 0
-        largest = int(np.maximum.reduce(held, initial=0))
+            fitting[[node - self._first for node in taken if 0 <= node - self._first < len(fitting)]] = 0
+        largest = int(np.maximum.reduce(fitting, initial=0))
         if largest <= 0:
             return 0, []
-        return largest, self._fullest((held == largest).nonzero()[0], count // largest, ())
+        return largest, self._fullest((fitting == largest).nonzero()[0], count // largest, ())
 
     def _fullest(self, columns: NDArray[np.intp], count: int, taken: Collection[int]) -> list[int]:
         if count == 1 and not taken:

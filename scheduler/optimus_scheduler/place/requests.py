@@ -33,7 +33,7 @@ class Request(NamedTuple):
     server: Resources
     allocation: Allocation
     minimum: Allocation
-    held: Mapping[TaskSlot, str]
+    current: Mapping[TaskSlot, str]
     """Node of each task that the job has and that stays."""
     before: Mapping[TaskSlot, str] = MappingProxyType({})
     """For a job that is placed anew: the present node of each task. A task that fits there again does not move."""

@@ -64,7 +64,7 @@ class Sizes:
     """What each job has, and how far it may be changed in this round; arrays (n,) or (n, 2) of workers and servers."""
 
     present: IntArray
-    held: BoolArray
+    has_tasks: BoolArray
     least: IntArray
     most: IntArray
     most_tasks: IntArray
@@ -80,10 +80,10 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     """
     jobs = JobColumns.of(outlooks)
     present, least, most = jobs.pairs(""), jobs.pairs("least_"), jobs.pairs("most_")
-    held, learning = jobs.held, jobs.column("learning") > 0
-    tasks = np.where(held, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
-    most_tasks = np.where(learning | (jobs.is_unknown & ~held), tasks, most.sum(axis=1))
-    return Sizes(present, held, least, most, most_tasks, held & (jobs.column("measured") == 0))
+    has_tasks, learning = jobs.has_tasks, jobs.column("learning") > 0
+    tasks = np.where(has_tasks, settings.growth_factor * present.sum(axis=1), least.sum(axis=1)).astype(np.int64)
+    most_tasks = np.where(learning | (jobs.is_unknown & ~has_tasks), tasks, most.sum(axis=1))
+    return Sizes(present, has_tasks, least, most, most_tasks, has_tasks & (jobs.column("measured") == 0))
 
 
 def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings) -> Candidates:
@@ -96,7 +96,7 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     present_speed[job[is_present]] = speeds[is_present]
     seconds_left = _seconds_left(outlooks, present_speed)
     charge = charges(outlooks, seconds_left, settings)
-    paid = np.where(sizes.held, charge, 0.0)
+    paid = np.where(sizes.has_tasks, charge, 0.0)
     worth = np.where(is_present, plain, plain * (1.0 - paid[job]))
     # A paused job pays when it resumes.
     lost = np.zeros(len(outlooks))
@@ -110,7 +110,7 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
 def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> FloatArray:
     """`present_speed` (n,): 0 where it is to be looked up."""
     jobs = JobColumns.of(outlooks)
-    speed = np.where(jobs.held, present_speed, 1.0)
+    speed = np.where(jobs.has_tasks, present_speed, 1.0)
     for j in np.flatnonzero(speed <= 0.0).tolist():
         speed[j] = jobs[j].speeds.at(jobs[j].present)
     return np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / speed)
@@ -126,7 +126,7 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
     """
     jobs, most = JobColumns.of(outlooks), settings.horizon_seconds
     lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
-    seconds = np.where(jobs.held, np.minimum(np.minimum(seconds_left, most), lasts), most)
+    seconds = np.where(jobs.has_tasks, np.minimum(np.minimum(seconds_left, most), lasts), most)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
     stops = jobs.column("stop_seconds") * margin
     part = np.maximum(stops / np.maximum(seconds, 1e-3), settings.least_speedup)
@@ -144,7 +144,7 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
     columns = _first_points(frontiers.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
     job, workers, servers = columns[:3]
     is_present = _is_present(job, workers, servers, sizes)
-    beside = sizes.held.copy()
+    beside = sizes.has_tasks.copy()
     beside[job[is_present]] = False
     if sizes.keeps.any() or (sizes.most_tasks < sizes.most.sum(axis=1)).any():
         allowed = np.flatnonzero(is_present | _allowed(job, workers, servers, sizes))
@@ -170,7 +170,7 @@ def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
 
 def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
     # Jobs without tasks have no present row.
-    present_workers = np.where(sizes.held, sizes.present[:, 0], -1)
+    present_workers = np.where(sizes.has_tasks, sizes.present[:, 0], -1)
     return np.asarray((workers == present_workers[job]) & (servers == sizes.present[:, 1][job]))
 
 

@@ -53,12 +53,12 @@ def claims(
         if (demand[least[j]] <= available + 1e-9).all():
             row[j], available = least[j], available - demand[least[j]]
             continue
-        may_start = jobs.held | (row > candidates.first[:-1])
+        may_start = jobs.has_tasks | (row > candidates.first[:-1])
         available = np.maximum(available - demand[least[j]], 0.0)
         break
     open_to = others[may_start[others]]
     if (demand[least[open_to]].sum(axis=0) <= available + 1e-9).all():
-        sure = open_to[jobs.held[open_to] | ~is_known(jobs)[open_to]]
+        sure = open_to[jobs.has_tasks[open_to] | ~is_known(jobs)[open_to]]
         row[sure] = least[sure]
         available = available - demand[least[sure]].sum(axis=0)
     return Claims(row, may_start, available)
@@ -93,7 +93,7 @@ def _in_order(
     least = candidates.first[:-1] + 1
     # A job that does not fit even alone must not block others.
     possible = np.asarray((demand[least] <= available + 1e-9).all(axis=1))
-    waits = ~(jobs.held | (jobs.column("claimed") > 0))
+    waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
     overdue = np.flatnonzero(waits & (late > 0) & possible)
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
     is_other = np.ones(len(jobs), dtype=bool)
@@ -123,7 +123,7 @@ def overdue_seconds(jobs: JobColumns, least_speed: FloatArray, settings: Setting
 def _kept(jobs: JobColumns, settings: Settings, unchanged: Collection[int]) -> IntArray:
     """Jobs with a claim, then running jobs that keep something, the longest running first."""
     claimed, held_seconds = jobs.column("claimed"), jobs.column("held_seconds")
-    keeps = (claimed > 0) | (jobs.held & (held_seconds < settings.least_run_seconds))
+    keeps = (claimed > 0) | (jobs.has_tasks & (held_seconds < settings.least_run_seconds))
     keeps[list(unchanged)] = True
     kept = np.flatnonzero(keeps)
     return kept[np.lexsort((jobs.id_rank[kept], -held_seconds[kept], -claimed[kept]))]
@@ -133,6 +133,8 @@ def present_rows(jobs: JobColumns, candidates: Candidates) -> IntArray:
     """(n,) the row of what each job has; of its minimum if that is no candidate."""
     rows = candidates.first[:-1] + 1
     present = jobs.pairs("")[candidates.job]
-    same = jobs.held[candidates.job] & (candidates.workers == present[:, 0]) & (candidates.servers == present[:, 1])
+    same = (
+        jobs.has_tasks[candidates.job] & (candidates.workers == present[:, 0]) & (candidates.servers == present[:, 1])
+    )
     rows[candidates.job[same]] = np.flatnonzero(same)
     return rows

@@ -168,7 +168,7 @@ class JobColumns(tuple[Outlook, ...]):
         return rank
 
     @cached_property
-    def held(self) -> BoolArray:
+    def has_tasks(self) -> BoolArray:
         """(n,) whether the job has tasks."""
         return np.asarray(self.column("workers") + self.column("servers") > 0)
 

@@ -103,15 +103,15 @@ class _Problem:
 
         Also empty when a waiting job would start: it does not have to wait for that capacity.
         """
-        table, held = self.table, self.outlooks.held
-        near_end = held & (table.seconds_left < self.settings.near_end_seconds)
-        starts = ~held & (result.row > table.first[:-1])
+        table, has_tasks = self.table, self.outlooks.has_tasks
+        near_end = has_tasks & (table.seconds_left < self.settings.near_end_seconds)
+        starts = ~has_tasks & (result.row > table.first[:-1])
         if starts.any() or not (self.amounts.leaving.any() or near_end.any()):
             return frozenset()
         present = self.demand[present_rows(self.outlooks, table)]
         leaving = self.amounts.leaving + present[near_end].sum(axis=0)
         gets = self.demand[result.row]
-        gives = held & (present > gets).any(axis=1)
+        gives = has_tasks & (present > gets).any(axis=1)
         wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # if the shrinking jobs kept what they have
         comes = (wanted - self.amounts.capacity <= leaving + 1e-9).all()
         return frozenset(np.flatnonzero(gives).tolist()) if comes else frozenset()

@@ -79,7 +79,7 @@ class _Explanation:
         """(n,) the reason for another size, as a number in `_REASONS`."""
         jobs, row = self._jobs, self._result.row
         tasks = self._table.workers[row] + self._table.servers[row]
-        is_less = jobs.held & (tasks < jobs.column("workers") + jobs.column("servers"))
+        is_less = jobs.has_tasks & (tasks < jobs.column("workers") + jobs.column("servers"))
         grows = np.where(jobs.column("learning") > 0, _LEARNING, _MORE)
         return np.where(is_less, _ELSEWHERE, grows)
 
