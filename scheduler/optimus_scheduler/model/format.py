@@ -32,9 +32,9 @@ def size_words(size: Allocation) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.4 s, 12 s, 5 min, 2.5 h, 3 days"""
+    """0.4 s, 12 s, 5 min, 2.5 h, 3 days; 0.0 s for a time that is over."""
     if seconds < 9.95:
-        return f"{seconds:.1f} s"
+        return f"{max(seconds, 0.0):.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:

@@ -11,6 +11,7 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Forecast, Interval, Resources
+from optimus_scheduler.model.format import duration
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import unavailable
@@ -18,7 +19,7 @@ from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
-from optimus_service.insight.format import counted, duration, size, span
+from optimus_service.insight.format import counted, size, span
 from optimus_service.insight.moments import foreseen
 from optimus_service.insight.progress import finite, outlook
 from optimus_service.insight.queue_wait import expected_start

@@ -145,7 +145,7 @@ def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, 
         "observedGeneration": generation,
         "loss": None if job.loss is None else f"{job.loss:.4g}",
         "progress": None if seen.progress is None else f"{math.floor(100 * seen.progress)}%",
-        "eta": None if seen.remaining_seconds is None else duration(seen.remaining_seconds.mean),
+        "eta": None if seen.remaining_seconds is None else age(seen.remaining_seconds.mean),
         "reason": NOT_CHANGED if fixed else decision.reason if decision is not None else None,
         "message": _message(job, decision, fixed),
     }
@@ -162,7 +162,7 @@ def refused_status(message: str, generation: int) -> Json:
     return {"state": "refused", "reason": "Invalid", "message": message, "observedGeneration": generation}
 
 
-def duration(seconds: float) -> str:
+def age(seconds: float) -> str:
     """As kubectl writes ages: two units at most."""
     whole = max(round(seconds), 0)
     for unit, length, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):

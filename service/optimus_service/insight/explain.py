@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from optimus_contract import answers
 from optimus_scheduler.model import Resources, SpeedSample
+from optimus_scheduler.model.format import duration
 from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.format import duration, size, span, times
+from optimus_service.insight.format import size, span, times
 from optimus_service.insight.moments import foreseen, moment
 from optimus_service.insight.progress import Explanation, explain, finite, outlook
 from optimus_service.insight.queue_wait import Start, expected_start

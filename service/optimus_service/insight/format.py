@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from optimus_contract import answers
-
-
-def duration(seconds: float) -> str:
-    """0.4 s, 12 s, 5 min, 2.5 h, 3 days."""
-    if seconds < 9.95:
-        return f"{max(seconds, 0.0):.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+from optimus_scheduler.model.format import duration
 
 
 def span(seconds: answers.Interval) -> str:

@@ -18,7 +18,7 @@ from optimus_scheduler.model import JobState
 from optimus_service.api.resuming import OBJECT_GONE
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
-from optimus_service.crd.translate import duration
+from optimus_service.crd.translate import age
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -172,12 +172,12 @@ def test_the_server_refuses_what_the_schema_does(door: Door) -> None:
 
 @given(st.floats(0, 1e8))
 def test_durations_are_short(seconds: float) -> None:
-    assert len(duration(seconds)) <= 8
+    assert len(age(seconds)) <= 8
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (7260, "2h1m")])
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert age(seconds) == text
 
 
 def test_an_object_that_breaks_the_controller_keeps_no_other_out(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
