@@ -33,7 +33,7 @@ _PANELS = {
         "gradient_statistics seed"
     ),
     COMPUTING: "device precision compile deterministic overlap hang_seconds",
-    CONVERGENCE: "convergence evaluate_epochs",
+    CONVERGENCE: "convergence evaluate_epochs on_nonfinite",
     SIZE: "workers servers gpu_types",
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}

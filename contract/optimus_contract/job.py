@@ -222,6 +222,10 @@ class JobSpec(Message):
         ),
     ] = field(default_factory=list)
     convergence: Convergence = Convergence(loss_decrease=LossDecrease(below=0.01), max_epochs=100.0)
+    on_nonfinite: Annotated[
+        Literal["fail", "warn"],
+        About("what to do when the loss is NaN or infinite for 20 steps: fail the job, or only say so"),
+    ] = "fail"
     evaluate_epochs: Annotated[
         float | None,
         FINITE,

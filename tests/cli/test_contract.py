@@ -68,7 +68,7 @@ FLAGS = """
     --warmup-epochs 2 --max-gradient-norm 1 --compression topk --compression-keep 0.1 --gradient-statistics --seed 3
     --device cpu --precision bf16 --compile --deterministic --no-overlap --hang-seconds 90
     --loss-decrease 0.01 --relative-to maximum --patience-epochs 2 --target-loss 0.5 --max-epochs 9 --max-steps 90
-    --max-seconds 900 --target-metric accuracy>=0.9 --max-cost 3 --evaluate-epochs 2
+    --max-seconds 900 --target-metric accuracy>=0.9 --max-cost 3 --evaluate-epochs 2 --on-nonfinite warn
     --workers-min 1 --workers-max 2 --worker-cpu 1 --worker-memory 1Gi --worker-gpus 1 --gpu-types a100
     --servers-min 1 --servers-max 2 --server-cpu 1 --server-memory 1Gi
     --priority 2 --deadline-seconds 900 --retries 1 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here

@@ -427,6 +427,12 @@ export interface components {
              */
             convergence: components["schemas"]["Convergence"];
             /**
+             * @description what to do when the loss is NaN or infinite for 20 steps: fail the job, or only say so
+             * @default fail
+             * @enum {string}
+             */
+            on_nonfinite: "fail" | "warn";
+            /**
              * @description evaluate every so many epochs; default: every epoch with a target_metric, else only at the end
              * @default null
              */

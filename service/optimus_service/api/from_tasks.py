@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query
@@ -21,6 +22,7 @@ from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.metrics.read import prediction_error
+from optimus_service.observe.divergence import why_not_succeeded
 from optimus_service.store.records import JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE, Repository
 
@@ -128,7 +130,10 @@ def report_result(
         permanent=result.permanent,
     )
     with services.repository.write() as tx:
-        had_ended = tx.get_job(job_id).state.is_final
+        before = tx.get_job(job_id)
+        had_ended = before.state.is_final
+        if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
+            event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
         job = tx.advance_job(job_id, event, services.clock())
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)

@@ -12,6 +12,7 @@ from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import (
     Allocation,
+    Directive,
     Job,
     JobSpec,
     Mode,
@@ -28,6 +29,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.retries import Backoff, Retry, most_retries
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
+from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.spec import UnreadableSpecification, readable_spec, spec_of
 from optimus_service.observe.telemetry import JobHistory
@@ -144,8 +146,25 @@ class Observer:
         self._learn(now, leader)
         seen = self._seen(view, now, observed)
         self._give_up_unreadable(now, leader)
+        seen = self._without_diverged(seen, observed, now, leader)
         self._tell_stragglers(seen, now, leader)
         return seen
+
+    def _without_diverged(self, seen: Snapshot, observed: Observed, now: float, leader: LeaderRepository) -> Snapshot:
+        """Say once of each job that its loss is not finite any more, and end those of which that stays so."""
+        failed = set()
+        for job in observed.jobs:
+            history = self._histories.of(job.id)
+            since = history.nonfinite_since
+            if since is None or job.directive in (Directive.FINISH, Directive.CANCEL):
+                continue
+            if (job.id, f"nonfinite since {since}") not in self._told:
+                self._told.add((job.id, f"nonfinite since {since}"))
+                leader.add_event(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
+            if (why := why_failed(job, history)) is not None:
+                leader.advance_job(job.id, TooManyFailures(why), now)
+                failed.add(job.id)
+        return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in failed)) if failed else seen
 
     def _give_up_unreadable(self, now: float, leader: LeaderRepository) -> None:
         """No later round could do anything with these jobs either; all others are scheduled."""
@@ -160,7 +179,8 @@ class Observer:
             words = f"{name} is slower than half the median of the job's workers"
             leader.add_event(job_id, "Straggler", words, {"task": name}, now)
         active = {job.id for job in snapshot.jobs}
-        self._told = slow | {each for each in self._told if each[0] in active}
+        self._told |= slow
+        self._told = {each for each in self._told if each[0] in active}
 
     def look(self, view: ClusterView, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""

@@ -152,6 +152,10 @@ class JobHistory:
         """Of the newest sample seen: ask the store for those after it."""
         self.progressed_at: float | None = None
         """When a sample last took the job further than it had ever been."""
+        self.nonfinite_since: int | None = None
+        """The first step of the newest losses that are all NaN or infinite; None: the newest loss is finite."""
+        self.nonfinite_steps = 0
+        """So many steps have had such losses since."""
         self._furthest_step = -1
         self._begins: dict[int, int] = {}
         """Membership epoch → the step at which it began."""
@@ -172,6 +176,8 @@ class JobHistory:
                     self.losses.roll_back(membership.step)
                     self.metrics.roll_back(membership.step)
                     self._noise_logs.roll_back(membership.step)
+                    if self.nonfinite_since is not None and self.nonfinite_since > membership.step:
+                        self.nonfinite_since, self.nonfinite_steps = None, 0
                     while self.noise and self.noise[-1][0] > membership.step:
                         self.noise.pop()
 
@@ -188,8 +194,17 @@ class JobHistory:
             self._add_computing(sample)
             if sample.step <= self._end_of(sample.membership_epoch):
                 self.losses.add(sample.step, sample.loss, sample.n_examples)
+                self._count_nonfinite(sample)
                 self._add_metric(sample)
                 self._add_noise(sample)
+
+    def _count_nonfinite(self, sample: SampleRecord) -> None:
+        if math.isfinite(sample.loss):
+            self.nonfinite_since, self.nonfinite_steps = None, 0
+            return
+        if self.nonfinite_since is None:
+            self.nonfinite_since = sample.step - sample.n_steps + 1
+        self.nonfinite_steps = max(self.nonfinite_steps, sample.step - self.nonfinite_since + 1)
 
     def _add_computing(self, sample: SampleRecord) -> None:
         if sample.sequence != _FIRST_RECORD and sample.compute_seconds > 0:

@@ -385,3 +385,16 @@ def test_the_membership_of_an_ended_job_is_not_kept(api: Api) -> None:
     api.post(f"/v1/jobs/{job_id}/cancel")
     problem(api.as_task("POST", job_id, "membership", json=membership(job_id)), 409)
     assert api.repository.memberships(job_id) == []
+
+
+@pytest.mark.parametrize(("wanted", "state"), [("fail", "failed"), ("warn", "succeeded")])
+def test_a_job_whose_last_loss_is_not_finite_does_not_succeed(api: Api, wanted: str, state: str) -> None:
+    job_id = api.submit(on_nonfinite=wanted)
+    api.start(job_id)
+    post_samples(api, job_id, sample(loss="NaN", step=9))
+    result = {"outcome": "succeeded", "step": 9}
+    for _ in range(2):  # again is harmless
+        assert api.as_task("POST", job_id, "result", json=result).status_code == 204
+    found = api.job(job_id)
+    assert found["state"] == state
+    assert ("NaN or infinite" in (found["failure"] or "")) is (state == "failed")

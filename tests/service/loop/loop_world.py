@@ -110,6 +110,8 @@ class World:
         self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock)
         self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}
+        self.loss_at: Callable[[float], float] = loss_at
+        """Loss of its jobs after so many steps."""
         self.accuracy_at: Callable[[float], float] | None = None
         self.steps_per_epoch: float | None = STEPS_PER_EPOCH
         """What its jobs say of their data."""
@@ -248,7 +250,7 @@ class World:
                 step=state.step,
                 n_steps=n_steps,
                 data_epoch=state.step / STEPS_PER_EPOCH,
-                loss=loss_at(state.step),
+                loss=self.loss_at(state.step),
                 n_examples=32 * n_steps // state.workers,
                 seconds=n_steps / speed(state.workers, state.servers),
                 metrics=metrics if rank == 0 else None,

@@ -1,0 +1,60 @@
+"""A job whose loss is NaN or infinite is not trained to the end of its budget, and never succeeds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.service.loop.loop_world import World, loss_at
+
+from optimus_scheduler.model import Directive, JobState
+from optimus_service.observe.divergence import LOSS_NOT_FINITE, NONFINITE_STEPS
+
+
+def told(world: World) -> list[str]:
+    return [event.message for event in world.repository.events("job-1").items if event.type == LOSS_NOT_FINITE]
+
+
+def trained(world: World, **changes: str) -> None:
+    """A job that trains, with all samples so far seen by a round."""
+    world.submit(**changes)
+    world.live_until("it trains", lambda: world.repository.get_job("job-1").step > 20)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_it_fails_and_says_why(world: World, loss: float) -> None:
+    trained(world)
+    begins = world.repository.get_job("job-1").step + 1
+    world.loss_at = lambda _: loss
+    world.live_until("it fails", lambda: world.repository.get_job("job-1").state.is_final, rounds=20)
+    job = world.repository.get_job("job-1")
+    assert job.state is JobState.FAILED
+    assert job.directive is Directive.CANCEL
+    assert job.failure is not None
+    assert f"from step {begins} on" in job.failure
+    assert "on_nonfinite: warn" in job.failure
+    assert told(world) == [f"The loss is NaN or infinite since step {begins}."]
+    world.round()
+    assert world.repository.get_wanted("job-1").tasks == ()
+    assert job.retries == 0, "it would diverge again"
+
+
+def test_it_trains_on_when_that_is_wanted(world: World) -> None:
+    trained(world, on_nonfinite="warn")
+    world.loss_at = lambda _: math.nan
+    before = world.repository.get_job("job-1").step
+    world.live_until("it trains on", lambda: world.repository.get_job("job-1").step > before + 3 * NONFINITE_STEPS)
+    assert world.repository.get_job("job-1").state is JobState.RUNNING
+    assert len(told(world)) == 1
+
+
+def test_single_losses_are_no_divergence(world: World) -> None:
+    """Half precision has them while its scale is being found."""
+    trained(world)
+    for _ in range(3):
+        world.loss_at = lambda _: math.inf
+        world.train(1)
+        world.loss_at = loss_at
+        world.train(5)
+        world.round()
+    assert world.repository.get_job("job-1").state in (JobState.RUNNING, JobState.SUCCEEDED)
