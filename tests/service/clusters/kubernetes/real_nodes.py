@@ -125,7 +125,7 @@ class RealCluster:
         """Of the backend: image and command of task pods."""
         if _given("WORKER"):
             return {"image": WORKER_IMAGE, "server_image": SERVER_IMAGE if _given("SERVER") else None}
-        command = ("/usr/bin/env", f"PYTHONPATH={self.repository / 'workers'}")
+        command = ("/usr/bin/env", f"PYTHONPATH={self.repository / 'contract'}:{self.repository / 'workers'}")
         python = str(self.environment / "bin" / "python")
         return {"image": "python:3.11-slim", "command": [*command, python, "-m", "optimus_workers", "{role}"]}
 
@@ -139,7 +139,7 @@ class RealCluster:
             layer = next(name for name in image.getnames() if name.endswith("layer.tar"))
             with tarfile.open(fileobj=image.extractfile(layer)) as files:
                 files.extractall(root, filter="fully_trusted")
-        packages = ("cli", "service", "scheduler", "models", "simulator")
+        packages = ("contract", "cli", "service", "scheduler", "models", "simulator")
         path = ":".join(str(self.repository / each) for each in packages)
         command = ["/usr/bin/env", f"PYTHONPATH={path}", str(self.environment / "bin" / "python"), "-m", "optimus_cli"]
         made = [sys.executable, str(self.scripts / "mkimage.py"), str(root), str(archive), SERVICE_IMAGE]
