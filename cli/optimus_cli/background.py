@@ -49,7 +49,10 @@ def start(data_directory: Path, arguments: Sequence[str]) -> Running:
         DidNotStart: it ended before it was ready, or another one uses the directory.
     """
     if (other := find(data_directory)) is not None:
-        raise DidNotStart(f"The service at {other.url} (process {other.pid}) uses {data_directory} already.")
+        raise DidNotStart(
+            f"another service is running on the data directory {data_directory}: {other.url} (process {other.pid}). "
+            "Stop it with `optimus stop`, or give another --data-directory and --port."
+        )
     log = data_directory / LOG_NAME
     data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
