@@ -58,6 +58,51 @@ def _variables(variables: dict[str, str]) -> dict[str, str]:
     return variables
 
 
+def _words(words: list[str]) -> list[str]:
+    if any("\0" in word for word in words):
+        raise ValueError("no word of a command may contain a null character")
+    if not words[0].strip():
+        raise ValueError("the first word is the program to run: it must not be empty")
+    return words
+
+
+def _patterns(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        try:
+            groups = re.compile(pattern).groupindex
+        except re.error as error:
+            raise ValueError(f"{pattern[:100]!r} is not a regular expression: {error}") from None
+        if not groups:
+            raise ValueError(
+                f"{pattern[:100]!r} names no value: write groups such as (?P<step>\\d+) and (?P<loss>\\S+)"
+            )
+    return patterns
+
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+"""Programs that start the processes of a distributed training."""
+
+
+def script_of(command: list[str]) -> str:
+    """What a command runs, without its arguments: the first word that names a Python file or module, or the program."""
+    module = next((command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"), None)
+    file = next((word for word in command if word.endswith(".py")), None)
+    return file or (module if module not in _LAUNCHER_MODULES else None) or command[0]
+
+
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+
+def is_distributed(command: list[str]) -> bool:
+    """Whether a command starts with a launcher of distributed training. Any other one is taken for a single process:
+    several copies of it would train the same thing several times."""
+    program = command[0].rpartition("/")[2] if command else ""
+    if program.startswith("python"):
+        modules = [command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"]
+        return modules[:1] != [] and modules[0] in _LAUNCHER_MODULES
+    return program in LAUNCHERS
+
+
 def _task_argument(value: object) -> str | int | float | bool:
     """One check instead of a union's four, so that one message says what is allowed."""
     if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
@@ -171,6 +216,7 @@ class Convergence(Message):
     max_cost: Annotated[
         float | None, FINITE, About("money, at the prices that the service is set to", gt=0, le=1e12)
     ] = None
+    command_ends: Annotated[bool | None, About("when the command of a script job ends by itself (its default)")] = None
 
     def check(self) -> None:
         names = [each.name for each in fields(self)]
@@ -185,14 +231,67 @@ class JobSpec(Message):
     name: Annotated[Name, About("lower-case letters, digits and -, 63 at most", examples=("digits-cnn",))]
     project: Name = "default"
     task: Annotated[
-        str,
+        str | None,
         About(
-            "package.module:name, the import path of a function that returns a TrainingTask",
+            "package.module:name, the import path of a function that returns a TrainingTask; a script has none",
             max_length=300,
             pattern="^[A-Za-z_][\\w]*(\\.[A-Za-z_][\\w]*)*:[A-Za-z_][\\w]*$",
             examples=("optimus_workers.zoo.digits:cnn",),
         ),
-    ]
+    ] = None
+    command: Annotated[
+        list[str] | None,
+        Check(_words),
+        About(
+            "the command of a script (architecture: script), word by word; each worker runs it",
+            min_length=1,
+            max_length=1000,
+            examples=(["torchrun", "train.py", "--lr", "3e-4"],),
+        ),
+    ] = None
+    python: Annotated[
+        str | None,
+        Check(_absolute),
+        About(
+            "script: absolute path of the Python interpreter whose environment the command runs in; default: the "
+            "service's, on Kubernetes the image's",
+            max_length=4096,
+            json_schema={"pattern": "^/[^\\x00]*$"},
+        ),
+    ] = None
+    image: Annotated[
+        str | None,
+        About(
+            "script on Kubernetes: the image that the command runs in; default: the service's image of workers",
+            max_length=1024,
+            pattern="^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$",
+            examples=("registry.example.com/team/train:1.4",),
+        ),
+    ] = None
+    resumes: Annotated[
+        bool | None,
+        About(
+            "script: whether the command, started again, goes on from a checkpoint of its own; only then is its number "
+            "of workers changed while it runs; default: learned from what it reports"
+        ),
+    ] = None
+    preload: Annotated[
+        bool, About("script: keep a process ready that has imported torch and the like, so that a restart takes less")
+    ] = True
+    stop_seconds: Annotated[
+        float,
+        FINITE,
+        About("script: how long the command may take to end after it was asked to, before it is killed", ge=0, le=3600),
+    ] = 20.0
+    progress_patterns: Annotated[
+        list[str],
+        Check(_patterns),
+        About(
+            "script: regular expressions for printed lines, with groups named step, loss, epoch, total_steps, ...",
+            max_length=20,
+            examples=(["it (?P<step>\\d+): objective (?P<loss>\\S+)"],),
+        ),
+    ] = field(default_factory=list)
     task_args: Annotated[dict[str, TaskArgument], About("keyword arguments of that function", max_length=50)] = field(
         default_factory=dict
     )
@@ -205,8 +304,11 @@ class JobSpec(Message):
     ] = None
     mode: Literal["sync", "async"] = "sync"
     architecture: Annotated[
-        Literal["ps", "allreduce"],
-        About("allreduce: no servers, the workers sum their gradients among themselves (DDP)"),
+        Literal["ps", "allreduce", "script"],
+        About(
+            "allreduce: no servers, the workers sum their gradients among themselves (DDP); script: the workers run "
+            "`command`"
+        ),
     ] = "ps"
     global_batch_size: Annotated[
         int | None, About("examples per step (sync) or per worker step (async); default: the task's", ge=1, le=10**7)
@@ -341,20 +443,46 @@ class JobSpec(Message):
 
     @classmethod
     def prepared(cls, value: object) -> object:
-        """An all-reduce job need not say that it has no servers."""
-        if isinstance(value, dict) and value.get("architecture") == "allreduce" and value.get("servers") in (None, {}):
-            return {**value, "servers": {"min": 0, "max": 0}}
-        return value
+        """What follows from the architecture need not be said: jobs without servers have none; a command makes the job
+        a script, which ends by itself, and which is one process unless a launcher starts it."""
+        if not isinstance(value, dict):
+            return value
+        found = dict(value)
+        command = found.get("command")
+        if command is not None:
+            found.setdefault("architecture", "script")
+        if found.get("architecture") in ("allreduce", "script") and found.get("servers") in (None, {}):
+            found["servers"] = {"min": 0, "max": 0}
+        if found.get("architecture") == "script":
+            if found.get("convergence") in (None, {}):
+                found["convergence"] = {"command_ends": True}
+            workers = found.get("workers") or {}
+            words = command if isinstance(command, list) and all(isinstance(word, str) for word in command) else []
+            if isinstance(workers, dict) and "max" not in workers and not is_distributed(words):
+                least = workers.get("min", 1)
+                found["workers"] = {**workers, "max": least}
+        return found
+
+    @property
+    def trains(self) -> str:
+        """What the job trains: its task, or the script that its command runs. Runs of the same are alike."""
+        return self.task or (script_of(self.command) if self.command else "")
 
     def check(self) -> None:
         if self.elastic_batch is not None:
             _check_elastic(self, self.elastic_batch)
-        if self.architecture == "allreduce":
-            _check_allreduce(self)
-        elif self.servers.min < 1:
-            raise ValueError("a job without servers says architecture: allreduce")
-        elif self.compression == "powersgd":
-            raise ValueError("compression powersgd is for architecture: allreduce")
+        match self.architecture:
+            case "script":
+                _check_script(self)
+            case "allreduce":
+                _check_task(self)
+                _check_allreduce(self)
+            case "ps":
+                _check_task(self)
+                if self.servers.min < 1:
+                    raise ValueError("a job without servers says architecture: allreduce")
+                if self.compression == "powersgd":
+                    raise ValueError("compression powersgd is for architecture: allreduce")
         if self.scaling == "weak" and self.mode != "sync":
             raise ValueError("scaling weak is for mode sync: in mode async each worker has a batch of its own anyway")
         if self.scaling == "strong" and self.warmup_epochs is not None:
@@ -364,6 +492,44 @@ class JobSpec(Message):
         size = len(json.dumps(write(self)))
         if size > MAX_SPEC_BYTES:
             raise ValueError(f"the whole specification may have {MAX_SPEC_BYTES} bytes as JSON, this one has {size}")
+
+
+def _check_task(spec: JobSpec) -> None:
+    if spec.task is None:
+        raise FieldError("task", "give task (a function that returns a TrainingTask) or command (a training script)")
+    for name in _SCRIPT_ONLY:
+        if getattr(spec, name):
+            raise FieldError(name, f"{name} is for scripts: give it with command")
+    if spec.convergence.command_ends:
+        raise FieldError("convergence.command_ends", "is for scripts: a task does not end by itself")
+
+
+_SCRIPT_ONLY = ("command", "python", "image", "resumes", "progress_patterns")
+_TASK_ONLY = (
+    *("task", "task_args", "evaluate_epochs", "checkpoint_url", "compression_keep", "gradient_statistics"),
+    *("warmup_epochs", "elastic_batch", "max_gradient_norm", "compile", "deterministic", "from_job"),
+)
+"""What our own training loops do; a script does it by its own means."""
+
+
+def _check_script(spec: JobSpec) -> None:
+    if spec.command is None:
+        raise FieldError("command", "a script needs a command, such as [torchrun, train.py]")
+    if spec.convergence.max_epochs is not None:
+        raise FieldError(
+            "convergence.max_epochs", "a script has an argument of its own for that; max_steps can be given"
+        )
+    for name in _TASK_ONLY:
+        if getattr(spec, name):
+            raise FieldError(name, f"{name} is for jobs with a task: a script has arguments of its own for that")
+    if spec.mode != "sync":
+        raise FieldError("mode", "a script has no mode: leave it out")
+    if spec.scaling != "strong":
+        raise FieldError("scaling", "a script scales as it is written: leave it out")
+    if spec.compression != "none":
+        raise FieldError("compression", "is for jobs with a task: leave it out")
+    if spec.servers.max > 0:
+        raise FieldError("servers", "a script has no servers: leave them out, or give min 0 and max 0")
 
 
 def _check_allreduce(spec: JobSpec) -> None:

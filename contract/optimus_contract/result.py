@@ -12,12 +12,20 @@ from optimus_contract.message import FINITE, About, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProfile(Message):
-    """What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`)."""
+    """What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`). Of a script, what has been learned so far."""
 
-    n_parameters: Count
-    n_examples: Annotated[Count, About("training examples in one epoch")]
-    global_batch_size: Annotated[int, About(ge=1, le=MAX_COUNT)]
-    steps_per_epoch: Annotated[float, FINITE, About(gt=0, le=MAX_COUNT)]
+    n_parameters: Count | None = None
+    n_examples: Annotated[Count | None, About("training examples in one epoch")] = None
+    global_batch_size: Annotated[int | None, About(ge=1, le=MAX_COUNT)] = None
+    steps_per_epoch: Annotated[float | None, FINITE, About(gt=0, le=MAX_COUNT)] = None
+    total_steps: Annotated[int | None, About("steps after which a script ends by itself", ge=1, le=MAX_COUNT)] = None
+    learned_from: Annotated[
+        Literal["client", "kubeflow", "mlflow", "otlp", "tensorboard", "printed"] | None,
+        About("script: the way by which its steps and losses are learned"),
+    ] = None
+    resumes: Annotated[
+        bool | None, About("script: whether it goes on from a checkpoint of its own when it is started again")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,10 @@ class Sample(Message):
         int | None, About("elastic batch: examples of each update, over all workers", ge=1, le=MAX_COUNT)
     ] = None
     data_epoch: Annotated[float, FINITE, About("passes over the data so far", ge=0, le=MAX_COUNT)]
-    loss: Annotated[Measured, About("mean over the examples of these steps; may be NaN or infinite")]
+    loss: Annotated[
+        Measured | None,
+        About("mean over the examples of these steps; may be NaN or infinite; null: a script that did not report one"),
+    ] = None
     n_examples: Count
     seconds: Annotated[Duration, About("wall time of these steps")]
     data_seconds: Duration = 0

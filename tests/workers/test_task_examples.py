@@ -60,6 +60,7 @@ def test_there_are_jobs_of_both_modes_and_of_own_code() -> None:
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
 def test_job_files_are_valid_and_their_tasks_train(file: Path) -> None:
     spec = specification(file)
+    assert spec.task is not None
     assert check(spec.task, spec.working_directory).ok
     task = load_task(spec.task, spec.task_args, spec.working_directory)
     before, after = loss_after_a_step(task.with_global_batch_size(spec.global_batch_size))

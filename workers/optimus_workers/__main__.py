@@ -42,6 +42,10 @@ def _run(role: str, environment: TaskEnvironment) -> int:
         from optimus_workers.server.run import run_server
 
         return asyncio.run(run_server(environment))
+    if environment.spec.architecture == "script":
+        from optimus_workers.script.agent import run_agent
+
+        return run_agent(environment)
     from optimus_workers.worker.run import run_worker
 
     if environment.spec.architecture == "allreduce":

@@ -11,7 +11,6 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
-    Architecture,
     Directive,
     Job,
     Reason,
@@ -50,11 +49,11 @@ def request_for(outlook: Outlook, allocation: Allocation, current: Mapping[TaskS
 def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str]) -> bool:
     """Whether a job that changes its size keeps its tasks where they are, and only looks for what is missing.
 
-    Workers of an all-reduce job form a new ring whenever there are others: then they may as well sit closer together.
+    Workers without servers form a new ring whenever there are others: then they may as well sit closer together.
     So may jobs that are on several nodes, or are going to be: what was added task by task, wherever there was room,
     sends more between nodes than it has to.
     """
-    if outlook.job.spec.architecture is Architecture.ALLREDUCE:
+    if not outlook.job.spec.architecture.has_servers:
         return False
     tasks, before = (size.workers + size.servers for size in (allocation, outlook.present))
     return len(set(current.values())) <= 1 and tasks < _DOUBLED * before

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from optimus_models.analytic import CPU_CORE, DEVICES, ColdStart, Device, NetworkCost, Scheme
 from optimus_models.analytic.step_time import DEFAULT_PERCENT_OF_PEAK
-from optimus_scheduler.model import Architecture, JobSpec, Mode, SpeedSample
+from optimus_scheduler.model import JobSpec, Mode, SpeedSample
 
 _SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 8))
 """Sizes that speeds are calculated for: enough for the speed model to know the terms of the step time."""
@@ -44,7 +44,7 @@ def calculated_speeds(cost: NetworkCost, spec: JobSpec, platform: Platform) -> t
         cost,
         device,
         bytes_per_second=platform.bytes_per_second,
-        scheme=Scheme.RING if spec.architecture is Architecture.ALLREDUCE else Scheme.PARAMETER_SERVER,
+        scheme=Scheme.PARAMETER_SERVER if spec.architecture.has_servers else Scheme.RING,
         percent_of_peak=platform.percent_of_peak,
     )
     within = [(w, p) for w, p in _SIZES if w <= spec.worker.maximum and p <= max(spec.server.maximum, 1)]

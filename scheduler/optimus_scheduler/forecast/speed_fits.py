@@ -70,7 +70,7 @@ class SpeedData(NamedTuple):
     def of(cls, job: Job, settings: Settings) -> SpeedData:
         spec = job.spec
         kind = (spec.mode, spec.architecture)
-        most = MAX_SIMILAR_RINGS if spec.architecture is Architecture.ALLREDUCE else MAX_SIMILAR
+        most = MAX_SIMILAR if spec.architecture.has_servers else MAX_SIMILAR_RINGS
         elastic = ElasticData.of(job, settings)
         similar = tuple(
             ended
@@ -117,7 +117,7 @@ def fit_speeds(data: SpeedData, known: Mapping[SpeedData, StepTimes] | None = No
     """The speeds of one job. `known`: step times of jobs with an elastic batch, by `without_noise` of their data."""
     if data.elastic is not None:
         return _fit_goodput(data, data.elastic, known or {})
-    return _fit_scaling(data) if data.architecture is Architecture.ALLREDUCE else _fit_servers(data)
+    return _fit_servers(data) if data.architecture.has_servers else _fit_scaling(data)
 
 
 def _fit_ring(data: SpeedData, batch: int) -> Speeds:

@@ -48,10 +48,18 @@ class Mode(Words):
 
 
 class Architecture(Words):
-    """How gradients travel."""
+    """How a job trains."""
 
     PS = "ps"
+    """Workers exchange gradients with parameter servers."""
     ALLREDUCE = "allreduce"
+    """Workers sum their gradients among themselves."""
+    SCRIPT = "script"
+    """Workers run a command that trains by its own means."""
+
+    @property
+    def has_servers(self) -> bool:
+        return self is Architecture.PS
 
 
 class Directive(Words):

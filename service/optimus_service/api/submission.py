@@ -112,7 +112,8 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
     _check_origin(services, spec)
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
-        why_not = None if errors else task_checks.why_not_loadable(spec.task, spec.working_directory)
+        loadable = None if errors or spec.task is None else (spec.task, spec.working_directory)
+        why_not = None if loadable is None else task_checks.why_not_loadable(*loadable)
     except ClusterUnavailable:
         return  # nobody can tell now, and a job may well wait until the cluster is back
     if errors:
@@ -124,7 +125,17 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:
         raise invalid_field("task", why_not)
+    if spec.command is not None:
+        _check_command(services, spec)
+        return
     objection = task_checks.why_not_trainable(_what_to_try(spec))
+    if objection is not None:
+        raise invalid_field(objection.field, objection.message)
+
+
+def _check_command(services: Services, spec: JobSpec) -> None:
+    """Raise `Problem` (422) if the command of a script could not be started."""
+    objection = services.cluster.check_command(write(spec))
     if objection is not None:
         raise invalid_field(objection.field, objection.message)
 

@@ -80,6 +80,12 @@ class Cluster(Protocol):
         `job`: `task`, `task_args`, `working_directory`, `global_batch_size`, `environment` of a specification.
         """
 
+    def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:
+        """Why a worker could not start the command of a script; None: it can, or nobody can tell.
+
+        `job`: a specification.
+        """
+
     def coordinator_address(self, job_id: str) -> str | None:
         """`host:port` at which this cluster lets a job's coordinator be reached, always the same for a job.
 

@@ -93,6 +93,9 @@ class FakeCluster:
         with self._asked():
             return self.broken_tasks.get(import_path)
 
+    def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
+        return None  # what its image has, only a pod can tell
+
     def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
         return None
 

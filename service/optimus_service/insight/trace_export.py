@@ -17,7 +17,6 @@ import numpy as np
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.model import (
     NO_GPUS,
-    Architecture,
     JobSpec,
     Mode,
     Node,
@@ -182,7 +181,7 @@ def _speed(spec: JobSpec, model: SpeedModel, samples: Sequence[SpeedSample]) -> 
     for sample in samples:
         by_size.setdefault((sample.workers, sample.servers), []).append(sample)
     measured = [[*size, _mean_speed(by_size[size])] for size in sorted(by_size)]
-    if spec.architecture is Architecture.ALLREDUCE:
+    if not spec.architecture.has_servers:
         alone, pair = (float(model.predict([w], [1])[0]) for w in (1, 2))
         return {
             "compute_seconds": 1.0 / alone,

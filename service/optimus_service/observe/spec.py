@@ -30,6 +30,8 @@ from optimus_service.store.records import JobRecord
 _DECISIVE = (
     "name",
     "task",
+    "command",
+    "resumes",
     "project",
     "mode",
     "architecture",
@@ -97,15 +99,20 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     elastic = None if said.elastic_batch is None else _elastic(said.elastic_batch)
     reported: dict[str, Any] = job.profile or {}
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
+    worker = _demand("workers", said.workers, gpu_type, least=1)
+    if said.architecture == "script" and not (reported.get("resumes") if said.resumes is None else said.resumes):
+        # A change of size would make it begin anew.
+        size = min(max(job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
+        worker = replace(worker, minimum=size, maximum=size)
     return JobSpec(
-        worker=_demand("workers", said.workers, gpu_type, least=1),
+        worker=worker,
         server=_demand("servers", said.servers, gpu_type, least=0),
-        convergence=rule_of(said.convergence),
+        convergence=_rule(said.convergence, reported),
         mode=Mode(said.mode),
         architecture=Architecture(said.architecture),
         global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or reported.get("global_batch_size"),
         priority=_above_zero("priority", said.priority),
-        family=said.task,
+        family=said.trains,
         project=said.project,
         gpu_types=tuple(said.gpu_types),
         deadline_at=deadline_of(said, job.created_at),
@@ -118,9 +125,17 @@ def _decisive(document: object, job: JobRecord) -> contract.JobSpec:
         raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
     found = {name: document[name] for name in _DECISIVE if name in document}
     said = read(contract.JobSpec, found, strict=True, name=job.name)
-    if not said.task:
+    if not said.trains:
         raise ValueError("task is missing")
     return said
+
+
+def _rule(said: contract.Convergence, reported: Mapping[str, Any]) -> ConvergenceRule:
+    """With the number of steps after which a script ends by itself, once it is known."""
+    found, total = rule_of(said), reported.get("total_steps")
+    if not total:
+        return found
+    return replace(found, max_steps=min(total, found.max_steps or total))
 
 
 def rule_of(said: contract.Convergence) -> ConvergenceRule:

@@ -41,6 +41,8 @@ class _Window:
 
     n_steps: int = 0
     seconds: float = 0.0
+    compute_seconds: float = 0.0
+    """Those in which it computed; 0: it does not measure its parts (a script)."""
     exchange_seconds: float = 0.0
     """Those in which a rank waited for the gradients of the others."""
 
@@ -65,6 +67,7 @@ class _Windows:
         window = self.by_rank.setdefault(sample.rank, _Window())
         window.n_steps += steps_of(sample)
         window.seconds += sample.seconds
+        window.compute_seconds += sample.compute_seconds
         window.exchange_seconds += sample.wait_seconds
         self.at = max(self.at, sample.at)
 
@@ -82,7 +85,8 @@ class _Windows:
         speed = sum(window.steps_per_second for window in filled)
         n_steps = sum(window.n_steps for window in filled)
         # With servers, waiting is no measure of what travels: pushing and pulling take time of their own.
-        exchange = None if self.servers else sum(window.exchange_seconds for window in filled) / n_steps
+        measured = not self.servers and all(window.compute_seconds for window in filled)
+        exchange = sum(window.exchange_seconds for window in filled) / n_steps if measured else None
         return SpeedSample(
             self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
         )
@@ -193,13 +197,14 @@ class JobHistory:
             self.slow_workers.add(sample)
             self._add_computing(sample)
             if sample.step <= self._end_of(sample.membership_epoch):
-                self.losses.add(sample.step, sample.loss, sample.n_examples)
-                self._count_nonfinite(sample)
+                if sample.loss is not None:
+                    self.losses.add(sample.step, sample.loss, sample.n_examples)
+                    self._count_nonfinite(sample, sample.loss)
                 self._add_metric(sample)
                 self._add_noise(sample)
 
-    def _count_nonfinite(self, sample: SampleRecord) -> None:
-        if math.isfinite(sample.loss):
+    def _count_nonfinite(self, sample: SampleRecord, loss: float) -> None:
+        if math.isfinite(loss):
             self.nonfinite_since, self.nonfinite_steps = None, 0
             return
         if self.nonfinite_since is None:

@@ -80,7 +80,8 @@ def advance_progress(progress: Progress, counted: Iterable[Sample]) -> Progress:
         begun = max(0, sample.step - sample.n_steps + 1)
         first = begun if progress.first_step is None else min(progress.first_step, begun)
         if progress.first_step is None or sample.step >= progress.step:
-            progress = Progress(max(progress.step, sample.step), first, sample.data_epoch, sample.loss)
+            loss = progress.loss if sample.loss is None else sample.loss
+            progress = Progress(max(progress.step, sample.step), first, sample.data_epoch, loss)
         else:
             progress = Progress(progress.step, first, progress.epoch, progress.loss)
     return progress

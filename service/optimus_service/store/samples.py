@@ -30,6 +30,8 @@ _PLAIN: Final = tuple(
     field.name for field in fields(Sample) if field.name not in ("loss", "usage", "gradients", "metrics")
 )
 """Fields that are columns of the same name and type."""
+_NO_LOSS: Final = "none"
+"""The kind of a sample without a loss."""
 
 
 def add(session: Session, job_id: str, samples: Sequence[Sample], now: float) -> AddedSamples:
@@ -68,6 +70,7 @@ def _insert_new(session: Session, job_id: str, samples: Sequence[Sample], now: f
 
 def _values(job_id: str, sample: Sample, now: float) -> dict[str, Any]:
     loss, loss_kind = split_float(sample.loss)
+    loss_kind = loss_kind or _NO_LOSS
     values: dict[str, Any] = {name: getattr(sample, name) for name in _PLAIN}
     values |= {
         "usage": None if sample.usage is None else write(sample.usage, without_none=True),
@@ -144,8 +147,7 @@ def _select_correlated(after_ids: Mapping[str, int], limit: int, *, newest_first
 
 
 def _record(row: SampleRow) -> SampleRecord:
-    loss = join_float(row.loss, row.loss_kind)
-    assert loss is not None, "every sample has a loss"
+    loss = None if row.loss_kind == _NO_LOSS else join_float(row.loss, row.loss_kind)
     values: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
     return SampleRecord(
         id=row.id,

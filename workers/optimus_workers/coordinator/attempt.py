@@ -15,7 +15,16 @@ from collections.abc import Iterable, Mapping
 
 from optimus_workers.coordinator.events import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
-from optimus_workers.wire.messages import Assume, Halt, Join, Release
+from optimus_workers.wire.messages import (
+    Assume,
+    CommandStarted,
+    CommandStopped,
+    Halt,
+    Join,
+    Release,
+    StartCommand,
+    StopCommand,
+)
 from optimus_workers.wire.ranges import Range, server_ranges, worker_slots
 from optimus_workers.wire.values import Group, Holding, ServerRange, Source, TaskProfile, constant_batch
 
@@ -173,6 +182,56 @@ class GroupAttempt(Attempt):
         return [
             Send(name, dataclasses.replace(join, group=group, brings_parameters=self._brings_parameters))
             for name, join in joins
+        ]
+
+
+class ScriptAttempt(Attempt):
+    """One attempt of a script: once the processes of the last membership have ended on all workers, new ones start.
+
+    What they go on from is their own business; `version` is what worker 0 reports then, or has reported before.
+    """
+
+    def __init__(self, epoch: int, members: Members, profile: TaskProfile, *, version: int, at_once: bool) -> None:
+        """`version`: steps completed as far as is known; `at_once`: a member is missing (see `StopCommand`)."""
+        super().__init__(epoch, members, profile, is_async=False)
+        self.version = version
+        self.finished: set[str] = set()
+        """Workers whose processes had ended well by themselves."""
+        self._at_once = at_once
+
+    def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
+        """Stop the processes on all workers, and wait for those that leave as well: they may be saving."""
+        names = sorted(task.name for task in tasks)
+        self.awaiting = set(names)
+        return [Send(name, StopCommand(self.epoch, self._at_once)) for name in names]
+
+    def stopped(self, task: str, message: CommandStopped) -> None:
+        """A worker's processes have ended."""
+        self.awaiting.discard(task)
+        self.version = max(self.version, message.step or 0)
+        if message.finished:
+            self.finished.add(task)
+
+    def started(self, task: str, message: CommandStarted) -> None:
+        """A worker's processes run."""
+        self.awaiting.discard(task)
+        if message.step is not None:
+            self.version = message.step
+
+    def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover:  # noqa: ARG002 - scripts keep state
+        """As far as any worker came. No task hands anything over."""
+        return Cover(self.version, ())
+
+    def assumes(self, cover: Cover) -> list[Send]:
+        """No task has to do anything yet."""
+        self.version = cover.version
+        return []
+
+    def joins(self, _: Mapping[str, ConnectedTask]) -> list[Send]:
+        workers = self.members.workers
+        self.awaiting = set(workers)
+        return [
+            Send(name, StartCommand(self.epoch, rank, len(workers), self.version)) for rank, name in enumerate(workers)
         ]
 
 

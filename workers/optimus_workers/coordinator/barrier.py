@@ -64,6 +64,33 @@ class SyncBarrier:
         return not self._busy
 
 
+class ReportedSteps:
+    """The steps of a script, which takes them by itself: worker 0 reports how far it is."""
+
+    is_quiet = True
+
+    def __init__(self, workers: tuple[str, ...], version: int, last_step: int | None) -> None:
+        self._waiting = workers
+        self._last_step = last_step
+        self.version = version
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self._last_step is not None and self.version >= self._last_step
+
+    def tickets(self) -> list[Ticket]:
+        """One for each worker, when the membership is formed: what it reports counts from there on."""
+        waiting, self._waiting = self._waiting, ()
+        return [(worker, self.version) for worker in waiting]
+
+    def done(self, worker: str, step: int) -> bool:  # noqa: ARG002 - worker 0 speaks for all
+        """Worker 0 has reported that `step` steps are completed."""
+        if step <= self.version:
+            return False
+        self.version = step
+        return True
+
+
 class AsyncBarrier:
     """Each worker gets the next free step as soon as it has done its last one."""
 

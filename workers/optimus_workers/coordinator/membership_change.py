@@ -20,6 +20,7 @@ from optimus_workers.coordinator.events import (
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members
 from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
+from optimus_workers.coordinator.script import all_stopped, end_of_command, new_attempt
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
 from optimus_workers.coordinator.tasks import desired_members, dismiss_leavers, regroup
 from optimus_workers.errors import LET_GO
@@ -69,7 +70,12 @@ def _connected(state: State, hello: Hello) -> Effects:
         return []
     state.profile = hello.profile
     state.training.losses = LossWindow(steps_per_epoch(hello.profile))
-    return [Append(Profiled(hello.profile)), ReportProfile(hello.profile)]
+    return [Append(Profiled(hello.profile)), *report_profile(state)]
+
+
+def report_profile(state: State) -> Effects:
+    """Report what the tasks know; what a script is like, its worker 0 reports by itself."""
+    return [] if state.profile is None or state.plan.is_script else [ReportProfile(state.profile)]
 
 
 def wanted_arrived(state: State, event: WantedArrived) -> Effects:
@@ -153,8 +159,11 @@ def begin_attempt(state: State, members: Members) -> Effects:
     state.partition.forget_data_lost()
     state.checkpoints.progress = None
     state.training.losses.drop_step()
-    kind = GroupAttempt if state.plan.is_allreduce else Attempt
-    change.attempt = kind(state.epoch, members, state.profile, is_async=state.plan.is_async)
+    if state.plan.is_script:
+        change.attempt = new_attempt(state, members, state.profile)
+    else:
+        kind = GroupAttempt if state.plan.is_allreduce else Attempt
+        change.attempt = kind(state.epoch, members, state.profile, is_async=state.plan.is_async)
     state.phase = Phase.HALTING
     return [Append(Forming(state.epoch)), *change.attempt.halts(state.tasks.values())]
 
@@ -173,6 +182,8 @@ def find_newest_state(state: State) -> Effects:
     if attempt.awaiting:
         return []
     cover = attempt.cover(state.tasks, oldest_epoch=state.formed.epoch if state.formed else 0)
+    if state.plan.is_script and cover is not None and (end := all_stopped(state, cover)) is not None:
+        return end
     if cover is not None:
         return _begin_assuming(state, cover)
     state.phase = Phase.RESTORING
@@ -248,7 +259,7 @@ def begin_training(state: State) -> Effects:
     """JOINING: when all workers have the parameters, the membership is formed."""
     attempt = state.change.present
     if attempt.awaiting:
-        return []
+        return end_of_command(state) if state.plan.is_script else []
     effects = _record_membership(state, attempt) if attempt.members.workers else []
     state.version = attempt.version
     state.training.barrier = state.new_barrier(None if state.plan.is_async else attempt.batch)

@@ -38,6 +38,8 @@ class JobPlan:
     is_async: bool = False
     is_allreduce: bool = False
     """The workers hold the parameters themselves; there are no servers."""
+    is_script: bool = False
+    """The workers are agents that run the user's command."""
     max_steps: int | None = None
     max_epochs: float | None = None
     checkpoint_seconds: float = 30.0
@@ -48,11 +50,16 @@ class JobPlan:
     elastic: ElasticBatch | None = None
     """The service sets the global batch within these limits; None: the batch is fixed."""
 
+    @property
+    def has_servers(self) -> bool:
+        return not (self.is_allreduce or self.is_script)
+
     @classmethod
     def from_spec(cls, spec: JobSpec) -> Self:
         return cls(
             is_async=spec.mode == "async",
             is_allreduce=spec.architecture == "allreduce",
+            is_script=spec.architecture == "script",
             max_steps=spec.convergence.max_steps,
             max_epochs=spec.convergence.max_epochs,
             checkpoint_seconds=spec.checkpoint_seconds,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from optimus_contract.membership import Cause, Directive, WantedMembership
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.attempt import Attempt
-from optimus_workers.coordinator.barrier import AsyncBarrier, Barrier, SyncBarrier
+from optimus_workers.coordinator.barrier import AsyncBarrier, Barrier, ReportedSteps, SyncBarrier
 from optimus_workers.coordinator.journal import Ended, Formed, Past
 from optimus_workers.coordinator.membership import ConnectedTask, Members
 from optimus_workers.coordinator.partition import Partition
@@ -110,6 +110,22 @@ class MembershipChange:
 
 
 @dataclass(slots=True)
+class CommandEnds:
+    """How the processes of a script's workers ended in one membership."""
+
+    done: set[str] = field(default_factory=set)
+    """Workers whose processes ended well."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What the evaluations of these reported."""
+    error: str | None = None
+    """Of the worker whose process failed first ..."""
+    failed_at: float = 0.0
+    """... at this time, in seconds since the Unix epoch."""
+    is_permanent: bool = False
+    """Another attempt would fail likewise."""
+
+
+@dataclass(slots=True)
 class Training:
     """The steps of the present membership and the history that led to it."""
 
@@ -121,6 +137,8 @@ class Training:
     """The newest reading of the gradients' noise scale, in examples."""
     last_step_at: float | None = None
     """When the newest step was completed, in seconds since the Unix epoch."""
+    command: CommandEnds | None = None
+    """Of a script: how the processes of the present members have ended so far."""
 
 
 class SaveFor(StrEnum):
@@ -269,6 +287,8 @@ class State:
 
     def new_barrier(self, batch: GlobalBatch | None) -> Barrier:
         """The barrier of the present members from the present version on, whose steps have `batch` (sync)."""
+        if self.plan.is_script:
+            return ReportedSteps(self.members.workers, self.version, self.plan.max_steps)
         last_step = self.plan.last_step(self.known_profile, batch)
         kind = AsyncBarrier if self.plan.is_async else SyncBarrier
         return kind(self.members.workers, self.version, last_step)
@@ -282,7 +302,7 @@ def initial_state(plan: JobPlan, past: Past, now: float) -> State:
         cause = "resume" if past.is_paused else "coordinator_restart"
     expected = set[str]()
     if past.formed is not None and is_takeover:
-        expected = set(past.formed.workers if plan.is_allreduce else past.formed.servers)
+        expected = set(past.formed.servers if plan.has_servers else past.formed.workers)
     version = past.formed.step if past.formed else 0
     losses = LossWindow(steps_per_epoch(past.profile) if past.profile else 1.0)
     return State(

@@ -15,6 +15,9 @@ UNWANTED_SECONDS = 5.0
 def desired_members(state: State) -> Members:
     """The tasks that should take part: those wanted, or all connected ones if nothing is known or the job stops."""
     wanted = state.wanted_tasks if state.wanted is not None and state.wanted.directive == "run" else None
+    if state.plan.is_script:
+        members = choose_members(state.tasks, wanted, state.members)
+        return Members(members.workers, (), is_group=True)
     if state.plan.is_allreduce:
         holders = state.formed.workers if state.formed else ()
         return choose_group(state.tasks, wanted, state.members, holders)
@@ -103,7 +106,7 @@ def wants_to_leave_while_gathering(state: State, name: str, _message: Leave) -> 
     """A worker of a job with servers holds nothing that is needed, so it is dismissed at once."""
     task = state.tasks[name]
     task.wants_to_leave = True
-    return [] if task.is_server or state.plan.is_allreduce else _dismiss(task)
+    return _dismiss(task) if state.plan.has_servers and not task.is_server else []
 
 
 def dismiss_leavers(state: State, but: Members) -> Effects:

@@ -11,6 +11,7 @@ from optimus_workers.coordinator.journal import Recounted
 from optimus_workers.coordinator.membership import Members
 from optimus_workers.coordinator.membership_change import begin_attempt, still_waits, wanted_batch
 from optimus_workers.coordinator.plan import recounted
+from optimus_workers.coordinator.script import end_of_command
 from optimus_workers.coordinator.state import Phase, SaveFor, State
 from optimus_workers.coordinator.tasks import desired_members, dismiss_unwanted
 from optimus_workers.wire.messages import Done, Go, Publish, Published, Recount
@@ -38,6 +39,8 @@ def pass_on(state: State, name: str, message: Publish) -> Effects:
 
 def train(state: State) -> Effects:
     """Issue tickets; if there is a reason to stop, issue none, and stop once no worker is at a step."""
+    if state.plan.is_script and (end := end_of_command(state)):
+        return end
     effects = dismiss_unwanted(state)
     stop = _reason_to_stop(state)
     if stop is None:
@@ -53,6 +56,8 @@ def train(state: State) -> Effects:
 def _reason_to_stop(state: State) -> Callable[[State], Effects] | None:
     """What to do at the next step boundary instead of the next step; None: nothing."""
     training, checkpoints = state.training, state.checkpoints
+    if state.plan.is_script:
+        return _reason_to_stop_command(state)
     if training.barrier.is_exhausted or state.directive == "finish":
         return partial(begin_saving, purpose=SaveFor.FINISH)
     if state.directive == "pause":
@@ -67,6 +72,18 @@ def _reason_to_stop(state: State) -> Callable[[State], Effects] | None:
         return partial(_begin_batch, members=members)
     if state.now >= checkpoints.due_at and checkpoints.progress is None:
         return partial(begin_saving, purpose=SaveFor.TRAIN)
+    return None
+
+
+def _reason_to_stop_command(state: State) -> Callable[[State], Effects] | None:
+    """The same for a script, whose processes save by themselves when they are stopped."""
+    if state.training.barrier.is_exhausted or state.directive in ("finish", "pause"):
+        return partial(begin_attempt, members=state.members)
+    if state.training.command is not None:
+        return None  # about to end
+    members = desired_members(state)
+    if members != state.members and (state.members.names - members.names or not still_waits(state, members)):
+        return partial(begin_attempt, members=members)
     return None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, get_args
 
-from optimus_workers.coordinator import checkpoint, ending, membership_change, tasks, training
+from optimus_workers.coordinator import checkpoint, ending, membership_change, script, tasks, training
 from optimus_workers.coordinator.events import (
     CheckpointRead,
     Effects,
@@ -26,7 +26,6 @@ from optimus_workers.coordinator.events import (
     MembershipRefused,
     MessageArrived,
     ReportMembership,
-    ReportProfile,
     TaskArrived,
     TaskLost,
     Ticked,
@@ -39,6 +38,9 @@ from optimus_workers.errors import LET_GO, USER_CODE_FAILED
 from optimus_workers.wire.messages import (
     Assumed,
     AssumeFailed,
+    CommandEnded,
+    CommandStarted,
+    CommandStopped,
     DataLost,
     Done,
     Evaluated,
@@ -82,7 +84,7 @@ def begin(plan: JobPlan, past: Past, now: float) -> tuple[State, Effects]:
     It reports again what the coordinators of `past` may not have reported.
     """
     state = initial_state(plan, past, now)
-    effects: Effects = [] if past.profile is None else [ReportProfile(past.profile)]
+    effects = membership_change.report_profile(state)
     effects += [ReportMembership(formed) for formed in past.unreported]
     if past.ended is not None:
         state.ending.ended = past.ended
@@ -192,6 +194,13 @@ _ROWS = (
     Row([Phase.JOINING], [Joined], membership_change.answered),
     Row(_GIVEN_UP, [Assumed, Joined], _ignore),  # of the attempt that was given up
     Row(_ALL - {Phase.OVER}, [Publish], training.pass_on),
+    # The processes of a script.
+    Row([Phase.HALTING], [CommandStopped], script.stopped),
+    Row(_ALL - {Phase.HALTING, Phase.OVER}, [CommandStopped], _ignore),  # of an attempt that was given up
+    Row([Phase.JOINING], [CommandStarted], script.started),
+    Row(_GIVEN_UP, [CommandStarted], _ignore),  # of the attempt that was given up
+    Row([Phase.JOINING, Phase.TRAINING], [CommandEnded], script.command_ended),
+    Row(_ALL - {Phase.JOINING, Phase.TRAINING, Phase.OVER}, [CommandEnded], _ignore),  # they are stopped anyway
     # Steps and checkpoints.
     Row([Phase.TRAINING], [Done], training.done),
     Row(_GIVEN_UP, [Done], _ignore),  # done before the worker got the message to halt or to exit

@@ -38,7 +38,7 @@ def load_job_task(spec: JobSpec) -> TrainingTask:
 
     Raises `TaskError`, as `load_task` does.
     """
-    task = load_task(spec.task, spec.task_args, spec.working_directory)
+    task = load_task(spec.task or "", spec.task_args, spec.working_directory)
     elastic = spec.elastic_batch
     task = task.with_global_batch_size(spec.global_batch_size if elastic is None else elastic.minimum)
     return task.with_max_gradient_norm(spec.max_gradient_norm)

@@ -85,7 +85,7 @@ def _origin(sample: Sample) -> tuple[int, int, int, int]:
 
 def _mean_loss(steps: list[Sample]) -> float:
     """The mean over all examples of these steps."""
-    weighed = [(step.loss, step.n_examples) for step in steps if step.n_examples]
+    weighed = [(step.loss, step.n_examples) for step in steps if step.n_examples and step.loss is not None]
     return sum(loss * n for loss, n in weighed) / sum(n for _, n in weighed)
 
 

@@ -133,6 +133,26 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class StopCommand:
+    """Agent of a script: stop the processes, and answer `CommandStopped`."""
+
+    epoch: int
+    at_once: bool = False
+    """Members are missing, so that the processes cannot reach a step boundary together."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommand:
+    """Agent of a script: start the processes as worker `rank` of `n_workers`, and answer `CommandStarted`."""
+
+    epoch: int
+    rank: int
+    n_workers: int
+    step: int
+    """Steps completed as far as the coordinator knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Any task: leave, with exit code 0."""
 
@@ -272,6 +292,39 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandStopped:
+    """Agent of a script: none of its processes runs."""
+
+    epoch: int
+    step: int | None = None
+    """The last step that they reported; None: none."""
+    finished: bool = False
+    """They had ended by themselves, and well."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStarted:
+    """Agent of a script: its processes run, and worker 0 has heard of a step or does not expect to."""
+
+    epoch: int
+    step: int | None = None
+    """Steps completed when they began; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnded:
+    """Agent of a script: its processes have ended by themselves."""
+
+    epoch: int
+    exit_code: int
+    """0: all of them did what they had to do."""
+    error: str = ""
+    """The end of what was printed, if one of them failed."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures of the last evaluation that they reported."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The user's code raised."""
 
@@ -281,11 +334,12 @@ class Failed:
 # --- both directions -------------------------------------------------------------------------------------------------
 
 ToTask = (
-    Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Recount | Save | Evaluate | Published | Exit
+    Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Recount | Save | Evaluate | Published
+    | StopCommand | StartCommand | Exit
 )  # fmt: skip
 FromTask = (
     Hello | Pong | Halted | Assumed | AssumeFailed | Joined | Done | DataLost | SnapshotTaken | Saved | SaveFailed
-    | Evaluated | Publish | Leave | Failed
+    | Evaluated | Publish | Leave | CommandStopped | CommandStarted | CommandEnded | Failed
 )  # fmt: skip
 
 

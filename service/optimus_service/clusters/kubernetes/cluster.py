@@ -128,6 +128,9 @@ class KubernetesCluster:
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None  # only the task's own image knows; the job itself will tell
 
+    def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
+        return None  # what its image has, only a pod can tell
+
     def coordinator_address(self, job_id: str) -> str | None:
         with self._lock_of(job_id):
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from optimus_contract.job import script_of
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.clusters.base import TaskObjection
 from optimus_service.clusters.local.environment import inherited, task_environment
@@ -103,6 +105,32 @@ def _try_task(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(DIE_SECONDS)
     return None if printed is None else _objection(printed)
+
+
+def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObjection | None:
+    """Why the command of a script could not be started on this machine. `service`: the service's environment."""
+    directory, python = job.get("working_directory"), job.get("python")
+    if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 - may be any string
+        return TaskObjection("working_directory", f"the directory {directory} does not exist on this machine")
+    if python is not None and not os.access(python, os.X_OK):
+        return TaskObjection("python", f"{python} is no program that can be run on this machine")
+    command = list(job["command"])
+    path = {**inherited(service), **(job.get("environment") or {})}.get("PATH", os.defpath)
+    if python is not None:
+        path = f"{os.path.dirname(python)}:{path}"  # noqa: PTH120 - may be any string
+    program = command[0]
+    found = shutil.which(os.path.join(directory or "/", program) if "/" in program else program, path=path)  # noqa: PTH118
+    known = program in LAUNCHERS_WITHOUT_PROGRAM
+    if found is None and not known:
+        return TaskObjection("command", f"{program}: command not found in {path}")
+    script = script_of(command)
+    if script.endswith(".py") and directory is not None and not os.path.isfile(os.path.join(directory, script)):  # noqa: PTH113, PTH118
+        return TaskObjection("command", f"{script} is no file in {directory}")
+    return None
+
+
+LAUNCHERS_WITHOUT_PROGRAM = ("torchrun", "deepspeed")
+"""The agent does what they do."""
 
 
 def _as_first_worker(job: Mapping[str, Any], own: str) -> dict[str, str]:

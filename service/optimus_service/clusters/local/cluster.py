@@ -164,6 +164,9 @@ class LocalCluster:
         account = None if self._options.users is None else self._options.users.for_checks
         return checking.try_task(self._options.trial_command, job, account)
 
+    def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:
+        return checking.check_command(job, os.environ)
+
     def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
         return None  # any free port of this machine
 

@@ -1,0 +1,92 @@
+"""What is particular to a script: its processes take their steps, save and end by themselves. Pure handlers.
+
+An agent per worker starts the processes, reports how far they are, and stops them when the membership changes:
+
+    HALTING: every agent stops its processes ─▶ JOINING: every agent starts new ones ─▶ TRAINING: worker 0 reports steps
+"""
+
+from __future__ import annotations
+
+from optimus_workers.coordinator.attempt import ScriptAttempt
+from optimus_workers.coordinator.ending import fail, finish, pause
+from optimus_workers.coordinator.events import Effects
+from optimus_workers.coordinator.membership import Cover, Members
+from optimus_workers.coordinator.state import CommandEnds, Phase, State
+from optimus_workers.coordinator.tasks import dismiss_leavers
+from optimus_workers.wire.messages import CommandEnded, CommandStarted, CommandStopped
+from optimus_workers.wire.values import TaskProfile
+
+FAILURE_SECONDS = 5.0
+"""Processes fail when one that they talk to is gone. A member that is lost itself is noticed within this time, and then
+the failure was a consequence of that."""
+NOT_RUNNABLE = (126, 127)
+"""Exit codes of a command that cannot be started: another attempt cannot either."""
+
+
+def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptAttempt:
+    """The next attempt at a membership of `members`."""
+    state.training.command = None
+    at_once = state.change.cause == "worker_lost"
+    return ScriptAttempt(state.epoch, members, profile, version=state.version, at_once=at_once)
+
+
+def stopped(state: State, name: str, message: CommandStopped) -> Effects:
+    """HALTING: the processes of a worker have ended."""
+    _attempt(state).stopped(name, message)
+    return []
+
+
+def started(state: State, name: str, message: CommandStarted) -> Effects:
+    """JOINING: the processes of a worker run."""
+    _attempt(state).started(name, message)
+    return []
+
+
+def _attempt(state: State) -> ScriptAttempt:
+    attempt = state.change.present
+    assert isinstance(attempt, ScriptAttempt), "only agents of scripts send this"
+    return attempt
+
+
+def all_stopped(state: State, cover: Cover) -> Effects | None:
+    """HALTING: no process runs any more. What follows instead of another membership; None: nothing."""
+    attempt = _attempt(state)
+    state.version = cover.version
+    was = state.formed.workers if state.formed else ()
+    is_done = bool(was) and attempt.finished >= set(was)
+    if state.plan.max_steps is not None and cover.version >= state.plan.max_steps:
+        is_done = True
+    if is_done or state.directive == "finish":
+        return finish(state, {})
+    if state.directive == "pause":
+        return pause(state)
+    if attempt.members.can_train:
+        return None
+    state.change.since = state.now
+    state.phase = Phase.GATHERING
+    return dismiss_leavers(state, but=Members())
+
+
+def command_ended(state: State, name: str, message: CommandEnded) -> Effects:
+    """The processes of a worker have ended by themselves; what follows is for `end_of_command`."""
+    ends = state.training.command = state.training.command or CommandEnds()
+    if message.exit_code == 0:
+        ends.done.add(name)
+        ends.metrics |= message.metrics
+    elif ends.error is None:
+        ends.error = message.error or f"the command ended with exit code {message.exit_code}"
+        ends.is_permanent = message.exit_code in NOT_RUNNABLE
+        ends.failed_at = state.now
+    return []
+
+
+def end_of_command(state: State) -> Effects:
+    """JOINING and TRAINING: end the job once the processes of all workers have ended, or one has failed by itself."""
+    ends = state.training.command
+    if ends is None:
+        return []
+    if ends.error is not None:
+        if state.now < ends.failed_at + FAILURE_SECONDS:
+            return []
+        return fail(state, ends.error, permanent=ends.is_permanent)
+    return finish(state, ends.metrics) if ends.done >= set(state.members.workers) else []

@@ -1,0 +1,593 @@
+"""A worker of a script: runs the command as its coordinator says, learns its steps, reports them.
+
+One thread, the main one, decides; control connection, doors and processes put what happens into one queue.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from optimus_contract.result import JobProfile
+from optimus_contract.telemetry import Sample
+from optimus_workers.environment import TaskEnvironment
+from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
+from optimus_workers.script.doors.listener import Doors
+from optimus_workers.script.doors.printed import Printed
+from optimus_workers.script.launch import (
+    Place,
+    batch_variables,
+    distributed_variables,
+    launch,
+    python_environment,
+)
+from optimus_workers.script.processes import Process, Starter, signal_group
+from optimus_workers.script.progress import Advance, Learned, Progress
+from optimus_workers.script.reading import Door, Reading
+from optimus_workers.service_client import ServiceClient
+from optimus_workers.telemetry.sender import Aggregator, Telemetry
+from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
+from optimus_workers.wire.messages import (
+    CommandEnded,
+    CommandStarted,
+    CommandStopped,
+    Done,
+    Exit,
+    FromTask,
+    Go,
+    Hello,
+    Leave,
+    Publish,
+    Published,
+    StartCommand,
+    StopCommand,
+)
+from optimus_workers.wire.values import TaskProfile, TaskRole, UpdateRule
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.05
+"""How late the end of a process or a deadline may be noticed."""
+FIRST_STEP_SECONDS = 30.0
+"""A script that has not reported a step for so long after its start may never report one: the membership counts as
+formed then."""
+KILL_SECONDS = 5.0
+"""Between the last request to stop and the end by force, where no time to save is given."""
+DONE_SECONDS = 0.25
+"""Least time between two reports of steps to the coordinator."""
+LEARNED_SECONDS = 2.0
+"""Least time between two reports of what was learned."""
+MASTER_KEY = "master"
+"""The key under which worker 0 publishes where the processes meet."""
+ERROR_CHARACTERS = 8000
+TELEMETRY_SECONDS = 5.0
+MEMORY_NAME = "script.json"
+"""In the job's directory: what was learned of the script, for the agents after this one."""
+
+
+def script_profile(batch: int | None) -> TaskProfile:
+    """What stands for a script where the coordinator wants a profile: nothing is known of its parameters."""
+    rule = UpdateRule("sgd", 0.0, nesterov=False, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8)
+    return TaskProfile(0, 0, 0, 0, batch or 1, 1, rule)
+
+
+def run_agent(environment: TaskEnvironment) -> int:
+    """Work until the coordinator releases this worker; the exit code."""
+    with tempfile.TemporaryDirectory(prefix="optimus-script-") as directory:
+        return Agent(environment, Path(directory)).run()
+
+
+@dataclass(slots=True)
+class Run:
+    """The processes of one membership."""
+
+    order: StartCommand
+    processes: list[Process]
+    progress: Progress
+    printed: Printed
+    begun_at: float
+    """`time.monotonic` when they were started."""
+    is_formed: bool = False
+    """The coordinator has formed the membership: samples count."""
+    is_reported: bool = False
+    """`CommandStarted` was sent."""
+    end: CommandEnded | None = None
+    """How they ended by themselves."""
+    first_step: int | None = None
+
+
+@dataclass(slots=True)
+class Stopping:
+    """The processes are being stopped for `epoch`; times are of `time.monotonic`."""
+
+    epoch: int
+    terminate_at: float
+    kill_at: float
+    terminated: bool = False
+
+
+class Agent:
+    """The life of one worker of a script."""
+
+    def __init__(self, environment: TaskEnvironment, directory: Path) -> None:
+        """`directory`: of this agent alone, for the doors and the request to stop."""
+        spec = environment.spec
+        self._environment, self._spec = environment, spec
+        self._directory = directory
+        self._queue: SimpleQueue[Delivered | Reading] = SimpleQueue()
+        self._control: ControlConnection | None = None
+        self._stop_dialling = threading.Event()
+        self._terminated = False
+        self._leave_by: float | None = None
+        self._host = "127.0.0.1"
+        self._doors = Doors(self._queue.put, directory)
+        self._stop_file = directory / "stop"
+        self._working_directory = Path(spec.working_directory) if spec.working_directory else Path.cwd()
+        self._variables = self._base_variables()
+        command = list(spec.command or ())
+        self._launch = launch(command, gpus=spec.workers.resources.gpus, workers=spec.workers.max)
+        self._starter = Starter(self._launch.argv, self._working_directory, self._variables, preload=spec.preload)
+        self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
+        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=_Numbered())
+        self._run: Run | None = None
+        self._order: StartCommand | None = None
+        """Waits for the place where the processes meet."""
+        self._masters: dict[int, tuple[str, int]] = {}
+        """Membership epoch → where its processes meet."""
+        self._stopping: Stopping | None = None
+        self._last_step: int | None = None
+        self._held: list[Advance] = []
+        """Steps before the membership is formed."""
+        self._done_at = self._learned_at = float("-inf")
+        self._sent = Learned()
+        self._output = threading.Lock()
+
+    def run(self) -> int:
+        """Dial the coordinator and obey it."""
+        signal.signal(signal.SIGTERM, lambda *_: self._terminate())
+        try:
+            self._prepare()
+            code = self._live()
+        except CoordinatorGone as error:
+            log.error("%s", error)  # noqa: TRY400 - its text says all
+            code = COORDINATOR_GONE
+        finally:
+            self._kill()
+            self._doors.close()
+            self._telemetry.close(TELEMETRY_SECONDS)
+            if self._control is not None:
+                self._control.close()
+        return TERMINATED if self._terminated else code
+
+    # --- the coordinator ---------------------------------------------------------------------------------------------
+
+    def _live(self) -> int:
+        while True:
+            self._control = self._dial()
+            reason = self._serve()
+            if isinstance(reason, Exit):
+                log.info("let go: %s", reason.reason)
+                return LET_GO
+            # The processes go on: the next coordinator forms a membership with them.
+            log.warning("the coordinator is lost: %s", reason.reason)
+            self._control.close()
+
+    def _dial(self) -> ControlConnection:
+        environment = self._environment
+        control = dial(
+            environment.coordinator_address,
+            environment.job_token,
+            self._hello,
+            self._queue.put,
+            self._stop_dialling,
+        )
+        if self._terminated:
+            control.send(Leave())
+        return control
+
+    def _hello(self, host: str) -> Hello:
+        self._host = host
+        environment = self._environment
+        profile = script_profile(self._spec.global_batch_size)
+        version = self._last_step or 0
+        return Hello(environment.task_name, TaskRole.WORKER, environment.rank, "", "", profile=profile, version=version)
+
+    def _serve(self) -> Exit | CoordinatorLost:
+        """Do what the coordinator says until it says no more."""
+        while True:
+            message: Delivered | Reading | None = None
+            with suppress(Empty):
+                message = self._queue.get(timeout=TICK_SECONDS)
+            match message:
+                case Exit() | CoordinatorLost():
+                    return message
+                case StartCommand():
+                    self._begin(message)
+                case StopCommand():
+                    self._stop(message)
+                case Published():
+                    self._published(message)
+                case Go():
+                    self._formed(message)
+                case Reading():
+                    self._learn(message)
+                case None:
+                    pass
+                case _:
+                    log.warning("not for an agent: %s", type(message).__name__)
+            self._look()
+
+    def _send(self, message: FromTask) -> None:
+        if self._control is not None:
+            self._control.send(message)
+
+    def _terminate(self) -> None:
+        """SIGTERM: ask the coordinator for release; exit in time either way. Runs between any two lines."""
+        self._terminated = True
+        self._stop_dialling.set()
+        if self._control is None:
+            self._kill()
+            os._exit(TERMINATED)
+        self._control.send(Leave())
+        self._leave_by = time.monotonic() + self._spec.stop_seconds + 2 * KILL_SECONDS
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        try:
+            self._starter.prepare()
+        except OSError as error:
+            log.warning("the command cannot be prepared: %s", error)
+
+    def _base_variables(self) -> dict[str, str]:
+        """What all processes see: the task's own environment without its secrets, and the doors."""
+        environment, spec = self._environment, self._spec
+        found = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
+        found = python_environment(found, spec.python or sys.executable)
+        found.setdefault("PYTHONUNBUFFERED", "1")
+        if environment.cpu_limit is not None:
+            found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
+        doors = self._doors.variables()
+        if "MLFLOW_TRACKING_URI" in found:  # the user has a server of their own
+            doors = {name: value for name, value in doors.items() if not name.startswith("MLFLOW_")}
+        checkpoints = environment.job_directory / "script-checkpoints"
+        with suppress(OSError):
+            checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return {
+            **found,
+            **doors,
+            "OPTIMUS_JOB": environment.job_id,
+            "OPTIMUS_STOP_FILE": str(self._stop_file),
+            "OPTIMUS_CHECKPOINT_DIRECTORY": str(checkpoints),
+        }
+
+    def _begin(self, order: StartCommand) -> None:
+        """Start the processes of a membership, once it is known where they meet."""
+        self._kill()
+        self._order = order
+        if order.rank == 0:
+            master = (self._host, _free_port(self._host))
+            self._masters = {order.epoch: master}
+            self._send(Publish(order.epoch, MASTER_KEY, f"{master[0]} {master[1]}".encode().hex()))
+        self._start_if_known()
+
+    def _published(self, message: Published) -> None:
+        if message.key != MASTER_KEY:
+            return
+        with suppress(ValueError):
+            host, _, port = bytes.fromhex(message.value).decode().rpartition(" ")
+            self._masters = {message.epoch: (host, int(port))}
+        self._start_if_known()
+
+    def _start_if_known(self) -> None:
+        order = self._order
+        if order is None or order.epoch not in self._masters:
+            return
+        self._order = None
+        place = Place(order.rank, order.n_workers, self._masters[order.epoch], restarts=order.epoch - 1)
+        with suppress(OSError):
+            self._stop_file.unlink()
+        progress = Progress(time.time(), order.step, self._remembered(), self._spec.global_batch_size)
+        run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic())
+        self._run, self._held = run, []
+        try:
+            for local_rank in range(self._launch.n_processes):
+                variables = self._process_variables(place, local_rank)
+                run.processes.append(self._starter.start(local_rank, variables, self._printed))
+        except (OSError, ValueError) as error:
+            log.exception("the command could not be started")
+            run.end = CommandEnded(order.epoch, 126, f"the command could not be started: {error}")
+
+    def _process_variables(self, place: Place, local_rank: int) -> dict[str, str]:
+        world = place.n_workers * self._launch.n_processes
+        found = batch_variables(self._spec.global_batch_size, world)
+        if self._launch.is_distributed:
+            found |= distributed_variables(self._launch, place, local_rank, self._environment.job_id)
+            if place.master[0].startswith("127."):
+                found |= {name: "lo" for name in ("GLOO_SOCKET_IFNAME",) if name not in self._variables}
+        return found
+
+    def _printed(self, local_rank: int, data: bytes) -> None:
+        """On the reading thread of a process: pass on what it prints, and learn from that of the first."""
+        with self._output, suppress(OSError):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        run = self._run
+        if local_rank == 0 and run is not None and run.order.rank == 0:
+            for reading in run.printed.feed(data, time.time()):
+                self._queue.put(reading)
+
+    # --- stopping ----------------------------------------------------------------------------------------------------
+
+    def _stop(self, message: StopCommand) -> None:
+        """Ask the processes to stop: through the stop file if they look at it, else by SIGTERM."""
+        self._order = None
+        now, run = time.monotonic(), self._run
+        if run is None or self._all_ended(run):
+            self._stopped(message.epoch)
+            return
+        asks = run.progress.learned.door is Door.CLIENT and run.progress.learned.resumes is True
+        with suppress(OSError):
+            self._stop_file.touch(mode=0o600)
+        if message.at_once:
+            self._stopping = Stopping(message.epoch, now, now + KILL_SECONDS)
+        elif asks or self._looks_at_stop_file:
+            at = now + self._spec.stop_seconds
+            self._stopping = Stopping(message.epoch, at, at + KILL_SECONDS)
+        else:
+            self._stopping = Stopping(message.epoch, now, now + self._spec.stop_seconds)
+
+    @property
+    def _looks_at_stop_file(self) -> bool:
+        """Other workers than the first learn nothing by themselves: what the first has learned is in its memory."""
+        return self._remembered().resumes is True and self._remembered().door is Door.CLIENT
+
+    def _stopped(self, epoch: int) -> None:
+        run, self._stopping = self._run, None
+        finished = run is not None and run.end is not None and run.end.exit_code == 0
+        step = None
+        if run is not None:
+            step = run.progress.stopped_at or run.progress.step
+            self._last_step = step
+        self._run = None
+        self._send(CommandStopped(epoch, step, finished))
+
+    def _kill(self) -> None:
+        """End all processes by force."""
+        if self._run is not None:
+            for process in self._run.processes:
+                signal_group(process, signal.SIGKILL)
+        self._run = self._stopping = None
+
+    def _all_ended(self, run: Run) -> bool:
+        return None not in [process.poll() for process in run.processes]
+
+    # --- what happens to the processes -------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Notice ends and deadlines."""
+        now, run = time.monotonic(), self._run
+        if self._leave_by is not None and now >= self._leave_by:
+            self._kill()
+            os._exit(TERMINATED)
+        if run is None:
+            return
+        if self._stopping is not None:
+            self._look_at_stopping(run, self._stopping, now)
+            return
+        if run.end is None:
+            self._look_at_end(run)
+        reports = run.order.rank == 0
+        expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
+        if not run.is_reported and (not expected or run.first_step is not None):
+            run.is_reported = True
+            self._send(CommandStarted(run.order.epoch, run.first_step))
+            if run.end is not None:
+                self._send(run.end)
+
+    def _look_at_stopping(self, run: Run, stopping: Stopping, now: float) -> None:
+        if self._all_ended(run):
+            self._drain()
+            self._stopped(stopping.epoch)
+            return
+        if now >= stopping.kill_at:
+            for process in run.processes:
+                signal_group(process, signal.SIGKILL)
+        elif now >= stopping.terminate_at and not stopping.terminated:
+            stopping.terminated = True
+            for process in run.processes:
+                signal_group(process, signal.SIGTERM)
+
+    def _look_at_end(self, run: Run) -> None:
+        codes = [process.poll() for process in run.processes]
+        failed = [process for process in run.processes if process.exit_code]
+        if not failed and None in codes:
+            return
+        for process in run.processes:
+            signal_group(process, signal.SIGKILL)  # the others wait for the one that failed
+        self._drain()
+        if not failed:
+            run.end = CommandEnded(run.order.epoch, 0, metrics=_finite(run.progress.metrics))
+        else:
+            code = failed[0].exit_code or 1
+            if code > 128 and code - 128 in (signal.SIGKILL, signal.SIGTERM):
+                self._killed(code)
+            run.end = CommandEnded(run.order.epoch, code, _explained(failed[0], code))
+        if run.is_reported:
+            self._send(run.end)
+
+    def _killed(self, code: int) -> None:
+        """Somebody killed a process (out of memory?): this worker counts as lost, as one does that is killed itself."""
+        log.error("a process of the command was killed by signal %d", code - 128)
+        self._kill()
+        self._telemetry.close(TELEMETRY_SECONDS)
+        sys.stdout.flush()
+        os._exit(code)
+
+    def _drain(self) -> None:
+        """Take in what the processes said last."""
+        for process in self._run.processes if self._run is not None else []:
+            process.tail()
+        left: list[Delivered] = []
+        with suppress(Empty):
+            while True:
+                message = self._queue.get_nowait()
+                if isinstance(message, Reading):
+                    self._learn(message)
+                else:
+                    left.append(message)
+        for message in left:
+            self._queue.put(message)
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def _formed(self, message: Go) -> None:
+        """The membership is formed: what the processes have done since their start may be reported."""
+        run = self._run
+        if run is None or run.order.epoch != message.epoch:
+            return
+        run.is_formed = True
+        held, self._held = self._held, []
+        for advance in held:
+            self._report(run, advance)
+
+    def _learn(self, reading: Reading) -> None:
+        run = self._run
+        if run is None:
+            return
+        advance = run.progress.add(reading)
+        if run.order.rank != 0:
+            if reading.resumes:
+                self._remember(run.progress.learned)
+            return
+        if advance is not None:
+            if run.first_step is None:
+                run.first_step = advance.step - advance.n_steps
+            if run.is_formed:
+                self._report(run, advance)
+            else:
+                self._held.append(advance)
+        self._report_learned(run)
+
+    def _report(self, run: Run, advance: Advance) -> None:
+        """Report steps to the service, and to the coordinator now and then."""
+        order, each = run.order, run.progress.learned.steps_per_epoch
+        epoch = advance.epoch if advance.epoch is not None else advance.step / each if each else 0.0
+        sample = Sample(
+            membership_epoch=order.epoch,
+            rank=0,
+            sequence=0,  # telemetry counts
+            workers=order.n_workers,
+            servers=0,
+            at=advance.at,
+            step=advance.step,
+            n_steps=min(advance.n_steps, 10**6),
+            data_epoch=epoch if math.isfinite(epoch) and epoch >= 0 else 0.0,
+            loss=advance.loss,
+            n_examples=advance.examples or 0,
+            seconds=advance.seconds,
+            metrics=dict(advance.metrics) or None,
+        )
+        self._telemetry.record(sample)
+        now = time.monotonic()
+        if now >= self._done_at + DONE_SECONDS or advance.is_first:
+            self._done_at = now
+            has_loss = advance.loss is not None and math.isfinite(advance.loss)
+            loss, weight = (advance.loss or 0.0, 1) if has_loss else (0.0, 0)
+            self._send(Done(order.epoch, advance.step, loss, weight))
+
+    def _report_learned(self, run: Run) -> None:
+        learned, now = run.progress.learned, time.monotonic()
+        if learned == self._sent or now < self._learned_at + LEARNED_SECONDS:
+            return
+        self._sent, self._learned_at = learned, now
+        self._remember(learned)
+        profile = JobProfile(
+            global_batch_size=self._spec.global_batch_size,
+            steps_per_epoch=learned.steps_per_epoch,
+            total_steps=learned.total_steps,
+            learned_from=None if learned.door is None else learned.door.value,
+            resumes=learned.resumes,
+        )
+        threading.Thread(target=self._put_profile, args=(profile,), name="profile", daemon=True).start()
+
+    def _put_profile(self, profile: JobProfile) -> None:
+        try:
+            self._client.put_profile(profile)
+        except ServiceProblem as error:
+            log.warning("what was learned could not be reported: %s", error)
+            self._sent = Learned()  # again, with the next step
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def _remembered(self) -> Learned:
+        """What agents of this job have learned of the script so far."""
+        try:
+            found = json.loads((self._environment.job_directory / MEMORY_NAME).read_text())
+            door = found.get("door")
+            return Learned(
+                None if door is None else Door(door),
+                found.get("total_steps"),
+                found.get("steps_per_epoch"),
+                found.get("resumes"),
+            )
+        except (OSError, ValueError, AttributeError):
+            return Learned()
+
+    def _remember(self, learned: Learned) -> None:
+        path = self._environment.job_directory / MEMORY_NAME
+        document = {
+            "door": learned.door,
+            "total_steps": learned.total_steps,
+            "steps_per_epoch": learned.steps_per_epoch,
+            "resumes": learned.resumes,
+        }
+        scratch = path.with_name(f"{MEMORY_NAME}.{os.getpid()}")
+        with suppress(OSError):
+            scratch.write_text(json.dumps(document))
+            scratch.replace(path)
+
+
+class _Numbered(Aggregator):
+    """Samples as they are, numbered per membership."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next: dict[int, int] = {}
+
+    def add(self, step: Sample) -> list[Sample]:
+        sequence = self._next.get(step.membership_epoch, 0)
+        self._next[step.membership_epoch] = sequence + 1
+        return [replace(step, sequence=sequence)]
+
+    def take(self) -> list[Sample]:
+        return []
+
+
+def _free_port(host: str) -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _explained(process: Process, code: int) -> str:
+    """What a process printed last, and how it ended."""
+    how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
+    return f"the command ended with {how}; it printed last:\n{process.tail()[-ERROR_CHARACTERS:].strip()}"

@@ -1,0 +1,222 @@
+"""One HTTP server on loopback for the doors that stock libraries open by themselves."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from optimus_contract.limits import MAX_COUNT
+from optimus_workers.script.doors import kubeflow
+from optimus_workers.script.reading import Door, Reading
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+REQUEST_SECONDS = 10.0
+"""A request that takes longer to arrive is cut off."""
+MAX_CONNECTIONS = 64
+TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+KUBEFLOW_PATH = "/kubeflow"
+
+
+class Doors:
+    """The listener of one agent. Every request needs the token, which only the script's processes can read."""
+
+    def __init__(self, on_reading: Callable[[Reading], None], directory: Path) -> None:
+        """`on_reading` is called on threads of the listener. The token is written to a file in `directory`."""
+        self._token = secrets.token_urlsafe(32)
+        self._token_file = directory / TOKEN_NAME
+        descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self._token)
+        self._server = _Server(self._token, on_reading)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="doors", daemon=True
+        )
+        self._thread.start()
+
+    def variables(self) -> dict[str, str]:
+        """The variables by which libraries find the doors."""
+        url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        return {
+            "OPTIMUS_REPORT_URL": url,
+            "OPTIMUS_REPORT_TOKEN_FILE": str(self._token_file),
+            "KUBEFLOW_TRAINER_SERVER_URL": f"{url}{KUBEFLOW_PATH}",
+            "KUBEFLOW_TRAINER_SERVER_TOKEN": str(self._token_file),
+        }
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        with suppress(OSError):
+            self._token_file.unlink()
+
+
+class BadRequest(ValueError):
+    """What was sent is not what this path takes."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, token: str, on_reading: Callable[[Reading], None]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.token = token
+        self.on_reading = on_reading
+        self.turns = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.turns.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.turns.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up in the middle is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_SECONDS
+
+    def do_POST(self) -> None:
+        try:
+            length = int(self.headers.get("Content-Length", "-1"))
+        except ValueError:
+            length = -1
+        if length < 0 or length > MAX_BODY_BYTES or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+            self._answer(413 if length > MAX_BODY_BYTES else 411, {"title": "give Content-Length, 4 MiB at most"})
+            return
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        given = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
+            self._answer(401, {"title": "the token of this job's processes is needed"})
+            return
+        try:
+            self._take(self.path.partition("?")[0], json.loads(body or b"{}"))
+        except (BadRequest, ValueError, RecursionError) as error:
+            self._answer(400, {"title": "not understood", "detail": str(error)[:300]})
+
+    def _take(self, path: str, document: Any) -> None:
+        if not isinstance(document, dict):
+            raise BadRequest("the body must be a JSON object")
+        now = time.time()
+        answer: dict[str, Any] | None = None
+        if path == "/report":
+            readings = report_readings(document, now)
+        elif path.startswith(KUBEFLOW_PATH):
+            found = kubeflow.reading(document, now)
+            readings, answer = [] if found is None else [found], {}
+        else:
+            self._answer(404, {"title": "there is nothing here"})
+            return
+        for reading in readings:
+            self.server.on_reading(reading)
+        self._answer(204 if answer is None else 200, answer)
+
+    def _answer(self, status: int, document: Mapping[str, Any] | None) -> None:
+        body = b"" if document is None else json.dumps(document).encode()
+        self.send_response(status)
+        if body:
+            kind = "application/json" if status == 200 else "application/problem+json"
+            self.send_header("Content-Type", kind)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
+        """The script's output is the task's log; requests are not."""
+
+
+# --- what optimus_client reports -------------------------------------------------------------------------------------
+
+
+def report_readings(document: Mapping[str, Any], now: float) -> list[Reading]:
+    """The readings of one `POST /report`. Raises `BadRequest`, which names the field."""
+    rank = _whole("rank", document.get("rank"))
+    total_steps = _whole("total_steps", document.get("total_steps"))
+    total_epochs = _number("total_epochs", document.get("total_epochs"))
+    resumes = document.get("resumes") is True
+    listed = document.get("readings") or []
+    if not isinstance(listed, list) or len(listed) > 10_000:
+        raise BadRequest("readings must be a list of 10,000 objects at most")
+    found = [_report_reading(each, rank, total_steps, total_epochs, resumes, now) for each in listed]
+    stopped_at = _whole("stopped_at", document.get("stopped_at"))
+    if stopped_at is not None:
+        found.append(Reading(door=Door.CLIENT, at=now, step=stopped_at, stopped=True, resumes=resumes, rank=rank))
+    elif not found:
+        found.append(
+            Reading(
+                door=Door.CLIENT,
+                at=now,
+                total_steps=total_steps,
+                total_epochs=total_epochs,
+                resumes=resumes,
+                rank=rank,
+            )
+        )
+    return found
+
+
+def _report_reading(
+    each: Any, rank: int | None, total_steps: int | None, total_epochs: float | None, resumes: bool, now: float
+) -> Reading:
+    if not isinstance(each, dict):
+        raise BadRequest("each reading must be an object")
+    at = _number("at", each.get("at"))
+    metrics = each.get("metrics") or {}
+    if not isinstance(metrics, dict):
+        raise BadRequest("metrics must be an object of numbers")
+    return Reading(
+        door=Door.CLIENT,
+        at=at if at is not None and 0 <= at <= now + 60.0 else now,
+        step=_whole("step", each.get("step")),
+        total_steps=total_steps,
+        epoch=_number("epoch", each.get("epoch")),
+        total_epochs=total_epochs,
+        loss=_number("loss", each.get("loss"), finite=False),
+        learning_rate=_number("learning_rate", each.get("learning_rate"), finite=False),
+        examples=_whole("examples", each.get("examples")),
+        metrics={str(name): value for name, each in metrics.items() if (value := _number(str(name), each)) is not None},
+        resumes=resumes,
+        rank=rank,
+    )
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise BadRequest(f"{name} must be a whole number from 0")
+    return value
+
+
+def _number(name: str, value: Any, *, finite: bool = True) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest(f"{name} must be a number")
+    found = float(value)
+    return None if finite and not math.isfinite(found) else found

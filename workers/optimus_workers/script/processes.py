@@ -1,0 +1,190 @@
+"""The processes of a script on one worker: started through `starter.py`, read line by line, signalled as groups."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimus_workers.script.preload import Preloads, preloads
+
+STARTER = Path(__file__).with_name("starter.py")
+TAIL_BYTES = 16 * 1024
+"""What is kept of the end of what a process printed, for the message when it fails."""
+READ_BYTES = 64 * 1024
+KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommand:
+    """A command that is a Python script or module and nothing that the interpreter would have to be asked for."""
+
+    interpreter: str
+    script: str | None
+    module: str | None
+    arguments: tuple[str, ...]
+
+
+def as_python(argv: Sequence[str], environment: Mapping[str, str], directory: Path) -> PythonCommand | None:
+    """The command as a script or module of an interpreter; None: it is something else, and is run as it is."""
+    if not argv[0].rpartition("/")[2].startswith("python"):
+        return None
+    interpreter = shutil.which(argv[0], path=environment.get("PATH"))
+    words = [word for word in argv[1:2] if word != "-u"] + list(argv[2:])
+    if interpreter is None or not words:
+        return None
+    if words[0] == "-m" and len(words) > 1:
+        return PythonCommand(interpreter, None, words[1], (words[1], *words[2:]))
+    if words[0].startswith("-"):
+        return None
+    return PythonCommand(interpreter, str(directory / words[0]), None, tuple(words))
+
+
+class Process:
+    """One process of a script. Its output is passed on and read by a thread of its own."""
+
+    def __init__(self, local_rank: int, pid: int, output: int, status: int, on_output: Callable[[int, bytes], None]):
+        self.local_rank = local_rank
+        self.pid = pid
+        self.exit_code: int | None = None
+        """128 + n after signal n; None while it runs."""
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._status = status
+        self._reader = threading.Thread(target=self._read, args=(output, on_output), name="output", daemon=True)
+        self._reader.start()
+
+    def _read(self, output: int, on_output: Callable[[int, bytes], None]) -> None:
+        with os.fdopen(output, "rb", buffering=0) as stream:
+            while data := stream.read(READ_BYTES):
+                self._tail.append(data)
+                self._tail_bytes += len(data)
+                while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
+                    self._tail_bytes -= len(self._tail.popleft())
+                on_output(self.local_rank, data)
+
+    def poll(self) -> int | None:
+        """The exit code, once the process and its output have ended. Never waits."""
+        if self.exit_code is None:
+            with suppress(BlockingIOError):
+                data = os.read(self._status, 64)
+                self.exit_code = int(data) if data.strip().isdigit() else KILLED  # the starter itself was killed
+                os.close(self._status)
+        return self.exit_code
+
+    def tail(self) -> str:
+        """The end of what it printed."""
+        self._reader.join(1.0)
+        return b"".join(list(self._tail))[-TAIL_BYTES:].decode(errors="replace")
+
+
+class Starter:
+    """Starts processes for one command. Used by one thread."""
+
+    def __init__(
+        self, argv: Sequence[str], directory: Path, environment: Mapping[str, str], *, preload: bool = True
+    ) -> None:
+        """`environment`: all variables but those that differ between processes."""
+        self._argv, self._directory, self._environment = tuple(argv), directory, dict(environment)
+        self._python = as_python(argv, environment, directory) if preload else None
+        self._imports: Preloads = ()
+        if self._python is not None and self._python.script is not None:
+            self._imports = preloads(Path(self._python.script))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._answers = b""
+
+    def prepare(self) -> None:
+        """Start the starter, if it does not run; it imports the script's libraries meanwhile."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        ours, theirs = socket.socketpair()
+        interpreter = sys.executable if self._python is None else self._python.interpreter
+        isolated = ["-I"] if self._python is None else []
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [interpreter, *isolated, "-u", str(STARTER), str(theirs.fileno()), json.dumps(self._imports)],
+                    stdin=subprocess.DEVNULL,
+                    cwd=self._directory if self._directory.is_dir() else "/",
+                    env=self._environment,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        self._control, self._answers = ours, b""
+        self._line()  # only a starter that has imported everything answers
+
+    def start(self, local_rank: int, variables: Mapping[str, str], on_output: Callable[[int, bytes], None]) -> Process:
+        """Start one process with these variables beside those of all. Raises `OSError`: the starter is gone."""
+        self.prepare()
+        assert self._control is not None, "it is prepared"
+        reads_output, output = os.pipe()
+        reads_status, status = os.pipe()
+        os.set_blocking(reads_status, False)
+        python = self._python
+        order = {
+            "argv": self._argv if python is None else python.arguments,
+            "script": None if python is None else python.script,
+            "module": None if python is None else python.module,
+            "directory": str(self._directory),
+            "environment": {**self._environment, **variables},
+        }
+        try:
+            line = json.dumps(order).encode() + b"\n"
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [output, status]))]
+            sent = self._control.sendmsg([line[:READ_BYTES]], rights)
+            self._control.sendall(line[sent:])
+            pid = int(self._line())
+        except (OSError, ValueError):
+            os.close(reads_output)
+            os.close(reads_status)
+            raise
+        finally:
+            os.close(output)
+            os.close(status)
+        return Process(local_rank, pid, reads_output, reads_status, on_output)
+
+    def close(self) -> None:
+        """End the starter, and with it all processes that it has started."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _line(self) -> bytes:
+        assert self._control is not None, "it is prepared"
+        while b"\n" not in self._answers:
+            data = self._control.recv(4096)
+            if not data:
+                raise OSError("the process that starts the command has ended")
+            self._answers += data
+        line, _, self._answers = self._answers.partition(b"\n")
+        return line
+
+
+def signal_group(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process and all that it has started, unless it has ended."""
+    if process.exit_code is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)

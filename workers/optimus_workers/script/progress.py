@@ -1,0 +1,199 @@
+"""How far a script is: readings of all doors become steps of the job. Pure.
+
+A reading counts if no better door has given steps. Steps count as the script counts them, with one exception: a script
+that computes with the same batch in each process makes fewer steps with more processes. When the number of steps after
+which it ends is known to have changed so, its steps are counted as steps of the job's first membership, so that the
+loss and the end stay functions of the same step (as with `scaling: weak`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optimus_contract.limits import MAX_COUNT, MAX_METRICS
+from optimus_workers.script.reading import Door, Reading
+
+METRIC_NAME_LENGTH = 100
+PATIENCE_SECONDS = 10.0
+"""A script that reports losses without steps gets so long to report a step, before its losses count as steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What a reading added: `n_steps` steps in `seconds`, which end with `step`."""
+
+    at: float
+    """POSIX seconds."""
+    step: int
+    n_steps: int
+    seconds: float
+    loss: float | None = None
+    """The newest loss; None: none was reported since the last advance."""
+    epoch: float | None = None
+    examples: int | None = None
+    """Training examples of these steps, where they are known."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    is_first: bool = False
+    """Of these processes: it says where they go on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the readings so far say about the script as a whole; None: not known."""
+
+    door: Door | None = None
+    total_steps: int | None = None
+    steps_per_epoch: float | None = None
+    resumes: bool | None = None
+
+
+class Progress:
+    """The steps of one worker's processes, from their start to their end."""
+
+    def __init__(self, started_at: float, version: int, learned: Learned = Learned(), batch: int | None = None) -> None:
+        """`started_at`: POSIX seconds; `version`: steps completed as far as was known; `learned`: from processes before
+        these; `batch`: the global batch in examples, where the job names it."""
+        self.learned = learned
+        self.stopped_at: int | None = None
+        """The step at which the script said that it stops."""
+        self.metrics: dict[str, float] = {}
+        """The newest figures of evaluations."""
+        self.step: int | None = None
+        """Steps completed, as the job counts them; None: no reading has said."""
+        self._known_total = learned.total_steps
+        """Of the first membership: what steps are counted in."""
+        self._total: int | None = None
+        """Of these processes."""
+        self._version = version
+        self._batch = batch
+        self._last_at = started_at
+        self._trust = Door.PRINTED.trust
+        self._counts = False
+        """Losses are counted as steps."""
+        self._from_zero = False
+        """Epochs count from 0."""
+        self._loss: float | None = None
+        self._unreported: dict[str, float] = {}
+
+    def add(self, reading: Reading) -> Advance | None:
+        """Take in a reading; what it added, if anything."""
+        if reading.resumes:
+            self._learn(resumes=True)
+        if reading.rank not in (None, 0) and reading.door is Door.CLIENT:
+            return None  # all processes make the same steps; the first one speaks for them
+        self._add_metrics(reading)
+        if reading.door.trust < self._trust:
+            return None
+        step = self._step_of(reading)
+        if reading.loss is not None:
+            self._loss = reading.loss
+        if reading.stopped and step is not None:
+            self.stopped_at = step
+            self._learn(resumes=True)
+        if step is None:
+            return None
+        self._trust = reading.door.trust
+        self._learn_from(reading, step)
+        if self.step is not None and step <= self.step:
+            return None
+        return self._advance(reading, step)
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def _step_of(self, reading: Reading) -> int | None:
+        """The step of the job that a reading names; one that has only a loss is a step."""
+        step = reading.step
+        if reading.total_steps is not None and reading.total_steps > 0:
+            self._total = reading.total_steps
+        if step is None:
+            return self._counted(reading)
+        if step < 0 or step > MAX_COUNT:
+            return None
+        known, total = self._known_total, self._total
+        if known is None or total is None or known == total:
+            return step
+        return round(step * known / total)
+
+    def _counted(self, reading: Reading) -> int | None:
+        """A loss without a step: of an epoch, which then is a step, or else one more step."""
+        if reading.loss is None or (self.step is not None and not self._counts):
+            return None
+        if self.step is None and reading.at < self._last_at + PATIENCE_SECONDS:
+            return None  # another door may be about to tell steps
+        self._counts = True
+        if reading.epoch is not None and reading.epoch == int(reading.epoch) and 0 <= reading.epoch <= MAX_COUNT:
+            self._from_zero = self._from_zero or reading.epoch == 0
+            return int(reading.epoch) + self._from_zero
+        base = self._version if self.learned.resumes is True else 0
+        return min((base if self.step is None else self.step) + 1, MAX_COUNT)
+
+    def _advance(self, reading: Reading, step: int) -> Advance:
+        is_first = self.step is None
+        # Where the processes go on from: what was known, unless they count from further back.
+        before = min(self._version, step - 1) if self.step is None else self.step
+        n_steps = max(1, step - before)
+        seconds = max(0.0, reading.at - self._last_at)
+        each = reading.examples or self._batch
+        loss, self._loss = self._loss, None
+        metrics, self._unreported = self._unreported, {}
+        if is_first and self._version > 0:
+            self._judge(before)
+        self.step, self._last_at = step, max(self._last_at, reading.at)
+        return Advance(
+            at=reading.at,
+            step=step,
+            n_steps=n_steps,
+            seconds=seconds,
+            loss=loss,
+            epoch=reading.epoch,
+            examples=None if each is None else each * n_steps,
+            metrics=metrics,
+            is_first=is_first,
+        )
+
+    # --- what is learned ---------------------------------------------------------------------------------------------
+
+    def _judge(self, before: int) -> None:
+        """Whether processes that were started again go on where the ones before had come."""
+        if self.learned.resumes is None and self._version >= 10:
+            self._learn(resumes=before >= self._version // 2)
+
+    def _learn_from(self, reading: Reading, step: int) -> None:
+        total = self._known_total or self._total
+        if total is not None and self._known_total is None:
+            self._known_total = total
+            self._learn(total_steps=total)
+        each = self.learned.steps_per_epoch
+        if total is not None and reading.total_epochs:
+            each = total / reading.total_epochs
+        elif each is None and reading.epoch and step > 0:
+            # A printed epoch is a whole number that counts the present one; any other is how far the data was read.
+            is_exact = reading.door is not Door.PRINTED or reading.epoch != int(reading.epoch)
+            each = step / reading.epoch if is_exact and reading.epoch > 0 else None
+        if each is not None and 0 < each <= MAX_COUNT and math.isfinite(each):
+            self._learn(steps_per_epoch=each)
+        if self.learned.door is not reading.door:
+            self._learn(door=reading.door)
+
+    def _learn(
+        self,
+        *,
+        door: Door | None = None,
+        total_steps: int | None = None,
+        steps_per_epoch: float | None = None,
+        resumes: bool | None = None,
+    ) -> None:
+        old = self.learned
+        self.learned = Learned(
+            door or old.door,
+            total_steps or old.total_steps,
+            steps_per_epoch or old.steps_per_epoch,
+            old.resumes if resumes is None else resumes,
+        )
+
+    def _add_metrics(self, reading: Reading) -> None:
+        for name, value in reading.metrics.items():
+            if 0 < len(name) <= METRIC_NAME_LENGTH and (name in self.metrics or len(self.metrics) < MAX_METRICS):
+                self.metrics[name] = self._unreported[name] = value

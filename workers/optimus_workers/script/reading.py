@@ -1,0 +1,60 @@
+"""What is learned of a script at one moment, whichever way it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Door(StrEnum):
+    """A way by which a script's steps and losses become known; the first ones are trusted more."""
+
+    CLIENT = "client"
+    """The script calls `optimus_client`, or an integration does."""
+    KUBEFLOW = "kubeflow"
+    """Kubeflow's progress protocol (KEP-2779), which transformers speaks by itself."""
+    MLFLOW = "mlflow"
+    """MLflow's tracking API."""
+    OTLP = "otlp"
+    """OpenTelemetry metrics over HTTP."""
+    TENSORBOARD = "tensorboard"
+    """TensorBoard's event files."""
+    PRINTED = "printed"
+    """What the script prints."""
+
+    @property
+    def trust(self) -> int:
+        """Higher is better."""
+        return -list(Door).index(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one door learned at one moment. None: it said nothing about that."""
+
+    door: Door
+    at: float
+    """POSIX seconds."""
+    step: int | None = None
+    """Optimizer steps completed."""
+    total_steps: int | None = None
+    epoch: float | None = None
+    """Passes over the data so far."""
+    total_epochs: float | None = None
+    loss: float | None = None
+    """The training loss; may be NaN or infinite."""
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    examples: int | None = None
+    """Training examples of one step over all workers."""
+    progress: float | None = None
+    """0 to 1, the framework's own estimate."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Figures of an evaluation."""
+    stopped: bool = False
+    """The script has saved and stops as it was asked to, at `step`."""
+    resumes: bool = False
+    """The script goes on from a checkpoint when it is started again."""
+    rank: int | None = None
+    """Of the process in the whole job (`RANK`), where the door knows it."""

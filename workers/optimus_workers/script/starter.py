@@ -1,0 +1,206 @@
+"""Starts the processes of a script. Run by the script's own interpreter, so it imports nothing of Optimus.
+
+    python starter.py SOCKET PRELOAD
+
+It has imported the libraries that the script is going to import (torch takes seconds), and forks: a process that starts
+again after a change of the workers begins at once, and shares the memory of the libraries with the one before.
+
+Each order is a line of JSON with two descriptors: where the process prints, and where its exit code is written.
+
+    {"argv": [...], "script": path | null, "module": name | null, "directory": path, "environment": {...}}
+
+With `script` or `module` the process runs that as Python runs it, with `argv` as `sys.argv`; else it becomes `argv`.
+The first answer on the socket is a newline, once the libraries are imported; later ones are process ids, as lines. When
+the socket is closed, because the agent is gone, all processes are killed.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+MAX_ORDER_BYTES = 4 * 1024 * 1024
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    set_first_path(str(Path.cwd()))  # nothing that lies beside this file is the script's
+    for name, members in json.loads(sys.argv[2]):
+        preload(name, members)
+    order, out = serve(control)
+    control.close()
+    become(order, out)
+
+
+def preload(name: str, members: list[str]) -> None:
+    """Import a library and what the script takes from it. The script itself reports what is wrong with an import."""
+    with suppress(BaseException):  # whatever a library does when it is imported
+        module = importlib.import_module(name)
+        for member in members:
+            getattr(module, member, None)
+
+
+# --- the starter -----------------------------------------------------------------------------------------------------
+
+
+def serve(control: socket.socket) -> tuple[dict[str, Any], int]:
+    """Fork for each order. Returns in the new process only, with its order and what it prints to."""
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+    reading, writing = os.pipe()
+    for descriptor in (reading, writing):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    control.sendall(b"\n")
+    running: dict[int, int] = {}
+    """Process id → where its exit code is written."""
+    while True:
+        ready, _, _ = select.select([control.fileno(), reading], [], [])
+        if reading in ready:
+            os.read(reading, 4096)
+            collect(running)
+        if control.fileno() not in ready:
+            continue
+        order, descriptors = receive(control)
+        if order is None:
+            for pid in running:
+                kill_group(pid)
+            os._exit(0)
+        out, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for descriptor in (reading, writing, status, *running.values()):
+                os.close(descriptor)
+            return order, out
+        with suppress(OSError):
+            os.setpgid(pid, pid)  # the new process does so as well; whoever comes first
+        os.close(out)
+        running[pid] = status
+        control.sendall(b"%d\n" % pid)
+
+
+def collect(running: dict[int, int]) -> None:
+    """Write down how processes ended, and end what they have left in their group."""
+    for pid in list(running):
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            found, status = pid, 9
+        if not found:
+            continue
+        kill_group(pid)
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        descriptor = running.pop(pid)
+        with suppress(OSError):
+            os.write(descriptor, b"%d\n" % code)
+        os.close(descriptor)
+
+
+def kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def receive(control: socket.socket) -> tuple[dict[str, Any] | None, tuple[int, ...]]:
+    """The next order and its descriptors; None at the end."""
+    descriptors: array.array[int] = array.array("i")
+    line = b""
+    while not line.endswith(b"\n"):
+        try:
+            data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(2 * descriptors.itemsize))
+        except OSError:
+            return None, ()
+        if not data or len(line) > MAX_ORDER_BYTES:
+            return None, ()
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        line += data
+    return json.loads(line.decode()), tuple(descriptors)
+
+
+# --- the new process -------------------------------------------------------------------------------------------------
+
+
+def become(order: dict[str, Any], out: int) -> None:
+    """Run what was ordered, in a process group of its own that dies with the starter."""
+    os.setpgid(0, 0)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(name, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    for descriptor in (nothing, out):
+        if descriptor > 2:
+            os.close(descriptor)
+    argv, environment = order["argv"], order["environment"]
+    try:
+        os.chdir(order["directory"])
+    except OSError as error:
+        end(127, f"the working directory cannot be used: {error}")
+    os.environ.clear()
+    os.environ.update(environment)
+    if order["script"] is None and order["module"] is None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        try:
+            os.execvpe(argv[0], argv, environment)  # noqa: S606 - the user's command, as it is
+        except FileNotFoundError:
+            end(127, f"{argv[0]}: command not found")
+        except OSError as error:
+            end(126, f"{argv[0]}: {error.strerror}")
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python has it
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # forked processes would draw the same numbers
+    sys.argv = argv
+    sys.excepthook = own_frames_only
+    if order["module"] is not None:
+        set_first_path(str(Path.cwd()))
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        return
+    script = Path(order["script"])
+    if not script.is_file():
+        end(127, f"can't open file {str(script)!r}: there is no such file")
+    set_first_path(str(script.parent.resolve()))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def own_frames_only(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an error as Python does, from the script on."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error, trace)
+
+
+def set_first_path(directory: str) -> None:
+    """Python puts the script's directory first, unless it was told not to."""
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path[0] = directory
+
+
+def end(code: int, message: str) -> NoReturn:
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
