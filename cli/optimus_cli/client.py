@@ -61,7 +61,7 @@ class Client:
         Raises `BadInput` if the address, the token or the file cannot be used.
         """
         self.url = _checked_url(url)
-        self._may_start = may_start if _is_loopback(self.url) else (lambda: False)
+        self._may_start = may_start if is_here(self.url) else (lambda: False)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             # trust_env off: a proxy from the environment must not get the token of a service on this machine.
@@ -275,7 +275,7 @@ def _checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _is_loopback(url: str) -> bool:
+def is_here(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -27,6 +27,7 @@ TRAINING = "How it trains (docs/training.md)"
 COMPUTING = "How workers compute"
 CONVERGENCE = "Convergence (the first that holds ends the job)"
 SIZE = "Size and resources"
+SCRIPT = "Scripts (docs/scripts.md)"
 _PANELS = {
     TRAINING: (
         "mode architecture scaling warmup_epochs elastic_batch max_gradient_norm compression compression_keep "
@@ -35,6 +36,7 @@ _PANELS = {
     COMPUTING: "device precision compile deterministic overlap hang_seconds",
     CONVERGENCE: "convergence evaluate_epochs on_nonfinite",
     SIZE: "workers servers gpu_types",
+    SCRIPT: "python image resumes preload stop_seconds progress_patterns",
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
 
@@ -42,6 +44,7 @@ _NAMES: dict[FieldPath, str] = {
     ("task_args",): "set",
     ("environment",): "env",
     ("from_job",): "from",
+    ("progress_patterns",): "progress-pattern",
     ("global_batch_size",): "batch-size",
     ("convergence", "loss_decrease", "below"): "loss-decrease",
     ("convergence", "loss_decrease", "relative_to"): "relative-to",
@@ -54,8 +57,8 @@ _NAMES: dict[FieldPath, str] = {
 }
 _WHOLE = {("elastic_batch",), ("convergence", "target_metric")}
 """Messages that one flag says as a whole."""
-_FILES_ONLY = {("servers", "resources", "gpus")}
-"""Servers use none."""
+_FILES_ONLY = {("servers", "resources", "gpus"), ("command",), ("convergence", "command_ends")}
+"""Servers use no GPUs; the command follows `--`; a script ends by itself unless something else is asked for."""
 USUAL = (
     *("--name", "--task", "--set", "--workers-max", "--worker-gpus", "--max-epochs", "--target-loss", "--priority"),
     *("--deadline", "--env", "--from", "--dry-run", "--watch", "--url", "--json", "--help-all", "--help"),
@@ -80,6 +83,12 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
     "gpu-types": ("TYPE,...", "GPU types that will do; default: any."),
     "deadline": ("MOMENT", "When it should be done, such as 2026-12-24T18:00:00Z."),
     "checkpoint-url": ("URL", None),
+    "python": (None, "The interpreter in whose environment a script runs; default: the activated environment's."),
+    "image": ("IMAGE", "Kubernetes: what a script runs in; default: the service's image of workers."),
+    "resumes": (None, "The script goes on from its own checkpoint when started again, so it may be resized."),
+    "preload": (None, "Keep a process ready that has imported torch, so that a restart takes less (the default)."),
+    "stop-seconds": (None, "What a script may take to save and end before it is killed."),
+    "progress-pattern": ("REGEX", "How the script prints: groups named step, loss, epoch ...; repeatable."),
     "from": (
         "JOB",
         "Start with the parameters of this job's last checkpoint; without FILE and --task: with its specification, "
@@ -123,6 +132,8 @@ _PARSERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "target-metric": (str, lambda text: parse_target("--target-metric", text)),
     "gpu-types": (str, _types),
     "working-directory": (Path, str),
+    "python": (Path, lambda path: str(path.absolute())),
+    "progress-pattern": (list[str], list),
     "worker-memory": (str, str),
     "server-memory": (str, str),
 }
@@ -186,7 +197,7 @@ def _flag(path: FieldPath, annotation: Any) -> FieldFlag:
     metavar, words = _WORDS.get(name, (None, None))
     declared = f"--{name}/--no-{name}" if kind is bool else f"--{name}"
     settings: dict[str, Any] = {"metavar": metavar, "help": words or _description(annotation)}
-    if kind is Path:
+    if name == "working-directory":
         settings |= {"exists": True, "file_okay": False, "resolve_path": True}
     option = typer.Option(declared, rich_help_panel=_PANEL_OF.get(path[0]), **settings)
     return FieldFlag(f"--{name}", path, kind, parse, option)

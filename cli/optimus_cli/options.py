@@ -79,9 +79,26 @@ class Group(TyperGroup):
 
 
 class SubmitCommand(Command):
-    """`optimus submit`, which has a flag for each field of a specification."""
+    """`optimus submit`, which has a flag for each field of a specification; what follows `--` is a script's command."""
 
     usual = USUAL
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        script_command.set(None)
+        if "--" in args:
+            position = args.index("--")
+            args, command = args[:position], args[position + 1 :]
+            if not command:
+                raise typer.BadParameter("give a command after --, such as -- torchrun train.py.", ctx)
+            script_command.set(tuple(command))
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+script_command: ContextVar[tuple[str, ...] | None] = ContextVar("script_command", default=None)
+"""What followed `--` on the command line of `optimus submit`."""
 
 
 _HELP_ALL = "optimus help-all"

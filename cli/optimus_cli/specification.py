@@ -10,6 +10,7 @@ from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.jobfile import JobFile
+from optimus_contract.job import script_of
 
 MAX_NAME = 63
 
@@ -21,6 +22,22 @@ class Flag:
     name: str
     field: tuple[str, ...]
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The command that followed `--`."""
+
+    command: tuple[str, ...]
+    python: str | None
+    """The interpreter of the activated environment, if the service runs on this machine."""
+
+
+def activated_python(environment: Mapping[str, str]) -> str | None:
+    """The interpreter of the environment that is activated in the shell; None: none is."""
+    directory = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
+    python = Path(directory, "bin", "python") if directory else None
+    return str(python.absolute()) if python is not None and python.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,11 @@ class Specification:
 
 
 def assemble(
-    file: JobFile | None, flags: Iterable[Flag], directory: Path, like: Mapping[str, Any] | None = None
+    file: JobFile | None,
+    flags: Iterable[Flag],
+    directory: Path,
+    like: Mapping[str, Any] | None = None,
+    script: Script | None = None,
 ) -> Specification:
     """Flags over the file's fields, relative directories made absolute, defaults of the command line filled in.
 
@@ -62,20 +83,41 @@ def assemble(
     document: dict[str, Any] = _copy(like or {}) if file is None else _copy(file.document)
     for flag in given:
         _set(document, flag)
-    if "task" not in document and file is None:
-        raise BadInput("Give a job file or --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp).")
+    if script is not None:
+        _set_script(document, script)
+    if "task" not in document and "command" not in document and file is None:
+        raise BadInput(
+            "Give a job file, --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp), "
+            "or a training script (-- python train.py)."
+        )
     # A file without a task, which may be misspelled in it, goes to the service: that knows the fields.
-    task = document.get("task", "")
-    if "name" not in document and isinstance(task, str):
-        document["name"] = name_for(task)
+    command = document.get("command")
+    trains = script_of(command) if command and _is_command(command) else document.get("task", "")
+    if "name" not in document and isinstance(trains, str):
+        document["name"] = name_for(trains)
     if like is None or "working_directory" in (flag.field[0] for flag in given):
         _settle_directory(document, file, directory)
     return Specification(document, file, {flag.field: flag.name for flag in given})
 
 
-def name_for(task: str) -> str:
-    """A job name from the last word of the task's import path: `pkg.train:BigNet` gives `bignet`."""
-    last = re.split(r"[.:]", task)[-1].lower()
+def _is_command(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
+
+
+def _set_script(document: dict[str, Any], script: Script) -> None:
+    for name in ("task", "command"):
+        if document.get(name) is not None:
+            raise BadInput(f"Give one of {name} and a command after --: a job trains one thing.")
+    document["command"] = list(script.command)
+    if script.python is not None:
+        document.setdefault("python", script.python)
+
+
+def name_for(trains: str) -> str:
+    """A job name from the last word of a task's import path, or from a script: `pkg.train:BigNet` gives `bignet`,
+    `scripts/train.py` gives `train`."""
+    file = re.fullmatch(r"(?:.*/)?([^/]+)\.py", trains)
+    last = (file[1] if file else re.split(r"[.:/]", trains)[-1]).lower()
     return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
 
 
@@ -145,6 +187,8 @@ def _settle_directory(document: dict[str, Any], file: JobFile | None, directory:
     if isinstance(stated, str):
         base = directory if file is None or "working_directory" not in file.document else file.path.parent
         document["working_directory"] = str((base / stated).resolve())
+    elif stated is None and document.get("command") is not None:
+        document["working_directory"] = str((directory if file is None else file.path.parent).resolve())
     elif stated is None and isinstance(task := document.get("task"), str) and _holds_module(directory, task):
         document["working_directory"] = str(directory.resolve())
 

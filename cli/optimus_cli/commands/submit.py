@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,14 +11,14 @@ import typer
 
 from optimus_cli import output, render_plan, watching
 from optimus_cli.bodies import Job
-from optimus_cli.client import DEFAULT_URL
+from optimus_cli.client import DEFAULT_URL, is_here
 from optimus_cli.commands.watch import watch_to_the_end
 from optimus_cli.errors import Refused
 from optimus_cli.flags import given, with_flags
 from optimus_cli.jobfile import read_job_file
-from optimus_cli.options import AsJson, HelpAll, Url, connect
+from optimus_cli.options import AsJson, HelpAll, Url, connect, script_command
 from optimus_cli.resolve import find_job
-from optimus_cli.specification import Specification, assemble
+from optimus_cli.specification import Script, Specification, activated_python, assemble
 
 
 @with_flags
@@ -35,15 +36,17 @@ def submit(
     _help_all: HelpAll = False,
     **fields: Any,
 ) -> None:
-    """Submit a training job and print its id.
+    """Submit a training job and print its id: a file, a --task, or a training script (-- torchrun train.py).
 
     With --watch: exit code 1 if the job does not succeed. With --watch --json: one line of JSON per look.
     """
+    command = script_command.get()
     origin = None if fields["from_job"] is None else look_up(fields["from_job"], url)
     flags = given(fields | {"from_job": origin and origin["id"]})
     task = fields["task"]
     like = None if origin is None or file is not None or task is not None else specification_like(origin)
-    specification = assemble(read_job_file(file) if file else None, flags, Path.cwd(), like)
+    script = None if command is None else Script(command, activated_python(os.environ) if is_here(url) else None)
+    specification = assemble(read_job_file(file) if file else None, flags, Path.cwd(), like, script)
     if dry_run:
         preview(specification, url, as_json=as_json)
         return
