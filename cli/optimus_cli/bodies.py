@@ -36,10 +36,13 @@ class JobResult(TypedDict):
 
 
 class JobProfile(TypedDict):
-    n_parameters: int
-    n_examples: int
-    global_batch_size: int
-    steps_per_epoch: float
+    n_parameters: int | None
+    n_examples: int | None
+    global_batch_size: int | None
+    steps_per_epoch: float | None
+    total_steps: int | None
+    learned_from: str | None
+    resumes: bool | None
 
 
 class JobUsage(TypedDict):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import FINAL_STATES, AllocationPoint, Decision, Event, Explanation, Job, Node
+from optimus_cli.bodies import FINAL_STATES, AllocationPoint, Decision, Event, Explanation, Job, JobProfile, Node
 from optimus_cli.palette import STATE_STYLES
 
 SHOWN_EVENTS = 8
@@ -124,11 +125,11 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     facts: list[tuple[str, RenderableType]] = [
         ("Job", job["id"]),
         ("State", state(job["state"])),
-        ("Task", f"{spec.get('task', wording.UNKNOWN)}  ({spec.get('mode', wording.UNKNOWN)})"),
+        trains(spec),
         ("Project", job["project"]),
         ("Converges when", convergence(spec.get("convergence") or {})),
         ("Submitted", wording.ago(job["created_at"], now)),
-        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}, epoch {wording.number(job['epoch'])}"),
+        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}"),
         ("Loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
         ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
@@ -138,9 +139,11 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     ]
     if spec.get("elastic_batch"):
         facts.append(("Batch", elastic_batch(job)))
-    if profile is not None:
+    if profile is not None and profile.get("n_parameters") is not None:
         facts.append(("Model", f"{wording.count(profile['n_parameters'])} parameters"))
         facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
+    if profile is not None and profile.get("learned_from") is not None:
+        facts.append(("Learned from", learned_from(profile)))
     if job["reason"] is not None:
         facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
     if job.get("last_error") is not None:
@@ -148,6 +151,41 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(job["failure"], style="red")))
     return facts + _result_facts(job)
+
+
+def trains(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """What the job trains: its task, or the command of a script."""
+    command = spec.get("command")
+    if command:
+        return "Command", shlex.join(command)
+    return "Task", f"{spec.get('task', wording.UNKNOWN)}  ({spec.get('mode', wording.UNKNOWN)})"
+
+
+def epoch(job: Job) -> str:
+    """Passes over the data so far; nothing for a script that has not told them."""
+    is_known = not job["spec"].get("command") or bool(job["epoch"])
+    return f", epoch {wording.number(job['epoch'])}" if is_known else ""
+
+
+_DOORS = {
+    "client": "its calls of optimus_client",
+    "kubeflow": "its progress reports (Kubeflow's protocol)",
+    "mlflow": "its MLflow metrics",
+    "otlp": "its OpenTelemetry metrics",
+    "tensorboard": "its TensorBoard files",
+    "printed": "what it prints",
+}
+
+
+def learned_from(profile: JobProfile) -> str:
+    """How the steps of a script are known, and whether its size can change."""
+    resumes = profile.get("resumes")
+    size = {
+        True: "it resumes from its checkpoint, so its size can change",
+        False: "it does not resume, so its size stays",
+        None: "its size stays until it is known to resume (--resumes)",
+    }[resumes]
+    return f"{_DOORS.get(profile['learned_from'] or '', wording.UNKNOWN)}; {size}"
 
 
 def retries(job: Job, now: datetime) -> Text:
@@ -205,6 +243,8 @@ def convergence(rule: dict[str, Any]) -> str:
         for name, unit in (("max_epochs", "epochs"), ("max_steps", "steps"), ("max_seconds", "seconds"))
         if rule.get(name) is not None
     ]
+    if rule.get("command_ends"):
+        conditions.append("its command ends")
     return ", or ".join(conditions) or wording.UNKNOWN
 
 

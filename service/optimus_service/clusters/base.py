@@ -19,6 +19,10 @@ class TaskLaunch:
     environment: Mapping[str, str]
     """The task's OPTIMUS_* variables (see docs/protocol.md), job token included: never log the values."""
     working_directory: str | None = None
+    image: str | None = None
+    """Of a script's worker: the image that its command runs in; None: the cluster's own."""
+    stop_seconds: float | None = None
+    """What a script's worker may take to save and end."""
     from_job: str | None = None
     """The job whose directory has the checkpoint that the task's job starts from: the cluster lets it be read."""
 

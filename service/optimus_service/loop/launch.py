@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optimus_scheduler.model import JobSpec, PlacedTask, Resources, Role
 from optimus_service.clusters.base import TaskLaunch
@@ -60,6 +61,7 @@ class LaunchContext:
             resources=resources,
             environment={**environment_of(job), **ours},
             working_directory=job.spec.get("working_directory") or str(directory),
+            **_of_script(task.key.role, job),
             from_job=from_job if job.spec.get("checkpoint_url") is None else None,
         )
 
@@ -68,6 +70,12 @@ class LaunchContext:
         if url is not None:
             return f"{str(url).rstrip('/')}/{from_job}"
         return str(directory / ORIGIN if self.local else self.jobs_directory / from_job / "checkpoints")
+
+
+def _of_script(role: Role, job: JobRecord) -> dict[str, Any]:
+    if role is not Role.WORKER or not job.spec.get("command"):
+        return {}
+    return {"image": job.spec.get("image"), "stop_seconds": job.spec.get("stop_seconds")}
 
 
 def _resources(role: Role, spec: JobSpec, gpu_type: str | None) -> Resources:

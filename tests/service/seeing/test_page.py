@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from scripts import page_types
 from tests.service.seeing.browser import browser
 from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, add_ended, crowded_service
 from tests.service.seeing.live import LiveService, live_service
@@ -24,6 +23,7 @@ from optimus_scheduler.model import JobState
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
 from optimus_service.requests import checked
 from optimus_service.store.records import MembershipRecord
+from scripts import page_types
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

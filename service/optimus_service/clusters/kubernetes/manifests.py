@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ _PLAIN = (
     "OPTIMUS_ATTEMPT",
 )
 """Variables that differ between a job's tasks or in time and are no secrets; the others come from the job's secret."""
+_AGENT, _AGENT_DIRECTORY = "optimus-agent", "/optimus-agent"
+_AGENT_LEAVES_SECONDS = 15.0
+"""What the agent needs beyond the time that its script may take."""
 _TEMPORARY, _MEMORY = "/tmp", "/dev/shm"  # noqa: S108 - paths inside the container, on volumes of its own
 
 
@@ -78,7 +82,7 @@ def _spec(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
     }
     return {
         "restartPolicy": "Never",  # a replacement is another task, with the next incarnation
-        "terminationGracePeriodSeconds": settings.grace_seconds,
+        "terminationGracePeriodSeconds": _grace_seconds(launch, settings),
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # variables of other services would look like our settings
@@ -93,9 +97,38 @@ def _spec(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        **({} if launch.image is None else {"initContainers": [_agent_container(settings)]}),
         "containers": [_container(launch, settings)],
-        "volumes": _volumes(settings),
+        "volumes": [*_volumes(settings), *([] if launch.image is None else [{"name": _AGENT, "emptyDir": {}}])],
         **{name: value for name, value in optional.items() if value is not None},
+    }
+
+
+def _grace_seconds(launch: TaskLaunch, settings: KubernetesSettings) -> int:
+    """A script may take longer to save than other tasks take to leave."""
+    return max(settings.grace_seconds, math.ceil((launch.stop_seconds or 0.0) + _AGENT_LEAVES_SECONDS))
+
+
+def _agent_container(settings: KubernetesSettings) -> Json:
+    """Copies the agent of scripts from the service's own image, so that a job's image need not have it."""
+    limits = {"cpu": "500m", "memory": "128Mi"}
+    return {
+        "name": "agent",
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python", "-m", "optimus_workers.script.bundle", _AGENT_DIRECTORY],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": limits},
+        "securityContext": _unprivileged(),
+        "volumeMounts": [{"name": _AGENT, "mountPath": _AGENT_DIRECTORY}],
+    }
+
+
+def _unprivileged() -> Json:
+    return {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
     }
 
 
@@ -103,21 +136,19 @@ def _container(launch: TaskLaunch, settings: KubernetesSettings) -> Json:
     # Only workers load the user's code; other images need not have its directory.
     is_worker = launch.key.role is Role.WORKER
     directory = launch.working_directory if is_worker else None
+    command = [part.replace("{role}", launch.key.role.value) for part in settings.command]
+    if launch.image is not None:
+        command = ["python3", f"{_AGENT_DIRECTORY}/run.py", launch.key.role.value]
     return {
         "name": CONTAINER,
-        "image": settings.image if is_worker else settings.server_image or settings.image,
+        "image": launch.image or (settings.image if is_worker else settings.server_image or settings.image),
         "imagePullPolicy": settings.image_pull_policy,
-        "command": [part.replace("{role}", launch.key.role.value) for part in settings.command],
+        "command": command,
         "workingDir": directory or job_directory(launch.key.job_id, settings),
         "env": [{"name": name, "value": value} for name, value in sorted(_plain(launch, settings).items())],
         "envFrom": [{"secretRef": {"name": anchor_name(launch.key.job_id)}}],
         "resources": _resources(launch, settings),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "privileged": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": _unprivileged(),
         "volumeMounts": _mounts(launch, settings),
         # What a failed container printed last is in its status, even when its log is gone.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -216,6 +247,7 @@ def _volumes(settings: KubernetesSettings) -> list[Json]:
 def _mounts(launch: TaskLaunch, settings: KubernetesSettings) -> list[Json]:
     job_id, origin = launch.key.job_id, launch.from_job
     origins: list[Json] = []
+    agent = [] if launch.image is None else [{"name": _AGENT, "mountPath": _AGENT_DIRECTORY, "readOnly": True}]
     if origin is not None:
         checkpoints = f"{job_directory(origin, settings)}/checkpoints"
         inside = f"{origin}/checkpoints"
@@ -224,6 +256,7 @@ def _mounts(launch: TaskLaunch, settings: KubernetesSettings) -> list[Json]:
         # A job sees its own directory only, and the checkpoints that it starts from.
         {"name": "jobs", "mountPath": job_directory(job_id, settings), "subPath": job_id},
         *origins,
+        *agent,
         {"name": "temporary", "mountPath": _TEMPORARY},
         {"name": "shared-memory", "mountPath": _MEMORY},
         *settings.volume_mounts,
