@@ -58,7 +58,9 @@ def _variables(variables: dict[str, str]) -> dict[str, str]:
     return variables
 
 
-def _words(words: list[str]) -> list[str]:
+def _words(words: list[str] | None) -> list[str] | None:
+    if words is None:
+        return None
     if any("\0" in word for word in words):
         raise ValueError("no word of a command may contain a null character")
     if not words[0].strip():

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -85,7 +86,19 @@ INSTEAD = {
     "convergence.target_metric.at_most": "--target-metric with <=",
     "convergence.target_metric.best": "files only",
     "servers.resources.gpus": "files only: servers use none",
+    "convergence.command_ends": "files only: the default of a script",
+    "command": "what follows --",
+    "python": "a script's, see SCRIPT",
+    "image": "a script's",
+    "resumes": "a script's",
+    "preload": "a script's",
+    "stop_seconds": "a script's",
+    "progress_patterns": "a script's",
 }
+SCRIPT = """
+    --python /usr/bin/python3 --image images.example.com/train:1 --resumes --no-preload --stop-seconds 45
+    --progress-pattern "it (?P<step>[0-9]+)" --progress-pattern "obj (?P<loss>[0-9.]+)" --workers-max 4
+"""
 
 
 def test_every_field_of_a_specification_has_a_flag(scripted: ScriptedService, optimus: Optimus) -> None:
@@ -96,8 +109,60 @@ def test_every_field_of_a_specification_has_a_flag(scripted: ScriptedService, op
     sent = scripted.requests[-1].body
     checked(JobSpec, sent)
     assert set(_given(sent)) == set(_fields(JobSpec)) - INSTEAD.keys()
-    booleans = {name for name, kind in _kinds(JobSpec).items() if bool in kind}
+    booleans = {name for name, kind in _kinds(JobSpec).items() if bool in kind} - INSTEAD.keys()
     assert {name for name in booleans if sent[name]} == booleans - {"overlap"}
+
+
+def test_what_follows_two_dashes_is_the_command_of_a_script(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    command = ["torchrun", "jobs/fine_tune.py", "--lr", "3e-4", "--", "-x"]
+    done = optimus("submit", *shlex.split(SCRIPT), "--url", scripted.url, "--", *command)
+    assert done.exit_code == 0, done.stderr
+    sent = scripted.requests[-1].body
+    assert sent == {
+        "name": "fine-tune",
+        "command": command,
+        "working_directory": str(Path.cwd()),
+        "python": "/usr/bin/python3",
+        "image": "images.example.com/train:1",
+        "resumes": True,
+        "preload": False,
+        "stop_seconds": 45.0,
+        "progress_patterns": ["it (?P<step>[0-9]+)", "obj (?P<loss>[0-9.]+)"],
+        "workers": {"max": 4},
+    }
+    spec = checked(JobSpec, sent)
+    assert (spec.architecture, spec.servers.max, spec.convergence.command_ends) == ("script", 0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--"], "give a command after --"),
+        (["--task", "a:b", "--", "python", "x.py"], "Give one of task and a command after --"),
+        ([], "or a training script (-- python train.py)"),
+    ],
+)
+def test_a_script_and_a_task_are_two_things(arguments: list[str], said: str, optimus: Optimus) -> None:
+    done = optimus("submit", *arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_the_activated_environment_is_the_scripts(
+    scripted: ScriptedService, optimus: Optimus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    assert optimus("submit", "--url", scripted.url, "--", "python", "train.py").exit_code == 0
+    assert scripted.requests[-1].body["python"] == str(python)
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    assert optimus("submit", "--url", scripted.url, "--", "python", "train.py").exit_code == 0
+    assert "python" not in scripted.requests[-1].body
 
 
 def test_an_elastic_batch_is_one_flag(scripted: ScriptedService, optimus: Optimus) -> None:

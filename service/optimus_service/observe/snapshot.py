@@ -12,6 +12,7 @@ from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import (
     Allocation,
+    Architecture,
     Directive,
     Job,
     JobSpec,
@@ -107,7 +108,9 @@ class Histories:
             spec = readable_spec(job)
             target = None if spec is None else spec.convergence.target_metric
             mode = Mode.SYNC if spec is None else spec.mode
-            history = self._by_job[job.id] = JobHistory(mode, None if target is None else target.name)
+            is_script = spec is not None and spec.architecture is Architecture.SCRIPT
+            metric = None if target is None else target.name
+            history = self._by_job[job.id] = JobHistory(mode, metric, measures_parts=not is_script)
         return history
 
     def keep_only(self, job_ids: Iterable[str]) -> None:

@@ -41,8 +41,6 @@ class _Window:
 
     n_steps: int = 0
     seconds: float = 0.0
-    compute_seconds: float = 0.0
-    """Those in which it computed; 0: it does not measure its parts (a script)."""
     exchange_seconds: float = 0.0
     """Those in which a rank waited for the gradients of the others."""
 
@@ -60,6 +58,9 @@ class _Windows:
     gpu_type: str | None = None
     batch: int | None = None
     """If it is elastic."""
+    measures_exchange: bool = True
+    """With servers, waiting is no measure of what travels: pushing and pulling take time of their own. A script does
+    not measure its parts."""
     at: float = 0.0
     by_rank: dict[int, _Window] = field(default_factory=dict)
 
@@ -67,7 +68,6 @@ class _Windows:
         window = self.by_rank.setdefault(sample.rank, _Window())
         window.n_steps += steps_of(sample)
         window.seconds += sample.seconds
-        window.compute_seconds += sample.compute_seconds
         window.exchange_seconds += sample.wait_seconds
         self.at = max(self.at, sample.at)
 
@@ -84,9 +84,7 @@ class _Windows:
             return None
         speed = sum(window.steps_per_second for window in filled)
         n_steps = sum(window.n_steps for window in filled)
-        # With servers, waiting is no measure of what travels: pushing and pulling take time of their own.
-        measured = not self.servers and all(window.compute_seconds for window in filled)
-        exchange = sum(window.exchange_seconds for window in filled) / n_steps if measured else None
+        exchange = sum(window.exchange_seconds for window in filled) / n_steps if self.measures_exchange else None
         return SpeedSample(
             self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
         )
@@ -95,8 +93,10 @@ class _Windows:
 class SpeedHistory:
     """Measured speeds by size and GPU type. How much an old one counts is for the scheduler: each says when it was."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, *, measures_parts: bool = True) -> None:
+        """`measures_parts`: samples say how long each part of a step took; those of a script do not."""
         self._mode = mode
+        self._measures_parts = measures_parts
         self._epoch = 0
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
@@ -110,7 +110,9 @@ class SpeedHistory:
         late = sample.membership_epoch < self._epoch
         if late or sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
             return
-        self._open = self._open or _Windows(sample.workers, sample.servers, gpu_type, sample.global_batch)
+        if self._open is None:
+            measures_exchange = self._measures_parts and not sample.servers
+            self._open = _Windows(sample.workers, sample.servers, gpu_type, sample.global_batch, measures_exchange)
         self._open.add(sample)
         if self._open.speed(self._mode, WINDOW_SECONDS) is not None:
             self._close(WINDOW_SECONDS)
@@ -132,12 +134,12 @@ class SpeedHistory:
 class JobHistory:
     """Everything a round needs of one job's samples."""
 
-    def __init__(self, mode: Mode, metric: str | None = None) -> None:
-        """`metric`: the name of the figure that its convergence rule is about."""
+    def __init__(self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True) -> None:
+        """`metric`: the name of the figure that its convergence rule is about; `measures_parts`: see `SpeedHistory`."""
         self.losses = LossBuckets()
         self.metrics = LossBuckets()
         """Values of that figure; empty without one."""
-        self.speeds = SpeedHistory(mode)
+        self.speeds = SpeedHistory(mode, measures_parts=measures_parts)
         self.slow_workers = SlowWorkers()
         self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
         """Steps and noise scales of the gradients, the newest; empty where they are not measured."""

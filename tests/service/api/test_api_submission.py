@@ -221,7 +221,10 @@ def test_all_wrong_fields_are_named_at_once(api: Api) -> None:
 
 
 def test_missing_fields_are_named(api: Api) -> None:
-    assert faults(api.post("/v1/jobs", json={})) == {"name": "is required", "task": "is required"}
+    assert faults(api.post("/v1/jobs", json={})) == {"name": "is required"}
+    assert faults(api.post("/v1/jobs", json={"name": "one"})) == {
+        "task": "give task (a function that returns a TrainingTask) or command (a training script)"
+    }
 
 
 def test_nothing_is_stored_or_scheduled_for_a_refused_job(api: Api) -> None:

@@ -39,6 +39,7 @@ from optimus_workers.wire.messages import (
     Assume,
     Assumed,
     AssumeFailed,
+    CommandStarted,
     DataLost,
     Done,
     Evaluate,
@@ -678,6 +679,7 @@ IMPOSSIBLE = {
     (Saved, "the same"): {*BEFORE_JOINING, Phase.JOINING},
     (SaveFailed, "the same"): {*BEFORE_JOINING, Phase.JOINING},
     (Evaluated, "evaluating is the last thing"): {*BEFORE_JOINING, Phase.JOINING, Phase.TRAINING, Phase.SAVING},
+    (CommandStarted, "processes start after all have stopped"): {*BEFORE_JOINING, *TRAINED},
 }
 """Events of the present membership epoch that no task and no storage can send in these phases."""
 
