@@ -22,6 +22,7 @@ RUN python -m venv /opt/optimus \
 COPY pyproject.toml README.md LICENSE alembic.ini ./
 COPY migrations migrations
 COPY docs/runbooks docs/runbooks
+COPY client client
 COPY contract contract
 COPY models models
 COPY scheduler scheduler

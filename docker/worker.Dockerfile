@@ -34,6 +34,7 @@ RUN /opt/optimus/bin/pip install --require-hashes -r "${LOCK}.lock" \
 COPY pyproject.toml README.md LICENSE alembic.ini ./
 COPY migrations migrations
 COPY docs/runbooks docs/runbooks
+COPY client client
 COPY contract contract
 COPY models models
 COPY scheduler scheduler
@@ -41,7 +42,7 @@ COPY simulator simulator
 COPY service service
 COPY workers workers
 COPY cli cli
-# One distribution has all packages; an image of workers keeps its own and the contract only.
+# One distribution has all packages; an image of workers keeps its own, the contract and the client.
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/optimus/bin/pip install --no-deps /wheels/*.whl \
     && site=$(/opt/optimus/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])") \

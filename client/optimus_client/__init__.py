@@ -1,28 +1,31 @@
-"""What a training script tells Optimus, and asks of it.
+"""What a training script or a notebook imports of Optimus. It needs only the standard library until more is used.
 
-    import optimus_client
+In a script:
 
-    optimus_client.report(step=step, loss=loss)
-
-Importing this needs the standard library alone, and outside Optimus every call does nothing.
+    optimus_client.report(step=step, loss=loss)     one line: Optimus learns the curve; does nothing outside Optimus
+    optimus_client.stop_requested()                 save and stop now?
+    optimus_client.elastic(model, optimizer, loader, epochs=10)     a loop that stops, resumes and is resized (torch)
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optimus_client.reporting import report, resumes, stop_requested, stopped
+from .reporting import flush, report, resumes, stop_requested, stopped
 
 if TYPE_CHECKING:
-    from optimus_client.loop import ElasticRun, elastic
+    from .loop import ElasticRun, elastic
 
-__all__ = ["ElasticRun", "elastic", "report", "resumes", "stop_requested", "stopped"]
+__all__ = ["ElasticRun", "elastic", "flush", "report", "resumes", "stop_requested", "stopped"]
+__version__ = "0.1.0"
+
+_MODULES = {"ElasticRun": "loop", "elastic": "loop"}
+"""Where the names are that need more than the standard library, or time to import."""
 
 
 def __getattr__(name: str) -> Any:
-    """`elastic` needs torch, which is imported when it is used."""
-    if name in ("elastic", "ElasticRun"):
-        from optimus_client import loop
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(loop, name)
-    raise AttributeError(f"module 'optimus_client' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

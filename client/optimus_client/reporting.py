@@ -1,236 +1,346 @@
-"""Reports of a training script to the agent that runs it: never in the way of the training.
+"""Reports of a training process to its agent, and the request to stop that comes back.
 
-A report is put into a bounded queue and sent by a thread; what cannot be sent waits, and the oldest is dropped when the
-queue is full. Without the variable OPTIMUS_REPORT_URL, so outside Optimus, nothing happens at all.
+`report` puts a tuple into a bounded queue. A daemon thread turns it into numbers and posts it, so that a call costs
+about a microsecond, whatever the agent does. Nothing here raises because of the agent or of the values.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
+import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import deque
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable, Optional
+from urllib.parse import urlsplit
 
-URL_VARIABLE = "OPTIMUS_REPORT_URL"
-TOKEN_FILE_VARIABLE = "OPTIMUS_REPORT_TOKEN_FILE"  # noqa: S105 - the name of a variable
-STOP_FILE_VARIABLE = "OPTIMUS_STOP_FILE"
-MAX_WAITING = 10_000
-"""Reports that wait while the agent does not answer."""
-MAX_AT_ONCE = 1_000
-PERIOD_SECONDS = 0.2
-"""Reports are gathered for so long."""
-RETRY_SECONDS = 1.0
-EXIT_SECONDS = 3.0
-"""How long the end of the process may be put off for the last reports."""
+__all__ = ["flush", "report", "resumes", "stop_requested", "stopped"]
+
+log = logging.getLogger("optimus_client")
+
+CAPACITY = 10_000
+"""Reports kept while the agent is away; then the oldest are dropped."""
+BATCH = 1_000
+"""Reports of one request; below what the agent takes."""
+POST_SECONDS = 0.5
+"""Between two requests."""
+RETRY_SECONDS = 5.0
+"""Most time between two attempts while the agent is away."""
+REQUEST_SECONDS = 2.0
+FLUSH_SECONDS = 2.0
+"""How long the end of the process may wait for the last reports."""
 LOOK_SECONDS = 0.1
-"""How often `stop_requested` looks at the file system."""
-_REPORT_FIELDS = ("step", "loss", "examples", "epoch", "learning_rate")
+"""Between two looks at the stop file."""
+
+Number = Any
+"""A number or what `float()` takes: a tensor with one element, a numpy scalar."""
+Held = Any
+"""A number, or a function that waits for it; called on the reporting thread."""
+Record = tuple[float, Held, Held, Held, Held, Held, Optional[dict[str, Held]]]
+"""POSIX seconds, step, loss, examples, epoch, learning rate, metrics."""
+
+_NO_NUMBER = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
+"""What turning a value into a number may raise."""
 
 
 def report(
-    step: Optional[int] = None,
-    loss: Any = None,
-    examples: Optional[int] = None,
-    epoch: Any = None,
-    learning_rate: Any = None,
-    metrics: Optional[Mapping[str, Any]] = None,
-    total_steps: Optional[int] = None,
-    total_epochs: Optional[float] = None,
+    *,
+    step: Number = None,
+    loss: Number = None,
+    examples: Number = None,
+    epoch: Number = None,
+    learning_rate: Number = None,
+    metrics: Mapping[str, Number] | None = None,
+    total_steps: int | None = None,
+    total_epochs: float | None = None,
 ) -> None:
-    """Say how far the training is. Never blocks, never raises.
+    """Report where the training is. Does nothing outside Optimus; never waits, never raises.
 
-    Args:
-        step: optimizer steps completed, counted over restarts.
-        loss: training loss of this step; a number, or a tensor or array with one element (read by another thread, so
-            that a GPU is not waited for).
-        examples: training examples of one step over all processes.
-        epoch: passes over the data so far; may be a fraction.
-        learning_rate: of this step.
-        metrics: figures of an evaluation, by name.
-        total_steps: optimizer steps after which the script ends; to be said once.
-        total_epochs: passes over the data after which it ends; to be said once.
+    `step`: optimizer steps completed. `loss`: of the training, a mean per example. `examples`: of one step over all
+    processes. `epoch`: passes over the data so far, such as 1.25. `metrics`: figures of an evaluation. `total_steps`,
+    `total_epochs`: after which the training ends. Values may be tensors with one element: those on a GPU are copied
+    behind the work that computes them, without waiting for it. Every process may call it; the loss, the learning
+    rate and the metrics of rank 0 count.
     """
-    reporter = _reporter()
+    reporter = _reporter or _start()
     if reporter is None:
         return
-    try:
-        reading = {
-            name: _detached(value)
-            for name, value in zip(_REPORT_FIELDS, (step, loss, examples, epoch, learning_rate))
-            if value is not None
-        }
-        if metrics:
-            reading["metrics"] = {str(name): _detached(value) for name, value in metrics.items()}
-        reporter.add(reading, total_steps, total_epochs)
-    except Exception:  # noqa: BLE001 - a report must not end a training
-        return
+    if reporter.rank:
+        loss = learning_rate = metrics = None
+    if total_steps is not None or total_epochs is not None:
+        reporter.set_totals(total_steps, total_epochs)
+    reporter.queue.append(
+        (
+            time.time(),
+            _held(step),
+            _held(loss),
+            _held(examples),
+            _held(epoch),
+            _held(learning_rate),
+            _held_metrics(metrics) if metrics else None,
+        )
+    )
 
 
 def resumes() -> None:
-    """Say that this script goes on from a checkpoint of its own when it is started again, so that it may be resized."""
-    reporter = _reporter()
+    """Say that this script goes on from its checkpoint when it is started again: Optimus may resize its job."""
+    reporter = _reporter or _start()
     if reporter is not None:
-        reporter.say(resumes=True)
+        reporter.head["resumes"] = True
+        reporter.is_announced = False
+        reporter.wake.set()
 
 
 def stopped(step: int) -> None:
-    """Say that the training has been saved after `step` steps and ends now, as was asked."""
-    reporter = _reporter()
+    """Say that the script has saved and stops as asked, after `step` optimizer steps; waits 2 s for that at most."""
+    reporter = _reporter or _start()
     if reporter is not None:
-        reporter.say(stopped_at=int(step))
-        reporter.flush(EXIT_SECONDS)
+        reporter.stopped_at = int(step)
+        flush()
 
 
-_looked_at = float("-inf")
-_found = False
+def flush(timeout: float = FLUSH_SECONDS) -> bool:
+    """Wait until all reports so far are sent, `timeout` seconds at most; whether they are."""
+    return _reporter is None or _reporter.flush(timeout)
 
 
 def stop_requested() -> bool:
-    """Whether this process should save at its next step boundary and end with exit code 0.
+    """Whether the script should save its state and end with exit code 0 at its next step boundary.
 
-    Cheap: it looks at most ten times a second. Processes of one training see it at slightly different times; they have
-    to agree on the step (`elastic` and the callbacks do).
+    Looks at a file ten times a second at most, so it may be asked at every step. Processes may see it at different
+    steps: those that train together must agree on one, as the integrations do.
     """
-    global _looked_at, _found
-    path = os.environ.get(STOP_FILE_VARIABLE)
-    if not path or _found:
-        return _found
+    global _look_at, _is_stop_requested
     now = time.monotonic()
-    if now >= _looked_at + LOOK_SECONDS:
-        _looked_at = now
-        _found = os.path.exists(path)
-    return _found
+    if now >= _look_at:
+        path = os.environ.get("OPTIMUS_STOP_FILE")
+        _is_stop_requested = path is not None and os.path.exists(path)  # noqa: PTH110 - half the time of Path
+        _look_at = now + LOOK_SECONDS
+    return _is_stop_requested
 
 
-class _Reporter:
-    """The queue of one process and the thread that sends it."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self._url = url.rstrip("/") + "/report"
-        self._token = token
-        self._rank = int(os.environ.get("RANK") or 0)
-        self._waiting: "deque[dict[str, Any]]" = deque(maxlen=MAX_WAITING)
-        self._said: "dict[str, Any]" = {}
-        self._totals: "dict[str, Any]" = {}
-        self._is_sending = False
-        self._changed = threading.Condition()  # guards everything above
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        threading.Thread(target=self._run, name="optimus-report", daemon=True).start()
-        atexit.register(self.flush, EXIT_SECONDS)
-
-    def add(self, reading: "dict[str, Any]", total_steps: Optional[int], total_epochs: Optional[float]) -> None:
-        reading["at"] = time.time()
-        with self._changed:
-            if total_steps is not None:
-                self._totals["total_steps"] = int(total_steps)
-            if total_epochs is not None:
-                self._totals["total_epochs"] = float(total_epochs)
-            self._waiting.append(reading)
-            self._changed.notify_all()
-
-    def say(self, **what: Any) -> None:
-        with self._changed:
-            self._said.update(what)
-            self._changed.notify_all()
-
-    def flush(self, seconds: float) -> None:
-        """Wait until everything is sent, for so long at most."""
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._waiting or self._said or self._is_sending), seconds)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting or self._said))
-                hurries = bool(self._said)
-            if not hurries:
-                time.sleep(PERIOD_SECONDS)
-            with self._changed:
-                readings = [self._waiting.popleft() for _ in range(min(MAX_AT_ONCE, len(self._waiting)))]
-                said, self._said = self._said, {}
-                self._is_sending = True
-            is_sent = self._send(readings, said)
-            with self._changed:
-                self._is_sending = False
-                if not is_sent:
-                    said.update(self._said)
-                    self._said = said
-                    room = MAX_WAITING - len(self._waiting)
-                    self._waiting.extendleft(reversed(readings[max(0, len(readings) - room) :]))
-                self._changed.notify_all()
-            if not is_sent:
-                time.sleep(RETRY_SECONDS)
-
-    def _send(self, readings: "list[dict[str, Any]]", said: "dict[str, Any]") -> bool:
-        """Whether it need not be sent again."""
-        document = {"rank": self._rank, "readings": [_plain(reading) for reading in readings], **self._totals, **said}
-        request = urllib.request.Request(  # noqa: S310 - the agent's address
-            self._url,
-            data=json.dumps(document).encode(),
-            headers={"Authorization": "Bearer " + self._token, "Content-Type": "application/json"},
-            method="POST",
-        )
-        try:
-            with self._opener.open(request, timeout=5):
-                return True
-        except urllib.error.HTTPError as error:
-            return bool(400 <= error.code < 500)  # it is refused for good
-        except Exception:  # noqa: BLE001 - the agent is away
-            return False
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
-_present: "tuple[int, Optional[_Reporter]]" = (0, None)
-_making = threading.Lock()
-
-
-def _reporter() -> "Optional[_Reporter]":
-    """This process's reporter; None outside Optimus. A forked process makes its own."""
-    global _present
-    pid, found = _present
-    if pid == os.getpid():
-        return found
-    with _making:
-        if _present[0] != os.getpid():
-            _present = (os.getpid(), _make())
-    return _present[1]
-
-
-def _make() -> "Optional[_Reporter]":
-    url, token_file = os.environ.get(URL_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE)
-    if not url or not token_file:
-        return None
+def _held(value: Number) -> Held:
+    """The value as it is now, without waiting for a device: a number, or a function that waits for it."""
+    kind = type(value)
+    if value is None or kind is float or kind is int:
+        return value
     try:
-        with open(token_file, encoding="utf-8") as file:
-            return _Reporter(url, file.read().strip())
-    except (OSError, ValueError, RuntimeError):
+        if hasattr(value, "is_cuda"):
+            return _held_tensor(value.detach())
+        if hasattr(value, "block_until_ready"):  # an array of JAX never changes
+            return lambda: float(value)
+        return float(value)
+    except _NO_NUMBER as error:
+        log.debug("not reported, for it is no number: %s", error)
         return None
 
 
-def _detached(value: Any) -> Any:
-    """The value without the graph that led to it; its number is read later."""
-    return value.detach() if hasattr(value, "detach") else value
+def _held_metrics(metrics: Mapping[str, Number]) -> dict[str, Held] | None:
+    try:
+        return {str(name): _held(value) for name, value in metrics.items()}
+    except _NO_NUMBER as error:
+        log.debug("not reported, for they are no mapping: %s", error)
+        return None
 
 
-def _plain(reading: "Mapping[str, Any]") -> "dict[str, Any]":
-    """The reading with numbers alone; what is no number is left out."""
-    found: "dict[str, Any]" = {}
-    for name, value in reading.items():
-        if name == "metrics":
-            found[name] = {each: number for each, text in value.items() if (number := _number(text)) is not None}
-            continue
-        number = _number(value)
-        if number is not None:
-            found[name] = int(number) if name in ("step", "examples") else number
+def _held_tensor(tensor: Any) -> Held:
+    if hasattr(tensor, "placements"):  # of several processes: a sum that waits for the others would wait for ever
+        if not all(placement.is_replicate() for placement in tensor.placements):
+            return None
+        tensor = tensor.to_local()
+    if tensor.device.type == "cpu":
+        return float(tensor)
+    if not tensor.is_cuda:
+        copy = tensor.clone()  # the script may change it in place
+        return lambda: float(copy)
+    # Into pinned memory, behind what computes it on the same stream: the caller does not wait for the device.
+    cuda = sys.modules["torch"].cuda
+    with cuda.device(tensor.device):
+        copy = tensor.to("cpu", non_blocking=True)
+        done = cuda.Event()
+        done.record()
+
+    def wait() -> float:
+        done.synchronize()
+        return float(copy)
+
+    return wait
+
+
+def _number(held: Held) -> float | None:
+    try:
+        return float(held()) if callable(held) else held
+    except _NO_NUMBER as error:
+        log.debug("not reported, for it is no number: %s", error)
+        return None
+
+
+def _whole(held: Held) -> int | None:
+    number = _number(held)
+    with suppress(ValueError, OverflowError):  # NaN and infinity
+        return None if number is None or number < 0 else int(number)
+    return None
+
+
+def _reading(record: Record) -> dict[str, Any]:
+    at, step, loss, examples, epoch, learning_rate, metrics = record
+    found: dict[str, Any] = {
+        "at": at,
+        "step": _whole(step),
+        "loss": _number(loss),
+        "examples": _whole(examples),
+        "epoch": _number(epoch),
+        "learning_rate": _number(learning_rate),
+    }
+    found = {name: value for name, value in found.items() if value is not None}
+    if metrics:
+        numbers = {name: _number(value) for name, value in metrics.items()}
+        found["metrics"] = {name: value for name, value in numbers.items() if value is not None}
     return found
 
 
-def _number(value: Any) -> Optional[float]:
-    try:
-        return float(value)
-    except Exception:  # noqa: BLE001 - whatever a tensor raises
+# --- the thread ------------------------------------------------------------------------------------------------------
+
+
+class Reporter:
+    """The queue and the thread of one process."""
+
+    def __init__(self, url: str, token_file: str | None, rank: int) -> None:
+        self.rank = rank
+        self.queue: deque[Record] = deque(maxlen=CAPACITY)
+        self.head: dict[str, Any] = {"rank": rank}
+        """What every request says."""
+        self.is_announced = True
+        """There is nothing in `head` that no request has said."""
+        self.stopped_at: int | None = None
+        self.wake = threading.Event()
+        self._url, self._token_file = url, token_file
+        self._pending: deque[dict[str, Any]] = deque(maxlen=CAPACITY)
+        self._idle = threading.Condition()
+        self._rounds = 0
+        """How often everything that was in the queue when a round began was sent."""
+        self._connection: Any = None
+        self._thread = threading.Thread(target=self._run, name="optimus-report", daemon=True)
+        self._thread.start()
+
+    def set_totals(self, steps: int | None, epochs: float | None) -> None:
+        """Where the training ends."""
+        with suppress(*_NO_NUMBER):
+            if steps is not None:
+                self.head["total_steps"] = int(steps)
+            if epochs is not None:
+                self.head["total_epochs"] = float(epochs)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait for a round that begins from now on."""
+        with self._idle:
+            target = self._rounds + 2  # a round that is under way may have missed the newest
+            deadline = time.monotonic() + timeout
+            while self._rounds < target:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._thread.is_alive():
+                    return False
+                self.wake.set()
+                self._idle.wait(min(left, 0.05))
+        return True
+
+    def _run(self) -> None:
+        wait = POST_SECONDS
+        while True:
+            self.wake.wait(wait)
+            self.wake.clear()
+            if self._send_all():
+                wait = POST_SECONDS
+                with self._idle:
+                    self._rounds += 1
+                    self._idle.notify_all()
+            else:
+                wait = min(2 * wait, RETRY_SECONDS)
+
+    def _send_all(self) -> bool:
+        """Whether nothing is left."""
+        while True:
+            while self.queue:  # first turn all into numbers: they hold memory of the device
+                self._pending.append(_reading(self.queue.popleft()))
+            if not self._pending and self.is_announced and self.stopped_at is None:
+                return True
+            readings = [self._pending[index] for index in range(min(BATCH, len(self._pending)))]
+            is_last = len(readings) == len(self._pending)
+            stopped_at = self.stopped_at if is_last else None
+            announced, self.is_announced = self.is_announced, True
+            document = {**self.head, "readings": readings, "stopped_at": stopped_at}
+            if not self._post(document):
+                self.is_announced = announced
+                return False
+            for _ in readings:
+                self._pending.popleft()
+            if stopped_at is not None:
+                self.stopped_at = None
+
+    def _post(self, document: Mapping[str, Any]) -> bool:
+        """Whether the agent has it, or will never take it."""
+        import http.client
+
+        parts = urlsplit(self._url)
+        try:
+            token = Path(self._token_file).read_text().strip() if self._token_file else ""
+            if self._connection is None:
+                kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+                self._connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=REQUEST_SECONDS)
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+            self._connection.request("POST", f"{parts.path.rstrip('/')}/report", json.dumps(document), headers)
+            answer = self._connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            log.debug("the agent does not answer: %s", error)
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            return False
+        if answer.status in (400, 413, 422):
+            log.warning("the agent refuses %d reports (status %d)", len(document["readings"]), answer.status)
+            return True
+        return bool(answer.status < 300)
+
+
+_reporter: Reporter | None = None
+_look_at = 0.0
+_is_stop_requested = False
+
+
+def _start() -> Reporter | None:
+    """The reporter of this process; None outside Optimus."""
+    global _reporter
+    url = os.environ.get("OPTIMUS_REPORT_URL")
+    if not url:
         return None
+    rank = os.environ.get("RANK", "")
+    with _starting:
+        if _reporter is None:
+            with suppress(RuntimeError):  # threads cannot be started while the interpreter ends
+                _reporter = Reporter(
+                    url, os.environ.get("OPTIMUS_REPORT_TOKEN_FILE"), int(rank) if rank.isdigit() else 0
+                )
+    return _reporter
+
+
+def _forget() -> None:
+    """In a child after fork: the thread is the parent's, and so are the reports."""
+    global _reporter, _starting
+    _reporter, _starting = None, threading.RLock()
+
+
+_starting = threading.RLock()
+"""A signal handler may report, too."""
+_register_at_fork: Callable[..., None] = getattr(os, "register_at_fork", lambda **_: None)
+_register_at_fork(after_in_child=_forget)
+atexit.register(flush)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
+    "optimus_client",
     "optimus_contract",
     "optimus_models",
     "optimus_scheduler",
@@ -25,6 +27,7 @@ HEAVY = {"pydantic", "fastapi", "sqlalchemy", "kubernetes", "torch", "matplotlib
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
+        ("optimus_client", set()),
         ("optimus_contract.answers", set()),
         ("optimus_contract.job", set()),
         ("optimus_models.loss.curve", set()),
@@ -57,3 +60,17 @@ def test_wheel_holds_every_package_and_the_migrations(tmp_path: Path) -> None:
     assert "optimus_service/migrations/env.py" in names
     assert "optimus_service/runbooks/OptimusNoLeader.md" in names
     assert any(name.startswith("optimus_service/migrations/versions/0001") for name in names)
+
+
+def test_the_client_is_a_package_of_its_own(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT / "client", check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("optimus_client-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"optimus_client"}
+    assert "optimus_client/py.typed" in names
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "client").rglob("*.py")), ids=lambda path: path.name)
+def test_the_client_is_python_39(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))
