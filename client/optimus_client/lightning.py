@@ -14,7 +14,7 @@ from typing import Any, Optional
 try:
     from lightning.pytorch import Callback
 except ImportError:
-    from pytorch_lightning import Callback  # type: ignore[no-redef, import-not-found, unused-ignore]
+    from pytorch_lightning import Callback  # type: ignore[assignment, no-redef, import-not-found, unused-ignore]
 
 from optimus_client.agreement import StopAgreement
 from optimus_client.reporting import report, resumes, stopped
