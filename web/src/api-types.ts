@@ -100,6 +100,11 @@ export interface components {
              * @default null
              */
             max_cost: number | null;
+            /**
+             * @description when the command of a script job ends by itself (its default)
+             * @default null
+             */
+            command_ends: boolean | null;
         };
         /** @description Money, at the prices that the service is set to. */
         Cost: {
@@ -314,13 +319,34 @@ export interface components {
             started_at: string | null;
             finished_at: string | null;
         };
-        /** @description What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`). */
+        /** @description What the job's tasks know about it (`PUT /v1/jobs/{id}/profile`). Of a script, what has been learned so far. */
         JobProfile: {
-            n_parameters: number;
-            /** @description training examples in one epoch */
-            n_examples: number;
-            global_batch_size: number;
-            steps_per_epoch: number;
+            /** @default null */
+            n_parameters: number | null;
+            /**
+             * @description training examples in one epoch
+             * @default null
+             */
+            n_examples: number | null;
+            /** @default null */
+            global_batch_size: number | null;
+            /** @default null */
+            steps_per_epoch: number | null;
+            /**
+             * @description steps after which a script ends by itself
+             * @default null
+             */
+            total_steps: number | null;
+            /**
+             * @description script: the way by which its steps and losses are learned
+             * @default null
+             */
+            learned_from: ("client" | "kubeflow" | "mlflow" | "otlp" | "tensorboard" | "printed") | null;
+            /**
+             * @description script: whether it goes on from a checkpoint of its own when it is started again
+             * @default null
+             */
+            resumes: boolean | null;
         };
         /** @description How the job ended (`POST /v1/jobs/{id}/result`). */
         JobResult: {
@@ -373,10 +399,55 @@ export interface components {
             /** @default default */
             project: string;
             /**
-             * @description package.module:name, the import path of a function that returns a TrainingTask
+             * @description package.module:name, the import path of a function that returns a TrainingTask; a script has none
+             * @default null
              * @example optimus_workers.zoo.digits:cnn
              */
-            task: string;
+            task: string | null;
+            /**
+             * @description the command of a script (architecture: script), word by word; each worker runs it
+             * @default null
+             * @example [
+             *       "torchrun",
+             *       "train.py",
+             *       "--lr",
+             *       "3e-4"
+             *     ]
+             */
+            command: string[] | null;
+            /**
+             * @description script: absolute path of the Python interpreter whose environment the command runs in; default: the service's, on Kubernetes the image's
+             * @default null
+             */
+            python: string | null;
+            /**
+             * @description script on Kubernetes: the image that the command runs in; default: the service's image of workers
+             * @default null
+             * @example registry.example.com/team/train:1.4
+             */
+            image: string | null;
+            /**
+             * @description script: whether the command, started again, goes on from a checkpoint of its own; only then is its number of workers changed while it runs; default: learned from what it reports
+             * @default null
+             */
+            resumes: boolean | null;
+            /**
+             * @description script: keep a process ready that has imported torch and the like, so that a restart takes less
+             * @default true
+             */
+            preload: boolean;
+            /**
+             * @description script: how long the command may take to end after it was asked to, before it is killed
+             * @default 20
+             */
+            stop_seconds: number;
+            /**
+             * @description script: regular expressions for printed lines, with groups named step, loss, epoch, total_steps, ...
+             * @example [
+             *       "it (?P<step>\\d+): objective (?P<loss>\\S+)"
+             *     ]
+             */
+            progress_patterns?: string[];
             /** @description keyword arguments of that function */
             task_args?: {
                 [key: string]: string | number | boolean;
@@ -392,11 +463,11 @@ export interface components {
              */
             mode: "sync" | "async";
             /**
-             * @description allreduce: no servers, the workers sum their gradients among themselves (DDP)
+             * @description allreduce: no servers, the workers sum their gradients among themselves (DDP); script: the workers run `command`
              * @default ps
              * @enum {string}
              */
-            architecture: "ps" | "allreduce";
+            architecture: "ps" | "allreduce" | "script";
             /**
              * @description examples per step (sync) or per worker step (async); default: the task's
              * @default null
@@ -422,7 +493,8 @@ export interface components {
              *       "max_steps": null,
              *       "max_seconds": null,
              *       "target_metric": null,
-             *       "max_cost": null
+             *       "max_cost": null,
+             *       "command_ends": null
              *     }
              */
             convergence: components["schemas"]["Convergence"];

@@ -113,6 +113,7 @@ class Stopping:
     """The processes are being stopped for `epoch`; times are of `time.monotonic`."""
 
     epoch: int
+    since: float
     terminate_at: float
     kill_at: float
     terminated: bool = False
@@ -342,12 +343,12 @@ class Agent:
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
-            self._stopping = Stopping(message.epoch, now, now + KILL_SECONDS)
+            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS)
         elif asks or self._looks_at_stop_file:
             at = now + self._spec.stop_seconds
-            self._stopping = Stopping(message.epoch, at, at + KILL_SECONDS)
+            self._stopping = Stopping(message.epoch, now, at, at + KILL_SECONDS)
         else:
-            self._stopping = Stopping(message.epoch, now, now + self._spec.stop_seconds)
+            self._stopping = Stopping(message.epoch, now, now, now + self._spec.stop_seconds)
 
     @property
     def _looks_at_stop_file(self) -> bool:
@@ -400,6 +401,7 @@ class Agent:
     def _look_at_stopping(self, run: Run, stopping: Stopping, now: float) -> None:
         if self._all_ended(run):
             self._drain()
+            log.info("the command stopped within %.2f s", time.monotonic() - stopping.since)
             self._stopped(stopping.epoch)
             return
         if now >= stopping.kill_at:
@@ -418,6 +420,8 @@ class Agent:
         for process in run.processes:
             signal_group(process, signal.SIGKILL)  # the others wait for the one that failed
         self._drain()
+        if run.is_formed and run.progress.step is not None:
+            self._send(Done(run.order.epoch, run.progress.step, 0.0, 0))  # steps are reported now and then only
         if not failed:
             run.end = CommandEnded(run.order.epoch, 0, metrics=_finite(run.progress.metrics))
         else:
@@ -475,7 +479,10 @@ class Agent:
         if advance is not None:
             if run.first_step is None:
                 run.first_step = advance.step - advance.n_steps
-            if run.is_formed:
+                log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)
+            if advance.n_steps == 0:
+                pass
+            elif run.is_formed:
                 self._report(run, advance)
             else:
                 self._held.append(advance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+OURS = "optimus_client"
 LIBRARIES = frozenset(
     {"torch", "torchvision", "numpy", "pandas", "scipy", "sklearn", "transformers", "datasets", "accelerate"}
     | {"lightning", "pytorch_lightning"}
@@ -32,4 +33,7 @@ def preloads(script: Path) -> Preloads:
                 found.setdefault(alias.name, [])
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             found.setdefault(statement.module, []).extend(alias.name for alias in statement.names if alias.name != "*")
-    return tuple((name, tuple(members)) for name, members in found.items() if name.partition(".")[0] in LIBRARIES)
+    if any(name.partition(".")[0] == OURS for name in found):
+        found[f"{OURS}.loop"] = []
+    known = LIBRARIES | {OURS}
+    return tuple((name, tuple(members)) for name, members in found.items() if name.partition(".")[0] in known)

@@ -28,6 +28,7 @@ class Advance:
     """POSIX seconds."""
     step: int
     n_steps: int
+    """0: only where the processes go on from."""
     seconds: float
     loss: float | None = None
     """The newest loss; None: none was reported since the last advance."""
@@ -84,7 +85,7 @@ class Progress:
         if reading.rank not in (None, 0) and reading.door is Door.CLIENT:
             return None  # all processes make the same steps; the first one speaks for them
         self._add_metrics(reading)
-        if reading.door.trust < self._trust:
+        if reading.door.trust < self._trust and not self._agrees(reading):
             return None
         step = self._step_of(reading)
         if reading.loss is not None:
@@ -94,11 +95,16 @@ class Progress:
             self._learn(resumes=True)
         if step is None:
             return None
-        self._trust = reading.door.trust
-        self._learn_from(reading, step)
+        if reading.door.trust >= self._trust:
+            self._trust = reading.door.trust
+            self._learn_from(reading, step)
         if self.step is not None and step <= self.step:
             return None
         return self._advance(reading, step)
+
+    def _agrees(self, reading: Reading) -> bool:
+        """Whether a door that is trusted less counts the same steps: a progress bar is newer than rare reports."""
+        return reading.step is not None and self._total is not None and reading.total_steps == self._total
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -109,8 +115,8 @@ class Progress:
             self._total = reading.total_steps
         if step is None:
             return self._counted(reading)
-        if step < 0 or step > MAX_COUNT:
-            return None
+        if step <= 0 or step > MAX_COUNT:
+            return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
         if known is None or total is None or known == total:
             return step
@@ -132,8 +138,12 @@ class Progress:
     def _advance(self, reading: Reading, step: int) -> Advance:
         is_first = self.step is None
         # Where the processes go on from: what was known, unless they count from further back.
-        before = min(self._version, step - 1) if self.step is None else self.step
-        n_steps = max(1, step - before)
+        before = self.step
+        if before is None:
+            # A step without a loss, not beyond what is known, is where the processes begin, and not one of theirs.
+            begins = reading.loss is None and step <= self._version
+            before = step if begins else min(self._version, step - 1)
+        n_steps = step - before
         seconds = max(0.0, reading.at - self._last_at)
         each = reading.examples or self._batch
         loss, self._loss = self._loss, None

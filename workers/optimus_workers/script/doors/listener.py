@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.doors import kubeflow
+from optimus_workers.script.doors.kubeflow import Kubeflow
 from optimus_workers.script.reading import Door, Reading
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -73,6 +73,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.token = token
         self.on_reading = on_reading
+        self.kubeflow = Kubeflow()
         self.turns = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -126,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/report":
             readings = report_readings(document, now)
         elif path.startswith(KUBEFLOW_PATH):
-            found = kubeflow.reading(document, now)
+            found = self.server.kubeflow.reading(document, now)
             readings, answer = [] if found is None else [found], {}
         else:
             self._answer(404, {"title": "there is nothing here"})

@@ -1,0 +1,62 @@
+"""Fine-tunes a tiny causal language model with the Trainer of transformers, as its documentation teaches: checkpoints
+every few steps, and the newest one is gone on from. It knows nothing of Optimus.
+
+    torchrun hf_trainer.py --output-dir out
+"""
+
+import argparse
+import os
+import time
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+
+class Sequences(torch.utils.data.Dataset):
+    def __init__(self, n_examples: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        start = torch.randint(0, 50, (n_examples, 1), generator=generator)
+        self.tokens = (start + torch.arange(16)) % 50
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+
+
+class Slow(TrainerCallback):
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_step_end(self, args, state, control, **kwargs):
+        time.sleep(self.seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output-dir", required=True)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2))
+    arguments = TrainingArguments(
+        output_dir=options.output_dir,
+        per_device_train_batch_size=8,
+        max_steps=options.steps,
+        logging_steps=5,
+        save_steps=10,
+        save_total_limit=2,
+        report_to="none",
+        use_cpu=True,
+        seed=1,
+    )
+    trainer = Trainer(model, arguments, train_dataset=Sequences(512), callbacks=[Slow(options.step_seconds)])
+    found = get_last_checkpoint(options.output_dir) if os.path.isdir(options.output_dir) else None
+    trainer.train(resume_from_checkpoint=found)
+
+
+if __name__ == "__main__":
+    main()
