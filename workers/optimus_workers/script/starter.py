@@ -187,7 +187,7 @@ def own_frames_only(kind: type[BaseException], error: BaseException, trace: Trac
     """Show an error as Python does, from the script on."""
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
-    sys.__excepthook__(kind, error, trace)
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
 def set_first_path(directory: str) -> None:

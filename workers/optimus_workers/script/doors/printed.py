@@ -102,7 +102,12 @@ class Printed:
         bar = _BAR.search(line)
         if bar is not None and said.step is None:
             said.step, said.total_steps = self._bars.step(int(bar[2]), int(bar[3]), said.epoch)
-        elif said.step is None and said.loss is not None and (bare := _BARE_BAR.search(line)) is not None:
+        elif (
+            said.step is None
+            and said.total_epochs is None
+            and said.loss is not None
+            and (bare := _BARE_BAR.search(line)) is not None
+        ):
             said.step, said.total_steps = self._bars.step(int(bare[1]), int(bare[2]), said.epoch)
         elif said.step is not None and said.steps_of_epoch is not None:
             said.step, said.total_steps = self._bars.step(said.step, said.steps_of_epoch, said.epoch)

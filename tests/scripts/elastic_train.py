@@ -1,0 +1,43 @@
+"""Trains a small network in a loop of `optimus_client.elastic`: it may be stopped at any step.
+
+torchrun elastic_train.py --epochs 10 --out final.pt
+"""
+
+import argparse
+import os
+import time
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import optimus_client
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--out", required=True)
+    options = parser.parse_args()
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(960, 16, generator=generator)
+    data = TensorDataset(inputs, inputs @ torch.randn(16, 1, generator=generator))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    loader = DataLoader(data, batch_size=48, shuffle=True)
+    with optimus_client.elastic(model, optimizer, loader, epochs=options.epochs) as run:
+        for inputs, targets in run:
+            loss = torch.nn.functional.mse_loss(run.model(inputs.double()), targets.double())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.report(loss)
+            time.sleep(options.step_seconds)
+    if int(os.environ.get("RANK") or 0) == 0:
+        torch.save(model.state_dict(), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Scripts as jobs of real processes: they change their size, lose workers, fail, and are learned meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.workers.protocol.conftest import Job, worker
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def make_script_job(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
+    def make(*command: str, **spec: Any) -> Job:
+        whole = {"task": None, "command": list(command), "architecture": "script", "working_directory": str(tmp_path)}
+        workers = {"min": 1, "max": 4, "resources": {}}
+        return make_job(**{**whole, "workers": workers, **spec})
+
+    return make
+
+
+def undisturbed(*command: str) -> None:
+    """Run a script without Optimus, in one process."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
+    subprocess.run([sys.executable, *command], check=True, env=environment, capture_output=True, timeout=120)
+
+
+def test_a_stock_ddp_script_is_resized_loses_a_worker_and_makes_all_its_steps(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "snapshot.pt"
+    script = str(SCRIPTS / "ddp_train.py")
+    options = ["--steps", "160", "--step-seconds", "0.03", "--snapshot", str(snapshot), "--snapshot-every", "5"]
+    job = make_script_job("torchrun", script, *options)
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    job.wait_for_step(20)
+    job.scale(worker(0), worker(1), worker(2))
+    three = job.wait_for_size(3, 0)
+    job.wait_for_step(three["step"] + 15)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    job.wait_for_step(two["step"] + 15)
+    job.kill(worker(1))
+    one = job.wait_for_size(1, 0, after_epoch=two["epoch"])
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 160)
+    assert [one["cause"], two["cause"], three["cause"]] == ["worker_lost", "rescale", "rescale"]
+    assert all(0 <= each["lost_steps"] <= 6 for each in (one, two, three)), "what the script had not saved"
+    assert all(each["pause_seconds"] > 0 for each in (one, two, three))
+    assert torch.load(snapshot)["step"] == 160
+    profile = job.service.profile
+    assert profile is not None
+    assert (profile["total_steps"], profile["learned_from"], profile["resumes"]) == (160, "printed", True)
+    assert all(sample["rank"] == 0 and sample["loss"] is not None for sample in job.service.samples)
+
+
+def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script, out = str(SCRIPTS / "elastic_train.py"), tmp_path / "final.pt"
+    job = make_script_job("torchrun", script, "--step-seconds", "0.03", "--out", str(out), global_batch_size=48)
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0)
+    job.wait_for_step(one["step"] + 20)
+    job.scale(worker(0), worker(1), worker(2))
+    three = job.wait_for_size(3, 0)
+    job.wait_for_step(three["step"] + 20)
+    job.scale(worker(1), worker(2))
+    two = job.wait_for_size(2, 0)
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 200)
+    assert [each["lost_steps"] for each in (one, three, two)] == [0, 0, 0]
+    assert job.service.profile is not None
+    assert job.service.profile["learned_from"] == "client"
+    assert job.service.profile["steps_per_epoch"] == 20.0
+    steps = [sample["step"] for sample in job.service.samples]
+    assert steps == sorted(set(steps)), "each step once"
+    alone = tmp_path / "alone.pt"
+    checkpoints = tmp_path / "elsewhere"
+    checkpoints.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(checkpoints)
+        undisturbed(script, "--out", str(alone))
+    expected, found = torch.load(alone), torch.load(out)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-9, atol=1e-12)
+
+
+def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    out = tmp_path / "out"
+    options = ["--output-dir", str(out), "--steps", "60", "--step-seconds", "0.1"]
+    job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options)
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    job.wait_for_step(25)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 60)
+    assert two["step"] >= 20
+    assert job.service.profile is not None
+    assert (job.service.profile["total_steps"], job.service.profile["resumes"]) == (60, True)
+    assert (out / "checkpoint-60").is_dir()
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_does_not_exist_fails_for_good(make_script_job: Callable[..., Job]) -> None:
+    job = make_script_job("there-is-no-such-program", "x")
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["permanent"]) == ("failed", True)
+    assert "there-is-no-such-program: command not found" in result["error"]
+
+
+def test_a_script_that_raises_fails_with_its_own_traceback(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("print('step 1 loss 2.0')\nraise ValueError('no such column')\n")
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["permanent"]) == ("failed", False)
+    assert "ValueError: no such column" in result["error"]
+    assert "broken.py" in result["error"]
+    assert "starter.py" not in result["error"], "frames of ours are no help"
+    assert "exit code 1" in result["error"]
+
+
+def test_a_script_that_ignores_sigterm_is_killed_after_its_time(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "for step in range(1, 100000):\n"
+        "    print('step', step, 'loss', 1.0 / step)\n"
+        "    time.sleep(0.05)\n"
+    )
+    job = make_script_job("python", str(script), stop_seconds=1.0)
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0)
+    job.wait_for_step(one["step"] + 5)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    assert two["step"] == 0, "it began anew"
+    assert two["lost_steps"] > 0
+    job.wait_for("what was learned", lambda: job.service.profile and job.service.profile["resumes"] is False)
+
+
+def test_a_flood_of_output_is_passed_on_in_bounded_memory(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = tmp_path / "loud.py"
+    script.write_text(
+        "for index in range(200_000):\n"
+        "    print('step', index + 1, 'loss', 1.0)\n"
+        "print('x' * 5_000_000, flush=True)\n"
+        "print('step 200001 loss 0.5')\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert result["outcome"] == "succeeded"
+    assert len(job.service.samples) < 20_000
+    assert (job.directory / f"{worker(0)}.log").stat().st_size > 5_000_000
+
+
+def test_a_process_that_is_killed_counts_as_a_lost_worker(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, time\n"
+        "print('process', os.getpid(), flush=True)\n"
+        "for step in range(1, 100000):\n"
+        "    print('step', step, 'loss', 1.0 / step)\n"
+        "    time.sleep(0.05)\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0)
+    job.wait_for_step(one["step"] + 3)
+    log = (job.directory / f"{worker(0)}.log").read_text()
+    os.kill(int(log.partition("process ")[2].split()[0]), signal.SIGKILL)
+    assert job.exit_code(worker(0)) == 128 + signal.SIGKILL
+
+
+def test_the_processes_of_a_killed_agent_end_with_it(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = tmp_path / "orphan.py"
+    script.write_text("import os, time\nprint('process', os.getpid(), 'step 1 loss 1', flush=True)\ntime.sleep(1000)\n")
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    log = (job.directory / f"{worker(0)}.log").read_text()
+    pid = int(log.partition("process ")[2].split()[0])
+    job.kill(worker(0))
+    job.wait_for("the end of its process", lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_processes_go_on_while_the_coordinator_is_replaced(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    out = tmp_path / "final.pt"
+    options = ["--epochs", "10", "--step-seconds", "0.04", "--out", str(out)]
+    job = make_script_job("torchrun", str(SCRIPTS / "elastic_train.py"), *options)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    job.wait_for_step(two["step"] + 20)
+    job.kill("job-coordinator-0-0")
+    job.start_coordinator()
+    again = job.wait_for_size(2, 0, after_epoch=two["epoch"])
+    assert again["cause"] == "coordinator_restart"
+    assert again["lost_steps"] == 0
+    assert job.wait_for_result()["outcome"] == "succeeded"
+
+
+def test_a_job_that_is_paused_or_finished_stops_its_processes(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    options = ["--epochs", "1000", "--step-seconds", "0.03", "--out", str(tmp_path / "final.pt")]
+    job = make_script_job("torchrun", str(SCRIPTS / "elastic_train.py"), *options)
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0)
+    job.wait_for_step(one["step"] + 10)
+    job.service.want([worker(0)], "pause")
+    paused = job.wait_for_size(0, 0)
+    assert paused["cause"] == "pause"
+    assert paused["step"] >= one["step"] + 10
+    job.wait_for("the coordinator's end", lambda: job.processes["job-coordinator-0-0"].poll() is not None)
+    job.start_coordinator()
+    job.scale(worker(0, 1))
+    again = job.wait_for_size(1, 0, after_epoch=paused["epoch"])
+    assert (again["cause"], again["step"], again["lost_steps"]) == ("resume", paused["step"], 0)
+    result = job.finish()
+    assert result["outcome"] == "succeeded"
+    assert result["step"] >= again["step"] + 10

@@ -1,0 +1,143 @@
+"""Readings become steps of the job."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimus_workers.script.progress import PATIENCE_SECONDS, Advance, Learned, Progress
+from optimus_workers.script.reading import Door, Reading
+
+START = 1_000.0
+
+
+def read(progress: Progress, door: Door = Door.PRINTED, at: float = START + 1.0, **said: Any) -> Advance | None:
+    return progress.add(Reading(door=door, at=at, **said))
+
+
+def test_steps_losses_and_times_add_up() -> None:
+    progress = Progress(START, 0)
+    first = read(progress, step=1, loss=2.0, at=START + 3.0)
+    second = read(progress, step=5, loss=1.5, at=START + 5.0)
+    assert first is not None
+    assert second is not None
+    assert (first.n_steps, first.seconds, first.loss, first.is_first) == (1, 3.0, 2.0, True)
+    assert (second.n_steps, second.seconds, second.loss, second.is_first) == (4, 2.0, 1.5, False)
+    assert read(progress, step=5, loss=1.5) is None, "said twice"
+
+
+def test_a_better_door_is_believed_and_a_worse_one_only_where_it_counts_the_same() -> None:
+    progress = Progress(START, 0)
+    assert read(progress, Door.KUBEFLOW, step=10, total_steps=100, loss=1.0) is not None
+    assert read(progress, Door.PRINTED, step=40) is None, "which steps these are is not known"
+    found = read(progress, Door.PRINTED, step=11, total_steps=100)
+    assert found is not None
+    assert found.step == 11
+    assert progress.learned.door is Door.KUBEFLOW
+
+
+def test_processes_that_go_on_are_told_from_those_that_begin_anew() -> None:
+    goes_on = Progress(START, 100)
+    found = read(goes_on, step=91, loss=1.0)
+    assert found is not None
+    assert found.step - found.n_steps == 90
+    assert goes_on.learned.resumes is True
+    anew = Progress(START, 100)
+    found = read(anew, step=1, loss=3.0)
+    assert found is not None
+    assert found.step - found.n_steps == 0
+    assert anew.learned.resumes is False
+
+
+def test_a_step_without_a_loss_at_the_start_is_a_position() -> None:
+    progress = Progress(START, 100)
+    found = read(progress, Door.CLIENT, step=100, resumes=True)
+    assert found is not None
+    assert (found.step, found.n_steps) == (100, 0)
+    assert read(progress, Door.CLIENT, step=0) is None
+    assert progress.learned.resumes is True
+
+
+def test_with_more_processes_fewer_steps_are_the_same_way() -> None:
+    """A script with a fixed batch per process ends after 1000 steps of one, 250 of four."""
+    alone = Progress(START, 0)
+    read(alone, step=200, total_steps=1000, loss=1.0)
+    assert alone.learned.total_steps == 1000
+    four = Progress(START, 200, alone.learned)
+    found = read(four, step=60, total_steps=250, loss=0.9)
+    assert found is not None
+    assert found.step == 240
+    assert four.learned.total_steps == 1000
+    last = read(four, step=250, total_steps=250, loss=0.5)
+    assert last is not None
+    assert last.step == 1000
+
+
+def test_losses_without_steps_count_as_steps_after_a_while() -> None:
+    progress = Progress(START, 0)
+    assert read(progress, loss=1.0, at=START + 1.0) is None
+    later = START + PATIENCE_SECONDS + 1.0
+    steps = [read(progress, loss=0.9 - 0.1 * index, at=later + index) for index in range(3)]
+    assert [each.step for each in steps if each is not None] == [1, 2, 3]
+    epochs = Progress(START, 0)
+    found = [read(epochs, loss=1.0, epoch=float(epoch), at=later + epoch) for epoch in (0, 1, 2)]
+    assert [each.step for each in found if each is not None] == [1, 2, 3]
+
+
+def test_other_processes_do_not_speak_for_the_first() -> None:
+    progress = Progress(START, 0)
+    assert read(progress, Door.CLIENT, step=7, rank=3) is None
+    assert read(progress, Door.CLIENT, step=7, rank=0) is not None
+
+
+def test_a_stop_says_where_and_that_the_script_resumes() -> None:
+    progress = Progress(START, 0)
+    read(progress, Door.CLIENT, step=6, loss=1.0)
+    read(progress, Door.CLIENT, step=7, stopped=True)
+    assert progress.stopped_at == 7
+    assert progress.learned.resumes is True
+
+
+def test_figures_of_an_evaluation_come_with_the_next_step() -> None:
+    progress = Progress(START, 0)
+    read(progress, step=1, loss=1.0)
+    assert read(progress, metrics={"eval_loss": 0.5, "": 1.0, "x" * 200: 1.0}) is None
+    found = read(progress, step=2, loss=1.0)
+    assert found is not None
+    assert found.metrics == {"eval_loss": 0.5}
+
+
+NUMBERS = st.one_of(st.none(), st.floats())
+READINGS = st.builds(
+    Reading,
+    door=st.sampled_from(Door),
+    at=st.floats(START, START + 1e6),
+    step=st.one_of(st.none(), st.integers(-5, 2**60)),
+    total_steps=st.one_of(st.none(), st.integers(-5, 2**60)),
+    epoch=NUMBERS,
+    total_epochs=NUMBERS,
+    loss=NUMBERS,
+    examples=st.one_of(st.none(), st.integers(0, 10**6)),
+    metrics=st.dictionaries(st.text(max_size=5), st.floats(), max_size=3),
+    stopped=st.booleans(),
+    resumes=st.booleans(),
+    rank=st.one_of(st.none(), st.integers(0, 3)),
+)
+
+
+@given(st.lists(READINGS, max_size=40), st.integers(0, 10**6))
+def test_whatever_is_read_steps_only_grow(readings: list[Reading], version: int) -> None:
+    progress, last = Progress(START, version, Learned()), -1
+    for reading in readings:
+        found = progress.add(reading)
+        if found is None:
+            continue
+        assert found.step > last
+        assert found.n_steps >= 0
+        assert found.seconds >= 0
+        last = found.step
+    each = progress.learned.steps_per_epoch
+    assert each is None or (math.isfinite(each) and each > 0)
