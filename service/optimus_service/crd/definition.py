@@ -44,7 +44,10 @@ def definition() -> Json:
     schema = adapter(JobSpec).json_schema()
     spec = _structural(schema, schema["$defs"])
     spec["properties"].pop("name")  # the object's own
-    spec["required"] = [name for name in spec["required"] if name != "name"]
+    # The API server drops empty lists. A job trains a task or runs a command.
+    required = [name for name in spec.pop("required") if name != "name"]
+    spec |= {"required": required} if required else {}
+    spec["anyOf"] = [{"required": ["task"]}, {"required": ["command"]}]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optimus_contract.limits import MAX_COUNT, MAX_METRICS
 from optimus_workers.script.reading import Door, Reading
@@ -80,6 +80,8 @@ class Progress:
 
     def add(self, reading: Reading) -> Advance | None:
         """Take in a reading; what it added, if anything."""
+        if not (_is_finite(reading.epoch) and _is_finite(reading.total_epochs)):
+            reading = replace(reading, epoch=None, total_epochs=None)
         if reading.resumes:
             self._learn(resumes=True)
         if reading.rank not in (None, 0) and reading.door is Door.CLIENT:
@@ -176,7 +178,7 @@ class Progress:
             self._known_total = total
             self._learn(total_steps=total)
         each = self.learned.steps_per_epoch
-        if total is not None and reading.total_epochs:
+        if total is not None and reading.total_epochs is not None and reading.total_epochs > 0:
             each = total / reading.total_epochs
         elif each is None and reading.epoch and step > 0:
             # A printed epoch is a whole number that counts the present one; any other is how far the data was read.
@@ -207,3 +209,7 @@ class Progress:
         for name, value in reading.metrics.items():
             if 0 < len(name) <= METRIC_NAME_LENGTH and (name in self.metrics or len(self.metrics) < MAX_METRICS):
                 self.metrics[name] = self._unreported[name] = value
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)

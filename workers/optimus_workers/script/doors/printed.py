@@ -26,8 +26,8 @@ _PAIR = re.compile(
     rf"['\"]?({_NUMBER})(?![\w.])(?:\s*/\s*(\d+))?",
     re.IGNORECASE,
 )
-_BAR = re.compile(r"(\d+)%\|[^|]*\|\s*(\d+)/(\d+)\s*\[")
-_BARE_BAR = re.compile(r"(?<![\d/.])(\d+)/(\d+)(?![\d/])")
+_BAR = re.compile(r"\d+%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s*\[")
+_BARE_BAR = re.compile(r"(?<![\d/.])(\d{1,15})/(\d{1,15})(?![\d/])")
 _LOSS = frozenset({"loss", "train loss", "training loss", "train/loss", "objective", "nll", "cross entropy", "ce loss"})
 _STEP = frozenset(
     {
@@ -100,17 +100,13 @@ class Printed:
         for match in _PAIR.finditer(line):
             said.add(_normal(match[1]), float(match[2]), match[3])
         bar = _BAR.search(line)
-        if bar is not None and said.step is None:
-            said.step, said.total_steps = self._bars.step(int(bar[2]), int(bar[3]), said.epoch)
-        elif (
-            said.step is None
-            and said.total_epochs is None
-            and said.loss is not None
-            and (bare := _BARE_BAR.search(line)) is not None
-        ):
-            said.step, said.total_steps = self._bars.step(int(bare[1]), int(bare[2]), said.epoch)
-        elif said.step is not None and said.steps_of_epoch is not None:
-            said.step, said.total_steps = self._bars.step(said.step, said.steps_of_epoch, said.epoch)
+        if bar is None and said.loss is not None and said.total_epochs is None:
+            bar = _BARE_BAR.search(line)
+        if said.step is not None:
+            if said.steps_of_epoch is not None:
+                said.step, said.total_steps = self._bars.step(said.step, said.steps_of_epoch, said.epoch)
+        elif bar is not None:
+            said.step, said.total_steps = self._bars.step(int(bar[1]), int(bar[2]), said.epoch)
         return said.reading(at)
 
     def _by_patterns(self, line: str, at: float) -> Reading | None:
