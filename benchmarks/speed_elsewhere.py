@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.speed_models import MODELS
 from numpy.typing import NDArray
 
-from optimus_models import SpeedModel
 from optimus_models.speed.terms import Mode
 
 FloatArray = NDArray[np.float64]
@@ -101,12 +101,12 @@ def _job(name: str, mode: Mode, sizes: list[Size]) -> Job:
 def errors_of(job: Job, n: int, n_draws: int) -> dict[str, float]:
     """Mean error of both forms, in per cent."""
     random = np.random.default_rng(SEED)
-    errors: dict[str, list[float]] = {"paper": [], "ours": []}
+    errors: dict[str, list[float]] = {name: [] for name in MODELS}
     for _ in range(n_draws):
         order = random.permutation(len(job.sizes))
         (w, p, f), (w_left, p_left, true) = job.sizes[order[:n]].T, job.sizes[order[n:]].T
         for name, of_name in errors.items():
-            model = SpeedModel.fit(w, p, f, mode=job.mode, form="paper" if name == "paper" else "auto")
+            model = MODELS[name].fit(w, p, f, mode=job.mode)
             of_name.append(float(np.mean(np.abs(model.predict(w_left, p_left) - true) / true)))
     return {name: 100.0 * float(np.mean(of_name)) for name, of_name in errors.items()}
 
@@ -115,7 +115,7 @@ def measure(jobs: list[Job], n_draws: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for n in SAMPLES:
         by_job = {job.name: errors_of(job, n, n_draws) for job in jobs if len(job.sizes) >= n + LEAST_LEFT}
-        mean = {name: float(np.mean([errors[name] for errors in by_job.values()])) for name in ("paper", "ours")}
+        mean = {name: float(np.mean([errors[name] for errors in by_job.values()])) for name in MODELS}
         rows.append({"samples": n, "mean_error": mean, "by_job": by_job})
     return rows
 

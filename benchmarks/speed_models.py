@@ -7,7 +7,7 @@ measurements are taken and all others are predicted; the error is the mean of |p
 those, averaged over the draws and then over the models. The few are taken
 
 * random: any of the file's sizes;
-* chosen: the first at random, each following one as `SpeedModel.next_measurement` says.
+* chosen: the first at random, each following one as `next_measurement` says.
 
 Every model is fitted to the same measurements. The baseline is the speed of the nearest measured size.
 """
@@ -18,20 +18,22 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models import SpeedModel
+from optimus_models import PaperSpeedModel, SpeedModel
+from optimus_models.speed.residual import MEASUREMENT_NOISE
 
 FloatArray = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 SAMPLES = (1, 3, 5, 10, 15)
 """Numbers of measurements that a model is fitted to."""
+MODELS: Mapping[str, type[SpeedModel]] = {"paper": PaperSpeedModel, "ours": SpeedModel}
 DESIGNS = ("random", "chosen")
 SEED = 20180423
 """Draws are the same in every run."""
@@ -47,14 +49,8 @@ class Measurements:
     servers: FloatArray
     speeds: FloatArray
 
-    def fit(self, rows: Rows, *, paper: bool = False) -> SpeedModel:
-        return SpeedModel.fit(
-            self.workers[rows],
-            self.servers[rows],
-            self.speeds[rows],
-            global_batch_size=self.batch,
-            form="paper" if paper else "auto",
-        )
+    def fit(self, rows: Rows, kind: type[SpeedModel] = SpeedModel) -> SpeedModel:
+        return kind.fit(self.workers[rows], self.servers[rows], self.speeds[rows], global_batch_size=self.batch)
 
     def nearest(self, rows: Rows) -> FloatArray:
         """The measured speed among `rows` that is nearest to each size, on logarithmic axes."""
@@ -100,13 +96,26 @@ def draw_random(job: Measurements, n: int, random: np.random.Generator) -> Rows:
     return random.choice(len(job.speeds), n, replace=False)
 
 
+def next_measurement(model: SpeedModel, candidates: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Which of the (workers, servers) `candidates` would teach most about them all; the first of equals.
+
+    Measuring candidate j takes C_ij²/(C_jj + σ²) off the variance at candidate i (C their covariance, σ the noise): the
+    one with the largest sum is chosen (I-optimal; D-optimal designs run to the corners, where every formula is worst:
+    measured in docs/models.md).
+    """
+    assert model.residual is not None
+    w, p = np.array(candidates, dtype=np.float64).T
+    covariance = model.form.relative_covariance(w, p) + model.residual.covariance(w, p)
+    taught = (covariance**2).sum(axis=0) / (np.maximum(np.diag(covariance), 0.0) + MEASUREMENT_NOISE**2)
+    return candidates[int(np.argmax(taught))]
+
+
 def draw_chosen(job: Measurements, n: int, random: np.random.Generator) -> Rows:
     sizes = [(int(w), int(p)) for w, p in zip(job.workers, job.servers, strict=True)]
     chosen = [int(random.integers(len(sizes)))]
     while len(chosen) < n:
         left = [size for row, size in enumerate(sizes) if row not in chosen]
-        following = job.fit(np.array(chosen)).next_measurement(left)
-        assert following is not None
+        following = next_measurement(job.fit(np.array(chosen)), left)
         chosen.append(next(row for row, size in enumerate(sizes) if size == following and row not in chosen))
     return np.array(chosen)
 
@@ -119,22 +128,22 @@ DRAWS: Mapping[str, Callable[[Measurements, int, np.random.Generator], Rows]] = 
 
 def evaluate(jobs: list[Measurements], n_draws: int) -> dict[tuple[str, str, int], Tally]:
     """Tallies by (design, model, number of measurements)."""
-    tallies = {(d, m, n): Tally() for d in DESIGNS for m in ("paper", "ours", "nearest") for n in SAMPLES}
+    tallies = {(d, m, n): Tally() for d in DESIGNS for m in (*MODELS, "nearest") for n in SAMPLES}
     for job in jobs:
         for design in DESIGNS:
             random = np.random.default_rng(SEED)
             for _ in range(n_draws):
                 drawn = DRAWS[design](job, max(SAMPLES), random)
                 for n in SAMPLES:
-                    _score(job, drawn[:n], {m: tallies[design, m, n] for m in ("paper", "ours", "nearest")})
+                    _score(job, drawn[:n], {m: tallies[design, m, n] for m in (*MODELS, "nearest")})
     return tallies
 
 
 def _score(job: Measurements, measured: Rows, tallies: Mapping[str, Tally]) -> None:
     rest = np.setdiff1d(np.arange(len(job.speeds)), measured)
     w, p, true = job.workers[rest], job.servers[rest], job.speeds[rest]
-    for name in ("paper", "ours"):
-        model = job.fit(measured, paper=name == "paper")
+    for name, kind in MODELS.items():
+        model = job.fit(measured, kind)
         low, high = model.predict_interval(w, p)
         tallies[name].add(job.name, _error(model.predict(w, p), true), float(np.mean((low <= true) & (true <= high))))
     tallies["nearest"].add(job.name, _error(job.nearest(measured)[rest], true))

@@ -32,24 +32,22 @@ from optimus_models.end.convergence import ConvergenceRule, Prediction, Rule, co
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_models.history import LossHistory
 from optimus_models.loss.buckets import LossBuckets
-from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.curve import LossCurve, PaperLossCurve
 from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.loss.metric import MetricCurve
 from optimus_models.rescale import RescaleCost
-from optimus_models.speed.allreduce_model import AllReduceModel
 from optimus_models.speed.batch import BatchSpeed
 from optimus_models.speed.elastic_batch import ElasticBatch
 from optimus_models.speed.goodput import Goodput
 from optimus_models.speed.noise_scale import NoiseScale
 from optimus_models.speed.ring import RingSamples, RingSpeed
 from optimus_models.speed.scaling import ScalingCurve
-from optimus_models.speed.servers import SpeedModel
+from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
 
 __all__ = [
     "CPU_CORE",
     "DEVICES",
     "NETWORKS",
-    "AllReduceModel",
     "Allocation",
     "BatchSpeed",
     "ColdStart",
@@ -70,6 +68,8 @@ __all__ = [
     "NoiseScale",
     "NothingFits",
     "Outlook",
+    "PaperLossCurve",
+    "PaperSpeedModel",
     "Prediction",
     "Prices",
     "Prior",

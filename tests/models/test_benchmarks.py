@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from benchmarks import loss_curves, refit, speed_drift, speed_elsewhere, speed_models, training_logs
 
+from optimus_models import SpeedModel
+
 
 @pytest.fixture
 def data() -> Path:
@@ -143,3 +145,29 @@ def test_few_sizes_on_other_systems_are_predicted_better_than_by_the_paper(data:
         mean = row["mean_error"]
         assert isinstance(mean, dict)
         assert row["samples"] == 5 or mean["ours"] < mean["paper"]
+
+
+def test_the_next_measurement_is_where_least_is_known() -> None:
+    model = SpeedModel.fit([1, 2, 2], [1, 1, 2], [1.0, 1.8, 1.9], global_batch_size=64)
+    assert speed_models.next_measurement(model, [(1, 1), (2, 2), (8, 1)]) == (8, 1)
+
+
+def test_following_the_suggestions_learns_faster_than_equal_numbers() -> None:
+    sizes = [(w, p) for w in range(1, 9) for p in range(1, 9)]
+
+    def law(size: tuple[int, int]) -> float:
+        w, p = size
+        return 1.0 / (0.02 * 64 / w + 0.1 + 0.3 * w / p + 0.01 * w + 0.005 * p)
+
+    def fitted(measured: list[tuple[int, int]]) -> SpeedModel:
+        w, p = zip(*measured, strict=True)
+        return SpeedModel.fit(w, p, [law(size) for size in measured], global_batch_size=64)
+
+    def error(model: SpeedModel) -> float:
+        w, p = zip(*sizes, strict=True)
+        return float(np.mean(np.abs(model.predict(w, p) / [law(size) for size in sizes] - 1.0)))
+
+    chosen = [(1, 1)]
+    for _ in range(5):
+        chosen.append(speed_models.next_measurement(fitted(chosen), sizes))
+    assert error(fitted(chosen)) < error(fitted([(n, n) for n in range(1, 7)]))

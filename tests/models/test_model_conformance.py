@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from optimus_models import LossCurve, MetricCurve, RescaleCost, SpeedModel
-from optimus_models.loss.curve import PaperLossCurve
-from optimus_models.speed.allreduce_model import AllReduceModel
+from optimus_models import LossCurve, MetricCurve, PaperLossCurve, PaperSpeedModel, RescaleCost, SpeedModel
 
 FloatArray = NDArray[np.float64]
 Bounds = tuple[FloatArray, FloatArray]
@@ -54,31 +52,17 @@ def _metric_case(best: float | None) -> ModelCase:
     )
 
 
-def _speed_case(mode: Any, form: Any) -> ModelCase:
+def _speed_case(mode: Any, kind: type[SpeedModel]) -> ModelCase:
     w, p = [1, 2, 4, 8], [1, 2, 2, 8]
     i = np.arange(20)
     workers, servers = 1.0 + i % 8, 1.0 + i % 5
     return ModelCase(
-        fit=lambda y: SpeedModel.fit(
-            1 + np.arange(len(y)) % 8, 1 + np.arange(len(y)) % 5, y, mode=mode, form=form, global_batch_size=64
+        fit=lambda y: kind.fit(
+            1 + np.arange(len(y)) % 8, 1 + np.arange(len(y)) % 5, y, mode=mode, global_batch_size=64
         ),
         predict=lambda model: model.predict(w, p),
         interval=lambda model, coverage: model.predict_interval(w, p, coverage),
         good=workers**0.7 / (1.0 + 0.2 * workers / servers),
-    )
-
-
-def _all_reduce_case(form: Any) -> ModelCase:
-    sizes = [1, 2, 4], [1, 4, 16], [32, 32, 8]
-    i = np.arange(20)
-    workers, batches = 1.0 + i % 8, 16.0 * (1 + i % 3)
-    return ModelCase(
-        fit=lambda y: AllReduceModel.fit(
-            1 + np.arange(len(y)) % 2, 1 + np.arange(len(y)) % 8, 16 * (1 + np.arange(len(y)) % 3), y, form=form
-        ),
-        predict=lambda model: model.predict(*sizes),
-        interval=lambda model, coverage: model.predict_interval(*sizes, coverage),
-        good=0.1 + 0.01 * batches + np.where(i % 2 > 0, 0.2, 0.02) * (workers - 1) / workers,
     )
 
 
@@ -91,12 +75,10 @@ CASES = {
     "loss-paper": _loss_case(PaperLossCurve),
     "metric-rising": _metric_case(1.0),
     "metric-falling": _metric_case(None),
-    "speed-sync-auto": _speed_case("sync", "auto"),
-    "speed-sync-paper": _speed_case("sync", "paper"),
-    "speed-async-auto": _speed_case("async", "auto"),
-    "speed-async-paper": _speed_case("async", "paper"),
-    "all-reduce": _all_reduce_case("auto"),
-    "all-reduce-pollux": _all_reduce_case("pollux"),
+    "speed-sync-ours": _speed_case("sync", SpeedModel),
+    "speed-sync-paper": _speed_case("sync", PaperSpeedModel),
+    "speed-async-ours": _speed_case("async", SpeedModel),
+    "speed-async-paper": _speed_case("async", PaperSpeedModel),
     "rescale": ModelCase(
         fit=RescaleCost.fit,
         predict=lambda model: np.array([model.predict()]),

@@ -49,10 +49,6 @@ def test_is_less_sure_further_away() -> None:
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_next_measurement_is_the_least_sure() -> None:
-    assert ScalingCurve.fit([1, 2], [1.0, 1.9]).next_measurement([(2, 0), (16, 0), (4, 0)]) == (16, 0)
-
-
 def test_nothing_measured() -> None:
     curve = ScalingCurve.fit([], [])
     assert (curve.n_points, curve.confidence) == (0, 0.0)

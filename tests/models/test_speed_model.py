@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from optimus_models import SpeedModel
+from optimus_models import PaperSpeedModel, SpeedModel
 
 FloatArray = NDArray[np.float64]
 GRID = [(w, p) for w in range(1, 17, 3) for p in range(1, 17, 3)]
@@ -55,7 +55,7 @@ thetas = st.tuples(
 def test_plain_fits_recover_the_paper_form(theta: tuple[float, ...], is_async: bool) -> None:
     mode: Literal["sync", "async"] = "async" if is_async else "sync"
     clean = W / (theta[1] + theta[2] * W / P + theta[3] * W + theta[4] * P) if is_async else sync_speed(theta, W, P)
-    model = SpeedModel.fit(W, P, clean, mode=mode, global_batch_size=64, form="paper")
+    model = PaperSpeedModel.fit(W, P, clean, mode=mode, global_batch_size=64)
     np.testing.assert_allclose(list(model.coefficients.values()), theta[is_async:], rtol=1e-4, atol=1e-6)
 
 
@@ -86,10 +86,10 @@ def test_paced_links_show_the_flat_term() -> None:
 @pytest.mark.parametrize(
     ("data", "mode", "limit"), [(SYNC_OVER_WORKERS, "sync", 0.05), (ASYNC_OVER_WORKERS, "async", 0.06)]
 )
-@pytest.mark.parametrize("form", ["paper", "auto"])
-def test_the_testbed_of_the_paper_is_described(data: Any, mode: Any, limit: float, form: Any) -> None:
+@pytest.mark.parametrize("kind", [PaperSpeedModel, SpeedModel])
+def test_the_testbed_of_the_paper_is_described(data: Any, mode: Any, limit: float, kind: type[SpeedModel]) -> None:
     w, p, f = points(data)
-    model = SpeedModel.fit(w, p, f, mode=mode, global_batch_size=PAPER_BATCH, form=form)
+    model = kind.fit(w, p, f, mode=mode, global_batch_size=PAPER_BATCH)
     assert mean_error(model, w, p, f) < limit
 
 
@@ -151,32 +151,6 @@ def test_a_stalled_interval_does_not_move_the_model() -> None:
     assert model.predict(2, 1)[0] == pytest.approx(10.0, rel=0.02)
 
 
-def test_the_next_measurement_is_where_least_is_known() -> None:
-    model = SpeedModel.fit([1, 2, 2], [1, 1, 2], [1.0, 1.8, 1.9], global_batch_size=64)
-    assert model.next_measurement([(1, 1), (2, 2), (8, 1)]) == (8, 1)
-    assert model.next_measurement([]) is None
-
-
-def test_following_the_suggestions_learns_faster_than_equal_numbers() -> None:
-    theta = (0.02, 0.1, 0.3, 0.01, 0.005)
-    sizes = [(w, p) for w in range(1, 9) for p in range(1, 9)]
-    w, p = (np.array(axis, dtype=np.float64) for axis in zip(*sizes, strict=True))
-    truth = sync_speed(theta, w, p)
-
-    chosen = [(1, 1)]
-    for _ in range(5):
-        cw, cp = (np.array(axis, dtype=np.float64) for axis in zip(*chosen, strict=True))
-        model = SpeedModel.fit(cw, cp, sync_speed(theta, cw, cp), global_batch_size=64)
-        following = model.next_measurement(sizes)
-        assert following is not None
-        chosen.append(following)
-    cw, cp = (np.array(axis, dtype=np.float64) for axis in zip(*chosen, strict=True))
-    equal = np.arange(1.0, 7.0)
-    designed = SpeedModel.fit(cw, cp, sync_speed(theta, cw, cp), global_batch_size=64)
-    diagonal = SpeedModel.fit(equal, equal, sync_speed(theta, equal, equal), global_batch_size=64)
-    assert mean_error(designed, w, p, truth) < mean_error(diagonal, w, p, truth)
-
-
 @given(
     st.lists(
         st.tuples(
@@ -188,12 +162,14 @@ def test_following_the_suggestions_learns_faster_than_equal_numbers() -> None:
         max_size=20,
     ),
     st.sampled_from(["sync", "async"]),
-    st.sampled_from(["auto", "paper"]),
+    st.sampled_from([SpeedModel, PaperSpeedModel]),
 )
 @settings(max_examples=150)
-def test_no_data_makes_it_raise(rows: list[tuple[float, float, float, float]], mode: Any, form: Any) -> None:
+def test_no_data_makes_it_raise(
+    rows: list[tuple[float, float, float, float]], mode: Any, kind: type[SpeedModel]
+) -> None:
     w, p, f, v = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
-    model = SpeedModel.fit(w, p, f, weights=v, mode=mode, form=form)
+    model = kind.fit(w, p, f, weights=v, mode=mode)
     predicted = model.predict([1, 4, 16], [1, 4, 16])
     assert np.all(predicted > 0)
     assert np.all(np.isfinite(predicted))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.speed.servers import SpeedModel
+from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
 from optimus_models.speed.terms import Mode
 from optimus_scheduler.forecast.speeds import FURTHER, Speeds, SpeedTable
 from optimus_scheduler.model import Allocation
@@ -16,18 +16,17 @@ measured = st.lists(
     st.tuples(st.integers(1, 16), st.integers(1, 16), st.floats(0.1, 10.0)), max_size=6, unique_by=lambda m: m[:2]
 )
 models = st.builds(
-    lambda points, mode, batch, plain: SpeedModel.fit(
+    lambda points, mode, batch, kind: kind.fit(
         [w for w, _, _ in points],
         [p for _, p, _ in points],
         [f for _, _, f in points],
         mode=mode,
         global_batch_size=batch,
-        form="paper" if plain else "auto",
     ),
     measured,
     st.sampled_from(["sync", "async"]),
     st.sampled_from([None, 32.0, 1024.0]),
-    st.booleans(),
+    st.sampled_from([SpeedModel, PaperSpeedModel]),
 )
 
 

@@ -105,13 +105,6 @@ class ScalingCurve:
         mean = self.predict(workers, servers)
         return mean / factor, mean * factor
 
-    def next_measurement(self, candidates: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-        """Which of the (workers, servers) `candidates` is least sure; None when there are none."""
-        if not candidates:
-            return None
-        low, high = self.predict_interval([w for w, _ in candidates], [p for _, p in candidates])
-        return candidates[int(np.argmax(np.round(np.log(high / low), 9)))]
-
     def _cross(self, at: FloatArray) -> FloatArray:
         return _kernel(at, np.zeros(len(at)), self._at, self._source)
 

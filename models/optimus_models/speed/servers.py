@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,24 +18,24 @@ from optimus_models.speed.points import SpeedPoints
 from optimus_models.speed.residual import MEASUREMENT_NOISE, SpeedResidual
 from optimus_models.speed.terms import Mode, speed, step_seconds
 
-Form = Literal["auto", "paper"]
-
 _RESIDUAL_SHARE = 0.2
 """Share of the residual process's variance (and of the measurement noise) that intervals use. The process is wider than
-what sizes really deviate by, because then `next_measurement` spreads its choices better; measured."""
+what sizes really deviate by; measured."""
 _WIDEST = 3.0
 """Intervals are not wider than e to this many sigmas: beyond it they only say `unknown`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeedModel:
-    """A fitted form of the step time (see `speed_terms`), corrected by what it leaves unexplained nearby.
+    """A fitted form of the step time (see `terms`), corrected by what it leaves unexplained nearby.
 
     Even one measurement, or many at the same (w, p), gives a usable model: a weak prior says how the step time splits
     into its terms, and measurements override it as they come. With none, speeds are relative (1 step/s at 1 + 1) and
     `confidence` is 0.
     """
 
+    follows_drift: ClassVar[bool] = True
+    """Whether older measurements are corrected for a change of the whole job's speed."""
     coefficients: Mapping[str, float]
     """theta0, theta1, ... in the order of the equations; seconds (theta0 of Eq. 4: seconds per example)."""
     n_points: int
@@ -46,7 +46,7 @@ class SpeedModel:
     """Relative error of one measurement round the formula alone."""
     form: SpeedForm = field(repr=False)
     residual: SpeedResidual | None = field(repr=False)
-    """None with `form="paper"`, which has no correction."""
+    """None: there is no correction."""
 
     @classmethod
     def fit(
@@ -59,30 +59,37 @@ class SpeedModel:
         at: ArrayLike | None = None,
         mode: Mode = "sync",
         global_batch_size: float | None = None,
-        form: Form = "auto",
-    ) -> SpeedModel:
+    ) -> Self:
         """Fit to parallel arrays of measurements, `speeds` in steps per second. Never raises on data.
 
         Measurements that are not finite and above 0 are ignored. `weights` (default all 1) may fade old ones.
         `at` (seconds of any clock) says when each was made: if the whole job has become slower or faster since, older
-        measurements are corrected for it (`speed_drift`), which `form="paper"` does not do.
-        `form="paper"` is the paper's equation and nothing but relative-error NNLS; `auto` takes the form that explains
-        the measurements better, adds a weak prior, and corrects it near what was measured.
+        measurements are corrected for it (`drift`).
         """
-        if at is not None and form != "paper":
+        if at is not None and cls.follows_drift:
             speeds, weights = _brought_up_to_date(workers, servers, speeds, weights, at)
         points = SpeedPoints.of(workers, servers, speeds, weights)
         batch = float(global_batch_size) if global_batch_size and 0 < global_batch_size < np.inf else 1.0
-        plain = form == "paper" and len(points) > 0
-        fitted = fit_plain(points, mode, batch) if plain else _fit_best(points, mode, batch)
+        fitted, residual = cls._fit(points, mode, batch)
         return cls(
             coefficients=MappingProxyType({f"theta{i}": float(theta) for i, theta in enumerate(fitted.coefficients)}),
             n_points=len(points),
             confidence=_confidence(len(points), fitted.noise),
             error=fitted.noise,
             form=fitted,
-            residual=None if plain else _fit_residual(points, fitted),
+            residual=residual,
         )
+
+    @staticmethod
+    def _fit(points: SpeedPoints, mode: Mode, batch: float) -> tuple[SpeedForm, SpeedResidual | None]:
+        """The form that explains the measurements better, with a weak prior, and the correction near them.
+
+        `flat` wins ties: it promises less of more servers.
+        """
+        flat, shared = fit_with_prior(points, mode, "flat", batch), fit_with_prior(points, mode, "shared", batch)
+        form = flat if flat.cost <= shared.cost + 1e-6 else shared
+        measured = step_seconds(points.workers, points.speeds, mode)
+        return form, SpeedResidual.fit(points, np.log(measured / form.seconds(points.workers, points.servers)))
 
     @property
     def mode(self) -> Mode:
@@ -106,20 +113,6 @@ class SpeedModel:
         mean = self.predict(workers, servers)
         return mean / factor, mean * factor
 
-    def next_measurement(self, candidates: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-        """Which of the (workers, servers) `candidates` would teach most about them all; None when there are none.
-
-        Measuring candidate j takes C_ij²/(C_jj + σ²) off the variance at candidate i (C their covariance, σ the noise):
-        the one with the largest sum is chosen (I-optimal; D-optimal designs run to the corners, where every formula is
-        worst: measured in docs/models.md). Ties go to the first.
-        """
-        if not candidates:
-            return None
-        w, p = _pairs([w for w, _ in candidates], [p for _, p in candidates])
-        covariance = self._covariance(w, p)
-        taught = (covariance**2).sum(axis=0) / (np.maximum(np.diag(covariance), 0.0) + MEASUREMENT_NOISE**2)
-        return candidates[int(np.argmax(taught))]
-
     def _variance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
         """(n,) variance of a measured speed round the prediction, relative to its square."""
         of_form = np.diag(self.form.relative_covariance(workers, servers))
@@ -128,10 +121,21 @@ class SpeedModel:
         of_residual = np.diag(self.residual.covariance(workers, servers)) + MEASUREMENT_NOISE**2
         return np.asarray(of_form + _RESIDUAL_SHARE * of_residual)
 
-    def _covariance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
-        """(n, n) covariance of the relative errors of predicted step times, without measurement noise."""
-        covariance = self.form.relative_covariance(workers, servers)
-        return covariance if self.residual is None else covariance + self.residual.covariance(workers, servers)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaperSpeedModel(SpeedModel):
+    """The paper's equation, fitted by non-negative least squares on relative errors: no prior, no correction.
+
+    Without any measurement it is the prior of `SpeedModel`.
+    """
+
+    follows_drift: ClassVar[bool] = False
+
+    @staticmethod
+    def _fit(points: SpeedPoints, mode: Mode, batch: float) -> tuple[SpeedForm, SpeedResidual | None]:
+        if not len(points):
+            return SpeedModel._fit(points, mode, batch)
+        return fit_plain(points, mode, batch), None
 
 
 def _brought_up_to_date(
@@ -149,17 +153,6 @@ def _brought_up_to_date(
 def _pairs(workers: ArrayLike, servers: ArrayLike) -> tuple[FloatArray, FloatArray]:
     w, p = np.broadcast_arrays(np.asarray(workers, dtype=np.float64), np.asarray(servers, dtype=np.float64))
     return np.maximum(w.reshape(-1), 1.0), np.maximum(p.reshape(-1), 1.0)
-
-
-def _fit_best(points: SpeedPoints, mode: Mode, batch: float) -> SpeedForm:
-    """The form with the more plausible fit. `flat` wins ties: it promises less of more servers."""
-    flat, shared = fit_with_prior(points, mode, "flat", batch), fit_with_prior(points, mode, "shared", batch)
-    return flat if flat.cost <= shared.cost + 1e-6 else shared
-
-
-def _fit_residual(points: SpeedPoints, form: SpeedForm) -> SpeedResidual:
-    measured = step_seconds(points.workers, points.speeds, form.mode)
-    return SpeedResidual.fit(points, np.log(measured / form.seconds(points.workers, points.servers)))
 
 
 def _confidence(n_points: int, noise: float) -> float:

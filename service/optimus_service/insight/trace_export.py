@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from optimus_models.speed.servers import SpeedModel
+from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
 from optimus_scheduler.model import (
     NO_GPUS,
     JobSpec,
@@ -157,13 +157,13 @@ def _fitted(spec: JobSpec, samples: Sequence[SpeedSample]) -> SpeedModel:
     )
 
 
-def _in_the_papers_form(spec: JobSpec, model: SpeedModel) -> SpeedModel:
+def _in_the_papers_form(spec: JobSpec, model: SpeedModel) -> PaperSpeedModel:
     """Coefficients of Eq. 3 or 4 that come near what our own model believes of all sizes, few as were measured."""
     sizes = [(w, p) for w in _powers(spec.worker.maximum) for p in _powers(spec.server.maximum)]
     workers, servers = ([size[role] for size in sizes] for role in (0, 1))
     speeds = model.predict(workers, servers)
     batch = spec.global_batch_size
-    return SpeedModel.fit(workers, servers, speeds, mode=_mode(spec), global_batch_size=batch, form="paper")
+    return PaperSpeedModel.fit(workers, servers, speeds, mode=_mode(spec), global_batch_size=batch)
 
 
 def _powers(maximum: int) -> list[int]:
