@@ -10,7 +10,7 @@ from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.jobfile import JobFile
-from optimus_contract.job import script_of
+from optimus_contract.command import script_of
 
 MAX_NAME = 63
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from optimus_contract.codec import write
+from optimus_contract.command import UnknownOption, is_distributed, launch, script_of
 from optimus_contract.fields import SIZE, GpuType, Name
 from optimus_contract.limits import DEFAULT_RETRIES, MAX_RETRIES, MAX_SPEC_BYTES, MAX_TASKS
 from optimus_contract.message import FINITE, About, Check, Convert, FieldError, Message
@@ -79,30 +80,6 @@ def _patterns(patterns: list[str]) -> list[str]:
                 f"{pattern[:100]!r} names no value: write groups such as (?P<step>\\d+) and (?P<loss>\\S+)"
             )
     return patterns
-
-
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
-"""Programs that start the processes of a distributed training."""
-
-
-def script_of(command: list[str]) -> str:
-    """What a command runs, without its arguments: the first word that names a Python file or module, or the program."""
-    module = next((command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"), None)
-    file = next((word for word in command if word.endswith(".py")), None)
-    return file or (module if module not in _LAUNCHER_MODULES else None) or command[0]
-
-
-_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-
-
-def is_distributed(command: list[str]) -> bool:
-    """Whether a command starts with a launcher of distributed training. Any other one is taken for a single process:
-    several copies of it would train the same thing several times."""
-    program = command[0].rpartition("/")[2] if command else ""
-    if program.startswith("python"):
-        modules = [command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"]
-        return modules[:1] != [] and modules[0] in _LAUNCHER_MODULES
-    return program in LAUNCHERS
 
 
 def _task_argument(value: object) -> str | int | float | bool:
@@ -497,11 +474,11 @@ class JobSpec(Message):
 
 
 def _check_task(spec: JobSpec) -> None:
-    if spec.task is None:
-        raise FieldError("task", "give task (a function that returns a TrainingTask) or command (a training script)")
     for name in _SCRIPT_ONLY:
         if getattr(spec, name):
-            raise FieldError(name, f"{name} is for scripts: give it with command")
+            raise FieldError(name, f"{name} is for scripts: give it with architecture: script, or leave that out")
+    if spec.task is None:
+        raise FieldError("task", "give task (a function that returns a TrainingTask) or command (a training script)")
     if spec.convergence.command_ends:
         raise FieldError("convergence.command_ends", "is for scripts: a task does not end by itself")
 
@@ -517,6 +494,10 @@ _TASK_ONLY = (
 def _check_script(spec: JobSpec) -> None:
     if spec.command is None:
         raise FieldError("command", "a script needs a command, such as [torchrun, train.py]")
+    try:
+        launch(spec.command, gpus=spec.workers.resources.gpus)
+    except UnknownOption as error:
+        raise FieldError("command", str(error)) from error
     if spec.convergence.max_epochs is not None:
         raise FieldError(
             "convergence.max_epochs", "a script has an argument of its own for that; max_steps can be given"

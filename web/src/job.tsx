@@ -133,7 +133,8 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         <Badge job={badge} />
       </div>
       <p class="under">
-        {job.id} · {job.spec.task} · {job.spec.mode} · {job.spec.architecture}
+        {job.id} · {job.spec.command ? job.spec.command.join(" ") : `${job.spec.task} · ${job.spec.mode}`} ·{" "}
+        {job.spec.architecture}
       </p>
       {problem && (
         <div class="trouble" role="alert">

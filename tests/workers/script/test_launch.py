@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.launch import (
-    Launch,
-    Place,
-    UnknownOption,
-    batch_variables,
-    distributed_variables,
-    launch,
-    python_environment,
-)
+from optimus_contract.command import Launch, UnknownOption, launch
+from optimus_workers.script.launch import Place, batch_variables, distributed_variables, python_environment
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from optimus_contract.command import launch
 from optimus_contract.result import JobProfile
 from optimus_contract.telemetry import Sample
 from optimus_workers.environment import TaskEnvironment
@@ -30,7 +31,6 @@ from optimus_workers.script.launch import (
     Place,
     batch_variables,
     distributed_variables,
-    launch,
     python_environment,
 )
 from optimus_workers.script.processes import Process, Starter, signal_group

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from optimus_contract.job import script_of
+from optimus_contract.command import REPLACED, script_of
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.clusters.base import TaskObjection
 from optimus_service.clusters.local.environment import inherited, task_environment
@@ -120,17 +120,13 @@ def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObj
         path = f"{os.path.dirname(python)}:{path}"  # noqa: PTH120 - may be any string
     program = command[0]
     found = shutil.which(os.path.join(directory or "/", program) if "/" in program else program, path=path)  # noqa: PTH118
-    known = program in LAUNCHERS_WITHOUT_PROGRAM
+    known = program in REPLACED
     if found is None and not known:
         return TaskObjection("command", f"{program}: command not found in {path}")
     script = script_of(command)
     if script.endswith(".py") and directory is not None and not os.path.isfile(os.path.join(directory, script)):  # noqa: PTH113, PTH118
         return TaskObjection("command", f"{script} is no file in {directory}")
     return None
-
-
-LAUNCHERS_WITHOUT_PROGRAM = ("torchrun", "deepspeed")
-"""The agent does what they do."""
 
 
 def _as_first_worker(job: Mapping[str, Any], own: str) -> dict[str, str]:

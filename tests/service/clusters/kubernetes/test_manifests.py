@@ -207,3 +207,26 @@ def test_a_job_may_read_the_checkpoints_that_it_starts_from_and_nothing_else_of_
             "readOnly": True,
         }
     ]
+
+
+def test_the_image_of_a_script_gets_its_agent_from_ours() -> None:
+    script = replace(launch(), image="images.example.com/train:1", stop_seconds=100.0)
+    found = manifests.pod(script, settings(), OWNER)
+    spec, own = found["spec"], container(found)
+    (copies,) = spec["initContainers"]
+    assert copies["image"] == settings().image
+    assert copies["command"][:3] == ["python", "-m", "optimus_workers.script.bundle"]
+    assert copies["securityContext"] == own["securityContext"]
+    directory = copies["command"][3]
+    assert own["image"] == "images.example.com/train:1"
+    assert own["command"] == ["python3", f"{directory}/run.py", "worker"]
+    mounted = {each["mountPath"]: each for each in own["volumeMounts"]}
+    assert mounted[directory]["readOnly"]
+    assert spec["terminationGracePeriodSeconds"] > 100, "it may take so long to save"
+    client.V1Pod.model_validate(found)
+
+
+def test_a_script_without_an_image_runs_in_ours() -> None:
+    found = manifests.pod(replace(launch(), stop_seconds=20.0), settings(), OWNER)
+    assert "initContainers" not in found["spec"]
+    assert container(found)["image"] == settings().image

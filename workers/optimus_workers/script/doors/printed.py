@@ -151,7 +151,7 @@ class _Said:
             self.learning_rate = value
         elif name in _NORM:
             self.gradient_norm = value
-        elif words[-1] in _FIGURES or set(name.replace("/", " ").split()) & set(_EVALUATED):
+        elif words[-1] in _FIGURES or (words[-1] == "loss" and len(words) < 4):
             self.metrics = {**(self.metrics or {}), name.replace(" ", "_"): value}
 
     def set(self, name: str, value: float) -> None:

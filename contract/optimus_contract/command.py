@@ -1,0 +1,199 @@
+"""What the command of a script says: what it runs, in how many processes. Pure.
+
+A launcher of distributed training (torchrun, deepspeed) starts processes, gives them their variables and watches them.
+The agent of a worker does that itself, so that there is one supervisor: it starts what the launcher would have started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+"""Programs that start the processes of a distributed training."""
+REPLACED = ("torchrun", "deepspeed")
+"""Those that the agent does the work of; they need not be installed."""
+
+
+def script_of(command: Sequence[str]) -> str:
+    """What a command runs, without its arguments: the first word that names a Python file or module, or the program."""
+    module = next((command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"), None)
+    file = next((word for word in command if word.endswith(".py")), None)
+    return file or (module if module not in _LAUNCHER_MODULES else None) or command[0]
+
+
+_TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_LAUNCHER_MODULES = (*_TORCH_MODULES, "accelerate.commands.launch")
+
+
+def is_distributed(command: Sequence[str]) -> bool:
+    """Whether a command starts with a launcher of distributed training. Any other one is taken for a single process:
+    several copies of it would train the same thing several times."""
+    program = command[0].rpartition("/")[2] if command else ""
+    if program.startswith("python"):
+        modules = [command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"]
+        return modules[:1] != [] and modules[0] in _LAUNCHER_MODULES
+    return program in LAUNCHERS
+
+
+class UnknownOption(ValueError):
+    """The command has an option of its launcher that the agent cannot do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one worker starts."""
+
+    argv: tuple[str, ...]
+    """The words of each process."""
+    n_processes: int = 1
+    is_distributed: bool = False
+    """The processes get the variables of distributed training."""
+    max_restarts: int | None = None
+    """What the launcher was told; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """The options of a launcher: those that take a value, and those that take none."""
+
+    processes: frozenset[str]
+    """Each takes the number of processes on a node."""
+    values: frozenset[str]
+    flags: frozenset[str]
+
+
+_TORCHRUN = _Launcher(
+    processes=frozenset({"nproc-per-node"}),
+    values=frozenset(
+        [
+            "nnodes",
+            "rdzv-backend",
+            "rdzv-endpoint",
+            "rdzv-id",
+            "rdzv-conf",
+            "max-restarts",
+            "monitor-interval",
+            "start-method",
+            "event-log-handler",
+            "role",
+            "log-dir",
+            "redirects",
+            "r",
+            "tee",
+            "t",
+            "local-ranks-filter",
+            "duplicate-stdout-filters",
+            "duplicate-stderr-filters",
+            "node-rank",
+            "master-addr",
+            "master-port",
+            "local-addr",
+            "logs-specs",
+            "numa-binding",
+            "signals-to-handle",
+            "shutdown-timeout",
+        ]
+    ),
+    flags=frozenset({"standalone", "module", "m", "no-python"}),
+)
+_DEEPSPEED = _Launcher(
+    processes=frozenset({"num-gpus"}),
+    values=frozenset(
+        ["num-nodes", "hostfile", "include", "exclude", "master-port", "master-addr", "launcher", "node-rank"]
+    ),
+    flags=frozenset({"module", "no-python", "no-ssh", "no-local-rank"}),
+)
+_ACCELERATE_OURS = frozenset(
+    [
+        "num-processes",
+        "num-machines",
+        "machine-rank",
+        "main-process-ip",
+        "main-process-port",
+        "rdzv-backend",
+        "rdzv-conf",
+    ]
+)
+"""Options of `accelerate launch` with a value that say what the agent decides."""
+_ACCELERATE_FLAGS = frozenset({"multi-gpu", "same-network"})
+
+
+def launch(command: Sequence[str], *, gpus: int = 0, workers: int = 1) -> Launch:
+    """What a worker with `gpus` GPUs starts for `command`, in a job that may have up to `workers` workers.
+
+    Raises:
+        UnknownOption: the launcher has an option that is not understood; the message names it.
+    """
+    words = list(command)
+    program = words[0].rpartition("/")[2]
+    python = words[0] if program.startswith("python") else "python"
+    if program.startswith("python") and len(words) > 2 and words[1] == "-m" and words[2] in _TORCH_MODULES:
+        return _launched(_TORCHRUN, "torchrun", words[3:], python, gpus)
+    if program == "torchrun":
+        return _launched(_TORCHRUN, program, words[1:], python, gpus)
+    if program == "deepspeed":
+        return _launched(_DEEPSPEED, program, words[1:], python, gpus)
+    if program == "accelerate" and words[1:2] == ["launch"]:
+        return Launch(_accelerated(words), max(1, gpus), is_distributed=True)
+    return Launch(tuple(words), max(1, gpus) if workers > 1 else 1, is_distributed=workers > 1)
+
+
+def _launched(launcher: _Launcher, program: str, words: Sequence[str], python: str, gpus: int) -> Launch:
+    n_processes, max_restarts, flags = max(1, gpus), None, set[str]()
+    left = list(words)
+    while left and left[0].startswith("-"):
+        option, equals, value = left.pop(0).lstrip("-").partition("=")
+        name = option.replace("_", "-")
+        if name in launcher.flags and not equals:
+            flags.add(name)
+            continue
+        if name not in launcher.processes | launcher.values:
+            raise UnknownOption(
+                f"{program} option --{option} is not known; its script and arguments follow its options"
+            )
+        if not equals:
+            if not left:
+                raise UnknownOption(f"{program} option --{option} has no value")
+            value = left.pop(0)
+        if name in launcher.processes:
+            n_processes = _processes(program, option, value, gpus)
+        elif name == "max-restarts" and value.isdecimal():
+            max_restarts = int(value)
+    if not left:
+        raise UnknownOption(f"{program} is given no script to run")
+    if "no-python" in flags:
+        argv = left
+    elif flags & {"module", "m"}:
+        argv = [python, "-u", "-m", *left]
+    else:
+        argv = [python, "-u", *left]
+    return Launch(tuple(argv), n_processes, is_distributed=True, max_restarts=max_restarts)
+
+
+def _processes(program: str, option: str, text: str, gpus: int) -> int:
+    if text.isdecimal() and 0 < int(text) <= 1024:
+        return int(text)
+    if text in ("auto", "gpu", "cpu", "xpu"):
+        return max(1, gpus)
+    raise UnknownOption(f"{program} option --{option}: {text!r} is no number of processes from 1 to 1024")
+
+
+def _accelerated(words: Sequence[str]) -> tuple[str, ...]:
+    """`accelerate launch` as each process runs it: it sets up precision and plugins, the agent the processes."""
+    kept = [words[0], "launch", "--num_processes=1", "--num_machines=1"]
+    left = list(words[2:])
+    while left and left[0].startswith("-"):
+        word = left.pop(0)
+        option, equals, _ = word.lstrip("-").partition("=")
+        name = option.replace("_", "-")
+        if name in _ACCELERATE_FLAGS:
+            continue
+        if name in _ACCELERATE_OURS:
+            if not equals and left:
+                left.pop(0)
+            continue
+        kept.append(word)
+        if not equals and left and not left[0].startswith("-") and not left[0].endswith(".py"):
+            kept.append(left.pop(0))
+    return (*kept, *left)
