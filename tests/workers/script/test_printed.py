@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.doors.printed import MAX_LINE_BYTES, MAX_LINES_PER_SECOND, Printed
+from optimus_workers.script.channels.printed import MAX_LINE_BYTES, MAX_LINES_PER_SECOND, Printed
 from optimus_workers.script.reading import Reading
 
 

@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_workers.script.progress import PATIENCE_SECONDS, Advance, Learned, Progress
-from optimus_workers.script.reading import Door, Reading
+from optimus_workers.script.reading import Channel, Reading
 
 START = 1_000.0
 
 
-def read(progress: Progress, door: Door = Door.PRINTED, at: float = START + 1.0, **said: Any) -> Advance | None:
-    return progress.add(Reading(door=door, at=at, **said))
+def read(
+    progress: Progress, channel: Channel = Channel.PRINTED, at: float = START + 1.0, **said: Any
+) -> Advance | None:
+    return progress.add(Reading(channel=channel, at=at, **said))
 
 
 def test_steps_losses_and_times_add_up() -> None:
@@ -31,12 +33,12 @@ def test_steps_losses_and_times_add_up() -> None:
 
 def test_a_better_door_is_believed_and_a_worse_one_only_where_it_counts_the_same() -> None:
     progress = Progress(START, 0)
-    assert read(progress, Door.KUBEFLOW, step=10, total_steps=100, loss=1.0) is not None
-    assert read(progress, Door.PRINTED, step=40) is None, "which steps these are is not known"
-    found = read(progress, Door.PRINTED, step=11, total_steps=100)
+    assert read(progress, Channel.KUBEFLOW, step=10, total_steps=100, loss=1.0) is not None
+    assert read(progress, Channel.PRINTED, step=40) is None, "which steps these are is not known"
+    found = read(progress, Channel.PRINTED, step=11, total_steps=100)
     assert found is not None
     assert found.step == 11
-    assert progress.learned.door is Door.KUBEFLOW
+    assert progress.learned.channel is Channel.KUBEFLOW
 
 
 def test_processes_that_go_on_are_told_from_those_that_begin_anew() -> None:
@@ -54,10 +56,10 @@ def test_processes_that_go_on_are_told_from_those_that_begin_anew() -> None:
 
 def test_a_step_without_a_loss_at_the_start_is_a_position() -> None:
     progress = Progress(START, 100)
-    found = read(progress, Door.CLIENT, step=100, resumes=True)
+    found = read(progress, Channel.CLIENT, step=100, resumes=True)
     assert found is not None
     assert (found.step, found.n_steps) == (100, 0)
-    assert read(progress, Door.CLIENT, step=0) is None
+    assert read(progress, Channel.CLIENT, step=0) is None
     assert progress.learned.resumes is True
 
 
@@ -89,14 +91,14 @@ def test_losses_without_steps_count_as_steps_after_a_while() -> None:
 
 def test_other_processes_do_not_speak_for_the_first() -> None:
     progress = Progress(START, 0)
-    assert read(progress, Door.CLIENT, step=7, rank=3) is None
-    assert read(progress, Door.CLIENT, step=7, rank=0) is not None
+    assert read(progress, Channel.CLIENT, step=7, rank=3) is None
+    assert read(progress, Channel.CLIENT, step=7, rank=0) is not None
 
 
 def test_a_stop_says_where_and_that_the_script_resumes() -> None:
     progress = Progress(START, 0)
-    read(progress, Door.CLIENT, step=6, loss=1.0)
-    read(progress, Door.CLIENT, step=7, stopped=True)
+    read(progress, Channel.CLIENT, step=6, loss=1.0)
+    read(progress, Channel.CLIENT, step=7, stopped=True)
     assert progress.stopped_at == 7
     assert progress.learned.resumes is True
 
@@ -113,7 +115,7 @@ def test_figures_of_an_evaluation_come_with_the_next_step() -> None:
 NUMBERS = st.one_of(st.none(), st.floats())
 READINGS = st.builds(
     Reading,
-    door=st.sampled_from(Door),
+    channel=st.sampled_from(Channel),
     at=st.floats(START, START + 1e6),
     step=st.one_of(st.none(), st.integers(-5, 2**60)),
     total_steps=st.one_of(st.none(), st.integers(-5, 2**60)),

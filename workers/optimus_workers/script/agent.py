@@ -1,6 +1,6 @@
 """A worker of a script: runs the command as its coordinator says, learns its steps, reports them.
 
-One thread, the main one, decides; control connection, doors and processes put what happens into one queue.
+One thread, the main one, decides; control connection, channels and processes put what happens into one queue.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from optimus_contract.result import JobProfile
 from optimus_contract.telemetry import Sample
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
-from optimus_workers.script.doors.listener import Doors
-from optimus_workers.script.doors.printed import Printed
+from optimus_workers.script.channels.listener import Channels
+from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.launch import (
     Place,
     batch_variables,
@@ -35,7 +35,7 @@ from optimus_workers.script.launch import (
 )
 from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
-from optimus_workers.script.reading import Door, Reading
+from optimus_workers.script.reading import Channel, Reading
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Aggregator, Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
@@ -123,7 +123,7 @@ class Agent:
     """The life of one worker of a script."""
 
     def __init__(self, environment: TaskEnvironment, directory: Path) -> None:
-        """`directory`: of this agent alone, for the doors and the request to stop."""
+        """`directory`: of this agent alone, for the channels and the request to stop."""
         spec = environment.spec
         self._environment, self._spec = environment, spec
         self._directory = directory
@@ -133,7 +133,7 @@ class Agent:
         self._terminated = False
         self._leave_by: float | None = None
         self._host = "127.0.0.1"
-        self._doors = Doors(self._queue.put, directory)
+        self._doors = Channels(self._queue.put, directory)
         self._stop_file = directory / "stop"
         self._working_directory = Path(spec.working_directory) if spec.working_directory else Path.cwd()
         self._variables = self._base_variables()
@@ -253,22 +253,22 @@ class Agent:
             log.warning("the command cannot be prepared: %s", error)
 
     def _base_variables(self) -> dict[str, str]:
-        """What all processes see: the task's own environment without its secrets, and the doors."""
+        """What all processes see: the task's own environment without its secrets, and the channels."""
         environment, spec = self._environment, self._spec
         found = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
         found = python_environment(found, spec.python or sys.executable)
         found.setdefault("PYTHONUNBUFFERED", "1")
         if environment.cpu_limit is not None:
             found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
-        doors = self._doors.variables()
+        channels = self._doors.variables()
         if "MLFLOW_TRACKING_URI" in found:  # the user has a server of their own
-            doors = {name: value for name, value in doors.items() if not name.startswith("MLFLOW_")}
+            channels = {name: value for name, value in channels.items() if not name.startswith("MLFLOW_")}
         checkpoints = environment.job_directory / "script-checkpoints"
         with suppress(OSError):
             checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
         return {
             **found,
-            **doors,
+            **channels,
             "OPTIMUS_JOB": environment.job_id,
             "OPTIMUS_STOP_FILE": str(self._stop_file),
             "OPTIMUS_CHECKPOINT_DIRECTORY": str(checkpoints),
@@ -339,7 +339,7 @@ class Agent:
         if run is None or self._all_ended(run):
             self._stopped(message.epoch)
             return
-        asks = run.progress.learned.door is Door.CLIENT and run.progress.learned.resumes is True
+        asks = run.progress.learned.channel is Channel.CLIENT and run.progress.learned.resumes is True
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
@@ -353,7 +353,7 @@ class Agent:
     @property
     def _looks_at_stop_file(self) -> bool:
         """Other workers than the first learn nothing by themselves: what the first has learned is in its memory."""
-        return self._remembered().resumes is True and self._remembered().door is Door.CLIENT
+        return self._remembered().resumes is True and self._remembered().channel is Channel.CLIENT
 
     def _stopped(self, epoch: int) -> None:
         run, self._stopping = self._run, None
@@ -525,7 +525,7 @@ class Agent:
             global_batch_size=self._spec.global_batch_size,
             steps_per_epoch=learned.steps_per_epoch,
             total_steps=learned.total_steps,
-            learned_from=None if learned.door is None else learned.door.value,
+            learned_from=None if learned.channel is None else learned.channel.value,
             resumes=learned.resumes,
         )
         threading.Thread(target=self._put_profile, args=(profile,), name="profile", daemon=True).start()
@@ -543,9 +543,9 @@ class Agent:
         """What agents of this job have learned of the script so far."""
         try:
             found = json.loads((self._environment.job_directory / MEMORY_NAME).read_text())
-            door = found.get("door")
+            channel = found.get("channel")
             return Learned(
-                None if door is None else Door(door),
+                None if channel is None else Channel(channel),
                 found.get("total_steps"),
                 found.get("steps_per_epoch"),
                 found.get("resumes"),
@@ -556,7 +556,7 @@ class Agent:
     def _remember(self, learned: Learned) -> None:
         path = self._environment.job_directory / MEMORY_NAME
         document = {
-            "door": learned.door,
+            "channel": learned.channel,
             "total_steps": learned.total_steps,
             "steps_per_epoch": learned.steps_per_epoch,
             "resumes": learned.resumes,

@@ -1,6 +1,6 @@
-"""How far a script is: readings of all doors become steps of the job. Pure.
+"""How far a script is: readings of all channels become steps of the job. Pure.
 
-A reading counts if no better door has given steps. Steps count as the script counts them, with one exception: a script
+A reading counts if no better channel has given steps. Steps count as the script counts them, with one exception: a script
 that computes with the same batch in each process makes fewer steps with more processes. When the number of steps after
 which it ends is known to have changed so, its steps are counted as steps of the job's first membership, so that the
 loss and the end stay functions of the same step (as with `scaling: weak`).
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from optimus_contract.limits import MAX_COUNT, MAX_METRICS
-from optimus_workers.script.reading import Door, Reading
+from optimus_workers.script.reading import Channel, Reading
 
 METRIC_NAME_LENGTH = 100
 PATIENCE_SECONDS = 10.0
@@ -44,7 +44,7 @@ class Advance:
 class Learned:
     """What the readings so far say about the script as a whole; None: not known."""
 
-    door: Door | None = None
+    channel: Channel | None = None
     total_steps: int | None = None
     steps_per_epoch: float | None = None
     resumes: bool | None = None
@@ -70,7 +70,7 @@ class Progress:
         self._version = version
         self._batch = batch
         self._last_at = started_at
-        self._trust = Door.PRINTED.trust
+        self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
         self._from_zero = False
@@ -84,10 +84,10 @@ class Progress:
             reading = replace(reading, epoch=None, total_epochs=None)
         if reading.resumes:
             self._learn(resumes=True)
-        if reading.rank not in (None, 0) and reading.door is Door.CLIENT:
+        if reading.rank not in (None, 0) and reading.channel is Channel.CLIENT:
             return None  # all processes make the same steps; the first one speaks for them
         self._add_metrics(reading)
-        if reading.door.trust < self._trust and not self._agrees(reading):
+        if reading.channel.trust < self._trust and not self._agrees(reading):
             return None
         step = self._step_of(reading)
         if reading.loss is not None:
@@ -97,15 +97,15 @@ class Progress:
             self._learn(resumes=True)
         if step is None:
             return None
-        if reading.door.trust >= self._trust:
-            self._trust = reading.door.trust
+        if reading.channel.trust >= self._trust:
+            self._trust = reading.channel.trust
             self._learn_from(reading, step)
         if self.step is not None and step <= self.step:
             return None
         return self._advance(reading, step)
 
     def _agrees(self, reading: Reading) -> bool:
-        """Whether a door that is trusted less counts the same steps: a progress bar is newer than rare reports."""
+        """Whether a channel that is trusted less counts the same steps: a progress bar is newer than rare reports."""
         return reading.step is not None and self._total is not None and reading.total_steps == self._total
 
     # --- steps -------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Progress:
         if reading.loss is None or (self.step is not None and not self._counts):
             return None
         if self.step is None and reading.at < self._last_at + PATIENCE_SECONDS:
-            return None  # another door may be about to tell steps
+            return None  # another channel may be about to tell steps
         self._counts = True
         if reading.epoch is not None and reading.epoch == int(reading.epoch) and 0 <= reading.epoch <= MAX_COUNT:
             self._from_zero = self._from_zero or reading.epoch == 0
@@ -182,24 +182,24 @@ class Progress:
             each = total / reading.total_epochs
         elif each is None and reading.epoch and step > 0:
             # A printed epoch is a whole number that counts the present one; any other is how far the data was read.
-            is_exact = reading.door is not Door.PRINTED or reading.epoch != int(reading.epoch)
+            is_exact = reading.channel is not Channel.PRINTED or reading.epoch != int(reading.epoch)
             each = step / reading.epoch if is_exact and reading.epoch > 0 else None
         if each is not None and 0 < each <= MAX_COUNT and math.isfinite(each):
             self._learn(steps_per_epoch=each)
-        if self.learned.door is not reading.door:
-            self._learn(door=reading.door)
+        if self.learned.channel is not reading.channel:
+            self._learn(channel=reading.channel)
 
     def _learn(
         self,
         *,
-        door: Door | None = None,
+        channel: Channel | None = None,
         total_steps: int | None = None,
         steps_per_epoch: float | None = None,
         resumes: bool | None = None,
     ) -> None:
         old = self.learned
         self.learned = Learned(
-            door or old.door,
+            channel or old.channel,
             total_steps or old.total_steps,
             steps_per_epoch or old.steps_per_epoch,
             old.resumes if resumes is None else resumes,

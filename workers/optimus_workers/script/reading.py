@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Door(StrEnum):
+class Channel(StrEnum):
     """A way by which a script's steps and losses become known; the first ones are trusted more."""
 
     CLIENT = "client"
@@ -26,14 +26,14 @@ class Door(StrEnum):
     @property
     def trust(self) -> int:
         """Higher is better."""
-        return -list(Door).index(self)
+        return -list(Channel).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one door learned at one moment. None: it said nothing about that."""
+    """What one channel learned at one moment. None: it said nothing about that."""
 
-    door: Door
+    channel: Channel
     at: float
     """POSIX seconds."""
     step: int | None = None
@@ -57,4 +57,4 @@ class Reading:
     resumes: bool = False
     """The script goes on from a checkpoint when it is started again."""
     rank: int | None = None
-    """Of the process in the whole job (`RANK`), where the door knows it."""
+    """Of the process in the whole job (`RANK`), where the channel knows it."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.reading import Door, Reading
+from optimus_workers.script.reading import Channel, Reading
 
 MAX_LINE_BYTES = 8192
 """Longer lines are data, not progress: they are skipped."""
@@ -174,7 +174,7 @@ class _Said:
         if self.loss is None and self.step is None and not self.metrics:
             return None
         return Reading(
-            door=Door.PRINTED,
+            channel=Channel.PRINTED,
             at=at,
             step=self.step,
             total_steps=self.total_steps,

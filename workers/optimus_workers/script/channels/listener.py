@@ -1,4 +1,4 @@
-"""One HTTP server on loopback for the doors that stock libraries open by themselves."""
+"""One HTTP server on loopback for the channels that stock libraries open by themselves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.doors.kubeflow import Kubeflow
-from optimus_workers.script.reading import Door, Reading
+from optimus_workers.script.channels.kubeflow import Kubeflow
+from optimus_workers.script.reading import Channel, Reading
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 REQUEST_SECONDS = 10.0
@@ -27,7 +27,7 @@ TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 KUBEFLOW_PATH = "/kubeflow"
 
 
-class Doors:
+class Channels:
     """The listener of one agent. Every request needs the token, which only the script's processes can read."""
 
     def __init__(self, on_reading: Callable[[Reading], None], directory: Path) -> None:
@@ -39,12 +39,12 @@ class Doors:
             file.write(self._token)
         self._server = _Server(self._token, on_reading)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="doors", daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="channels", daemon=True
         )
         self._thread.start()
 
     def variables(self) -> dict[str, str]:
-        """The variables by which libraries find the doors."""
+        """The variables by which libraries find the channels."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}"
         return {
             "OPTIMUS_REPORT_URL": url,
@@ -166,11 +166,11 @@ def report_readings(document: Mapping[str, Any], now: float) -> list[Reading]:
     found = [_report_reading(each, rank, total_steps, total_epochs, resumes, now) for each in listed]
     stopped_at = _whole("stopped_at", document.get("stopped_at"))
     if stopped_at is not None:
-        found.append(Reading(door=Door.CLIENT, at=now, step=stopped_at, stopped=True, resumes=resumes, rank=rank))
+        found.append(Reading(channel=Channel.CLIENT, at=now, step=stopped_at, stopped=True, resumes=resumes, rank=rank))
     elif not found:
         found.append(
             Reading(
-                door=Door.CLIENT,
+                channel=Channel.CLIENT,
                 at=now,
                 total_steps=total_steps,
                 total_epochs=total_epochs,
@@ -191,7 +191,7 @@ def _report_reading(
     if not isinstance(metrics, dict):
         raise BadRequest("metrics must be an object of numbers")
     return Reading(
-        door=Door.CLIENT,
+        channel=Channel.CLIENT,
         at=at if at is not None and 0 <= at <= now + 60.0 else now,
         step=_whole("step", each.get("step")),
         total_steps=total_steps,

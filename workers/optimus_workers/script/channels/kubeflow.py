@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.reading import Door, Reading
+from optimus_workers.script.reading import Channel, Reading
 
 _EVALUATED = ("eval", "test", "val")
 """How names of an evaluation's figures begin; others say what the training itself took."""
@@ -29,7 +29,7 @@ class Kubeflow:
         loss = values.pop("loss", None)
         is_new, self._loss = loss != self._loss, loss
         found = Reading(
-            door=Door.KUBEFLOW,
+            channel=Channel.KUBEFLOW,
             at=at,
             step=step,
             total_steps=total or None,
