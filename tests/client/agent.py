@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from optimus_workers.script.doors.listener import Doors
+from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.reading import Reading
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ class Agent:
         self.stop_file = directory / "stop"
         self.checkpoints = directory / "checkpoints"
         self.checkpoints.mkdir(exist_ok=True)
-        self._doors = Doors(self.readings.append, directory)
+        self._doors = Channels(self.readings.append, directory)
         self.variables = {
             **self._doors.variables(),
             "OPTIMUS_JOB": "job",

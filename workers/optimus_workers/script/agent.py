@@ -133,7 +133,7 @@ class Agent:
         self._terminated = False
         self._leave_by: float | None = None
         self._host = "127.0.0.1"
-        self._doors = Channels(self._queue.put, directory)
+        self._channels = Channels(self._queue.put, directory)
         self._stop_file = directory / "stop"
         self._working_directory = Path(spec.working_directory) if spec.working_directory else Path.cwd()
         self._variables = self._base_variables()
@@ -166,7 +166,7 @@ class Agent:
             code = COORDINATOR_GONE
         finally:
             self._kill()
-            self._doors.close()
+            self._channels.close()
             self._telemetry.close(TELEMETRY_SECONDS)
             if self._control is not None:
                 self._control.close()
@@ -260,7 +260,7 @@ class Agent:
         found.setdefault("PYTHONUNBUFFERED", "1")
         if environment.cpu_limit is not None:
             found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
-        channels = self._doors.variables()
+        channels = self._channels.variables()
         if "MLFLOW_TRACKING_URI" in found:  # the user has a server of their own
             channels = {name: value for name, value in channels.items() if not name.startswith("MLFLOW_")}
         checkpoints = environment.job_directory / "script-checkpoints"

@@ -1,9 +1,9 @@
 """How far a script is: readings of all channels become steps of the job. Pure.
 
-A reading counts if no better channel has given steps. Steps count as the script counts them, with one exception: a script
-that computes with the same batch in each process makes fewer steps with more processes. When the number of steps after
-which it ends is known to have changed so, its steps are counted as steps of the job's first membership, so that the
-loss and the end stay functions of the same step (as with `scaling: weak`).
+A reading counts if no better channel has given steps. Steps count as the script counts them, with one exception: a
+script that computes with the same batch in each process makes fewer steps with more processes. When the number of steps
+after which it ends is known to have changed so, its steps are counted as steps of the job's first membership, so that
+the loss and the end stay functions of the same step (as with `scaling: weak`).
 """
 
 from __future__ import annotations
