@@ -17,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--width", type=int, default=0, help="of one more layer; 5000: 25 million parameters")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
 
@@ -24,12 +25,16 @@ def main() -> None:
     inputs = torch.randn(960, 16, generator=generator)
     data = TensorDataset(inputs, inputs @ torch.randn(16, 1, generator=generator))
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).double()
+    width = options.width or 64
+    middle = [torch.nn.Linear(width, width), torch.nn.Tanh()] if options.width else []
+    layers = [torch.nn.Linear(16, width), torch.nn.Tanh(), *middle, torch.nn.Linear(width, 1)]
+    model = torch.nn.Sequential(*layers).to(torch.float32 if options.width else torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     loader = DataLoader(data, batch_size=48, shuffle=True)
     with optimus_client.elastic(model, optimizer, loader, epochs=options.epochs) as run:
         for inputs, targets in run:
-            loss = torch.nn.functional.mse_loss(run.model(inputs.double()), targets.double())
+            kind = layers[0].weight.dtype
+            loss = torch.nn.functional.mse_loss(run.model(inputs.to(kind)), targets.to(kind))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -69,6 +69,8 @@ DONE_SECONDS = 0.25
 """Least time between two reports of steps to the coordinator."""
 LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
+OURS = "optimus"
+"""What a user writes as `MLFLOW_TRACKING_URI` to have MLflow's client report to the agent."""
 MASTER_KEY = "master"
 """The key under which worker 0 publishes where the processes meet."""
 ERROR_CHARACTERS = 8000
@@ -261,7 +263,7 @@ class Agent:
         if environment.cpu_limit is not None:
             found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
         channels = self._channels.variables()
-        if "MLFLOW_TRACKING_URI" in found:  # the user has a server of their own
+        if found.get("MLFLOW_TRACKING_URI") != OURS:  # runs go where the user wants them
             channels = {name: value for name, value in channels.items() if not name.startswith("MLFLOW_")}
         checkpoints = environment.job_directory / "script-checkpoints"
         with suppress(OSError):

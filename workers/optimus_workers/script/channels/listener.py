@@ -14,9 +14,12 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from optimus_contract.limits import MAX_COUNT
+from optimus_workers.script.channels import mlflow
 from optimus_workers.script.channels.kubeflow import Kubeflow
+from optimus_workers.script.channels.mlflow import Unknown
 from optimus_workers.script.reading import Channel, Reading
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -37,7 +40,7 @@ class Channels:
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(self._token)
-        self._server = _Server(self._token, on_reading)
+        self._server = _Server(self._token, on_reading, (directory / "mlflow").as_uri())
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="channels", daemon=True
         )
@@ -51,6 +54,8 @@ class Channels:
             "OPTIMUS_REPORT_TOKEN_FILE": str(self._token_file),
             "KUBEFLOW_TRAINER_SERVER_URL": f"{url}{KUBEFLOW_PATH}",
             "KUBEFLOW_TRAINER_SERVER_TOKEN": str(self._token_file),
+            "MLFLOW_TRACKING_URI": url,
+            "MLFLOW_TRACKING_TOKEN": self._token,
         }
 
     def close(self) -> None:
@@ -69,11 +74,13 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, token: str, on_reading: Callable[[Reading], None]) -> None:
+    def __init__(self, token: str, on_reading: Callable[[Reading], None], artifacts: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.token = token
         self.on_reading = on_reading
         self.kubeflow = Kubeflow()
+        self.mlflow = mlflow.Mlflow(artifacts)
+        self.turn = threading.Lock()  # guards mlflow
         self.turns = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -110,31 +117,52 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
+        self._serve(lambda: json.loads(body or b"{}"))
+
+    def do_GET(self) -> None:
+        """MLflow asks with GET; what it asks for stands in the query."""
+        query = parse_qs(self.path.partition("?")[2], max_num_fields=100)
+        self._serve(lambda: {name: values[-1] for name, values in query.items()})
+
+    def _serve(self, document: Callable[[], Any]) -> None:
         given = self.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
             self._answer(401, {"title": "the token of this job's processes is needed"})
             return
         try:
-            self._take(self.path.partition("?")[0], json.loads(body or b"{}"))
+            readings, answer = self._take(self.path.partition("?")[0], document())
+        except Unknown as error:
+            self._answer(404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": str(error), "title": str(error)})
+            return
         except (BadRequest, ValueError, RecursionError) as error:
-            self._answer(400, {"title": "not understood", "detail": str(error)[:300]})
-
-    def _take(self, path: str, document: Any) -> None:
-        if not isinstance(document, dict):
-            raise BadRequest("the body must be a JSON object")
-        now = time.time()
-        answer: dict[str, Any] | None = None
-        if path == "/report":
-            readings = report_readings(document, now)
-        elif path.startswith(KUBEFLOW_PATH):
-            found = self.server.kubeflow.reading(document, now)
-            readings, answer = [] if found is None else [found], {}
-        else:
-            self._answer(404, {"title": "there is nothing here"})
+            why = str(error)[:300]
+            problem = {
+                "error_code": "INVALID_PARAMETER_VALUE",
+                "message": why,
+                "title": "not understood",
+                "detail": why,
+            }
+            self._answer(400, problem)
             return
         for reading in readings:
             self.server.on_reading(reading)
         self._answer(204 if answer is None else 200, answer)
+
+    def _take(self, path: str, document: Any) -> tuple[list[Reading], dict[str, Any] | None]:
+        """What was reported, and the answer; None: there is none."""
+        if not isinstance(document, dict):
+            raise BadRequest("the body must be a JSON object")
+        now, is_post = time.time(), self.command == "POST"
+        if is_post and path == "/report":
+            return report_readings(document, now), None
+        if is_post and path.startswith(KUBEFLOW_PATH):
+            found = self.server.kubeflow.reading(document, now)
+            return [] if found is None else [found], {}
+        if path.startswith(mlflow.PREFIX):
+            with self.server.turn:
+                answer, readings = self.server.mlflow.call(path.removeprefix(mlflow.PREFIX), document, now)
+            return readings, answer
+        raise Unknown("there is nothing here")
 
     def _answer(self, status: int, document: Mapping[str, Any] | None) -> None:
         body = b"" if document is None else json.dumps(document).encode()
