@@ -136,13 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         except (BadRequest, ValueError, RecursionError) as error:
             why = str(error)[:300]
-            problem = {
-                "error_code": "INVALID_PARAMETER_VALUE",
-                "message": why,
-                "title": "not understood",
-                "detail": why,
-            }
-            self._answer(400, problem)
+            code = "INVALID_PARAMETER_VALUE"
+            self._answer(400, {"error_code": code, "message": why, "title": "not understood", "detail": why})
             return
         for reading in readings:
             self.server.on_reading(reading)
