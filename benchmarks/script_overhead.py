@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,7 @@ class _Node:
 
     def _read(self, steps: list[float]) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(b"step "):
-                steps.append(time.monotonic())
+        steps.extend(time.monotonic() for line in self._process.stdout if line.startswith(b"step "))
 
     def end(self, number: signal.Signals) -> None:
         """Signal it and its processes."""
@@ -211,7 +210,7 @@ def _pause(steps: list[float], n: int) -> float | None:
     while time.monotonic() < give_up_at:
         time.sleep(0.5)
         known = steps[max(0, n - 1) :]
-        gaps = [(later - before, later) for before, later in zip(known, known[1:], strict=False)]
+        gaps = [(later - before, later) for before, later in pairwise(known)]
         longest = max(gaps, default=(0.0, 0.0))
         if longest[0] > 1.0 and time.monotonic() > longest[1] + 20.0:
             return round(longest[0], 2)

@@ -125,7 +125,8 @@ class RealCluster:
         """Of the backend: image and command of task pods."""
         if _given("WORKER"):
             return {"image": WORKER_IMAGE, "server_image": SERVER_IMAGE if _given("SERVER") else None}
-        command = ("/usr/bin/env", f"PYTHONPATH={self.repository / 'contract'}:{self.repository / 'workers'}")
+        path = ":".join(str(self.repository / each) for each in ("contract", "workers", "client"))
+        command = ("/usr/bin/env", f"PYTHONPATH={path}")
         python = str(self.environment / "bin" / "python")
         return {"image": "python:3.11-slim", "command": [*command, python, "-m", "optimus_workers", "{role}"]}
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -193,6 +194,40 @@ def test_pods_train_scale_and_survive(deployment: Deployment, record_property: C
     alive = json.loads(cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "json"))["items"]
     assert {pod["status"]["phase"] for pod in alive} <= {"Succeeded", "Failed"}
     record_property("summary", json.dumps([summary(deployment, job_id) for job_id in (first, second)], indent=1))
+
+
+def script(cluster: RealCluster) -> dict[str, Any]:
+    """A script whose steps wait, as a job that may be resized."""
+    directory = cluster.repository / "tests" / "scripts"
+    command = ["torchrun", "elastic_train.py", "--epochs", "70", "--step-seconds", "0.05", "--out", "/tmp/final.pt"]
+    resources = {"cpu": 0.5, "memory_bytes": "900Mi", "gpus": 1}
+    return {
+        "name": "script",
+        "command": command,
+        "working_directory": str(directory),
+        "global_batch_size": 48,
+        "workers": {"min": 1, "max": 3, "resources": resources},
+    }
+
+
+def was_resized(deployment: Deployment, job_id: str) -> bool:
+    return int(deployment.job(job_id)["rescales"]) > 0
+
+
+def test_a_script_and_a_task_share_the_nodes(deployment: Deployment) -> None:
+    cluster = deployment.cluster
+    task = submit(deployment, specification("beside", paced(cluster), 5000, (1, 3)))
+    job_id = submit(deployment, script(cluster))
+    for each in (task, job_id):
+        wait_until("it was resized", partial(was_resized, deployment, each), partial(deployment.story, each))
+    ended = deployment.wait_for_end(job_id)
+    assert ended["step"] == 1400
+    assert ended["profile"]["learned_from"] == "client"
+    points = deployment.get(f"/v1/jobs/{job_id}/allocations")["allocations"]
+    assert sum(point["lost_steps"] for point in points if point["cause"] == "rescale") == 0, points
+    deployment.optimus("cancel", task)
+    wait_until("the other job is cancelled", lambda: deployment.job(task)["state"] == "cancelled")
+    wait_until("nothing of the jobs is left but logs", lambda: not deployment.names("secrets,services"))
 
 
 def wait_for_growth(deployment: Deployment, job_id: str) -> None:
