@@ -7,12 +7,12 @@ of a curve, n >= 5, and is asked for the rest:
 
 * final-loss error: |mean prediction over the last 2 % of the points - mean loss there| / largest |loss| of the run;
 * convergence error: |predicted - true epoch| / true, where a run has converged at the first e at which its smoothed
-  loss fell by less than 1 % of its maximum between e-3 and e, at e, e+1 and e+2. Only curves that converge after the
-  prefix count, and predictions are capped at 10·N. A `LossCurve` of ours is asked by `convergence_step` for measured
-  losses; for the others, and for all of them in the column `on_curve`, the rule is applied to the predicted losses
-  after the prefix;
-* coverage: how often the model's 80 % interval holds the final loss, and how often that of `convergence_step` holds the
-  convergence epoch (models that are a `LossCurve`; the same curves as for the convergence error).
+  loss fell by less than 1 % of its maximum between e-3 and e, at e, e+1 and e+2; the prediction is where that holds on
+  the predicted losses. Only curves that converge after the prefix count, and predictions are capped at 10·N;
+* end error: what `convergence_step` predicts against the end of the job in the service, where `has_converged` first
+  holds on the curve fitted to the losses so far (looked for every 2 % of the points). The rule is that of the figures,
+  an epoch of it three points;
+* coverage: how often the model's 80 % interval holds the final loss, and how often that of `convergence_step` the end.
 
 No model of the first table is given learning rates. `ours + runs` is also given finished runs: the curves of the same
 family that come from other sources or stand earlier in the file; no other model sees more than the prefix. A second
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,8 +41,7 @@ from benchmarks.training_logs import (
     usable_curves,
 )
 
-from optimus_models import FinishedRun, LossCurve, Prediction, Prior, Rule, convergence_step
-from optimus_models.loss.curve import PaperLossCurve
+from optimus_models import FinishedRun, LossCurve, PaperLossCurve, Prior, Rule, convergence_step, has_converged
 
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
 TAIL_SHARE = 0.02
@@ -117,10 +115,9 @@ class Score:
     final: list[float]
     convergence: list[float]
     covered: list[bool]
-    on_curve: list[float] = field(default_factory=list)
-    """Convergence errors of the rule applied to the predicted losses."""
+    end: list[float] = field(default_factory=list)
+    """Errors of `convergence_step`, of the curves that the service ends after the prefix."""
     end_covered: list[bool] = field(default_factory=list)
-    """One entry per curve whose convergence was predicted with an interval."""
 
     def summary(self) -> dict[str, float | int | None]:
         """Medians and 90th percentiles over curves, in per cent."""
@@ -128,12 +125,13 @@ class Score:
             "final_median": _percent(self.final, 50),
             "final_p90": _percent(self.final, 90),
             "coverage_80": 100.0 * float(np.mean(self.covered)) if self.covered else None,
-            "convergence_coverage_80": 100.0 * float(np.mean(self.end_covered)) if self.end_covered else None,
             "convergence_median": _percent(self.convergence, 50),
-            "convergence_on_curve_median": _percent(self.on_curve, 50),
             "convergence_p90": _percent(self.convergence, 90),
+            "end_median": _percent(self.end, 50),
+            "end_coverage_80": 100.0 * float(np.mean(self.end_covered)) if self.end_covered else None,
             "curves": len(self.final),
             "converging_curves": len(self.convergence),
+            "ended_curves": len(self.end_covered),
         }
 
 
@@ -147,18 +145,25 @@ def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
     for curve in curves:
         truth = smoothed(curve.losses)
         true_epoch = convergence_epoch(truth, float(np.max(np.abs(truth))))
+        ended = _ended(fit, curve)
         for prefix, score in scores.items():
             n = max(LEAST_POINTS, round(prefix * len(curve.losses)))
             model = fit(curve, n)
             _score_final(model, curve, score)
             if true_epoch is not None and true_epoch > n:
-                on_curve = abs(_epoch_on_curve(model, curve, n) - true_epoch) / true_epoch
-                score.on_curve.append(on_curve)
-                if isinstance(model, LossCurve) and not isinstance(model, PaperLossCurve):
-                    _score_end(model, curve, n, true_epoch, score)
-                else:
-                    score.convergence.append(on_curve)
+                score.convergence.append(abs(_epoch_on_curve(model, curve, n) - true_epoch) / true_epoch)
+            if isinstance(model, LossCurve) and not _holds(model, curve, n):
+                later = [m for m in ended if m > n]
+                if later:
+                    _score_end(model, curve, n, later[0], score)
     return scores
+
+
+def _ended(fit: Fit, curve: Curve) -> list[int]:
+    """Numbers of points, 2 % of the run apart, after which the service would have called the job converged."""
+    numbers = np.unique(np.linspace(LEAST_POINTS, len(curve.losses), 50).round().astype(int)).tolist()
+    fitted = ((n, fit(curve, n)) for n in numbers)
+    return [n for n, model in fitted if isinstance(model, LossCurve) and _holds(model, curve, n)]
 
 
 def _score_final(model: Forecaster, curve: Curve, score: Score) -> None:
@@ -169,23 +174,26 @@ def _score_final(model: Forecaster, curve: Curve, score: Score) -> None:
     score.covered.append(float(np.mean(low)) <= true <= float(np.mean(high)))
 
 
-def _end(model: LossCurve, curve: Curve, n: int) -> Prediction | None:
-    """When the rule of the figures will hold on the measured losses: an epoch of the rule is three points, and the
-    maximum is that of the smoothed loss."""
+def _rule(model: LossCurve, curve: Curve, n: int) -> Rule:
+    """The rule of the figures: an epoch of it is three points, and the maximum is that of the smoothed loss."""
     largest = float(np.max(np.abs(smoothed(curve.losses[:n]))))
-    rule = Rule(loss_decrease=0.01 * largest / model.scale, relative=False, patience_epochs=1)
+    return Rule(loss_decrease=0.01 * largest / model.scale, relative=False, patience_epochs=1)
+
+
+def _holds(model: LossCurve, curve: Curve, n: int) -> bool:
     now_step = float(curve.steps[n - 1])
-    return convergence_step(model, rule, steps_per_epoch=3 * curve.spacing, now_step=now_step, measured=True)
+    epoch = 3 * curve.spacing
+    return has_converged(model, _rule(model, curve, n), steps_per_epoch=epoch, now_step=now_step) is not None
 
 
-def _score_end(model: LossCurve, curve: Curve, n: int, true_epoch: int, score: Score) -> None:
-    """Score what the library itself says about the end."""
-    end = _end(model, curve, n)
-    true_step = curve.steps[0] + (true_epoch - 1) * curve.spacing
-    cap = CAP * len(curve.losses)
-    predicted = cap if end is None else min(math.ceil((end.mean - curve.steps[0]) / curve.spacing - 1e-6) + 1, cap)
-    score.convergence.append(abs(predicted - true_epoch) / true_epoch)
-    score.end_covered.append(end is not None and end.low <= true_step <= end.high)
+def _score_end(model: LossCurve, curve: Curve, n: int, ended: int, score: Score) -> None:
+    """Score what the library itself says about the end; `ended`: the number of points at the end."""
+    epoch, now_step = 3 * curve.spacing, float(curve.steps[n - 1])
+    end = convergence_step(model, _rule(model, curve, n), steps_per_epoch=epoch, now_step=now_step)
+    true = float(curve.steps[ended - 1])
+    predicted = CAP * float(curve.steps[-1]) if end is None else end.mean
+    score.end.append(abs(predicted - true) / true)
+    score.end_covered.append(end is not None and end.low <= true <= end.high)
 
 
 def _epoch_on_curve(model: Forecaster, curve: Curve, n: int) -> int:
@@ -206,9 +214,10 @@ def _print_table(results: Mapping[str, Mapping[float, Score]]) -> None:
         "final_p90",
         "coverage_80",
         "convergence_median",
-        "convergence_on_curve_median",
-        "convergence_coverage_80",
         "converging_curves",
+        "end_median",
+        "end_coverage_80",
+        "ended_curves",
     )
     print(f"{'model':12}{'prefix':>8}" + "".join(f"{column:>25}" for column in columns))
     for model, scores in results.items():

@@ -16,6 +16,7 @@ from optimus_models.analytic import (
 )
 from optimus_models.analytic.description import cost_of_description, description_of, network_from_description
 from optimus_models.analytic.networks import NETWORKS
+from optimus_models.convergence import Prediction, Rule, converged_epoch, convergence_step, has_converged
 from optimus_models.cost import (
     Allocation,
     Estimate,
@@ -28,7 +29,6 @@ from optimus_models.cost import (
     outlooks,
     worth_considering,
 )
-from optimus_models.end.convergence import ConvergenceRule, Prediction, Rule, convergence_step, has_converged
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_models.history import LossHistory
 from optimus_models.loss.buckets import LossBuckets
@@ -51,7 +51,6 @@ __all__ = [
     "Allocation",
     "BatchSpeed",
     "ColdStart",
-    "ConvergenceRule",
     "Device",
     "ElasticBatch",
     "Estimate",
@@ -83,6 +82,7 @@ __all__ = [
     "TypeSpeed",
     "UnknownPrice",
     "cheapest_before",
+    "converged_epoch",
     "convergence_step",
     "cost_of_description",
     "count",

@@ -187,39 +187,3 @@ def test_any_history_gives_an_ordered_prediction_or_none(
     assert has_converged(curve, rule, steps_per_epoch=epoch, now_step=now) in (None, "loss_decrease", "target_loss")
     if predicted is not None:
         assert now <= predicted.low <= predicted.mean <= predicted.high < np.inf
-
-
-def measured_end(curve: LossCurve, now: float = 100.0) -> Prediction:
-    rule = Rule(loss_decrease=0.01, relative=False, patience_epochs=1)
-    end = convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=now, measured=True)
-    assert end is not None
-    return end
-
-
-def test_noise_lets_a_rule_on_measured_losses_hold_sooner(make_losses: MakeLosses) -> None:
-    steps = np.arange(1.0, 101.0)
-    calm, noisy = make_losses(steps, noise=0.0001), make_losses(steps, noise=0.05)
-    assert measured_end(LossCurve.fit(steps, noisy)).mean < measured_end(LossCurve.fit(steps, calm)).mean
-
-
-def test_without_noise_measured_losses_and_fitted_curve_end_together(make_losses: MakeLosses) -> None:
-    steps = np.arange(1.0, 101.0)
-    curve = LossCurve.fit(steps, make_losses(steps, noise=0.0))
-    rule = Rule(loss_decrease=0.01, relative=False, patience_epochs=1)
-    fitted_end = convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=100)
-    assert fitted_end is not None
-    assert measured_end(curve).mean == pytest.approx(fitted_end.mean, rel=0.03)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    losses=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=5, max_size=60),
-    coverage=st.floats(0.05, 0.99),
-)
-def test_measured_ends_of_any_losses_are_ordered(losses: list[float], coverage: float) -> None:
-    n = len(losses)
-    curve = LossCurve.fit(np.arange(1.0, n + 1), losses)
-    rule = Rule(loss_decrease=0.01)
-    end = convergence_step(curve, rule, steps_per_epoch=3, now_step=n, measured=True, coverage=coverage)
-    assert curve.jitter >= 0
-    assert end is None or n <= end.low <= end.mean <= end.high

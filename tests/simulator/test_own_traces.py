@@ -12,7 +12,7 @@ from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options, option_value
 from optimus_simulator.scenario import Scenario, load, simulate
 from optimus_simulator.traces.own import read_own
-from optimus_simulator.traces.paper import MODELS, converged_epoch, paper_workload
+from optimus_simulator.traces.paper import MODELS, end_epoch, paper_workload
 
 NODES = {"nodes": [{"count": 2, "cpu": 4, "memory_gib": 8}, {"gpus": {"t4": 4}}]}
 JOB = {
@@ -94,7 +94,7 @@ def test_the_papers_workload_is_drawn_by_its_seed(arrivals: str) -> None:
 def test_the_papers_jobs_end_where_their_true_curve_flattens() -> None:
     job = paper_workload(0).jobs[0]
     model = next(model for model in MODELS if job.id.startswith(model.name))
-    end = converged_epoch(model.loss, job.spec.convergence)
+    end = end_epoch(model.loss, job.spec.convergence)
     delta = job.spec.convergence.loss_decrease
     assert delta is not None
     falls = [1 - model.loss(epoch) / model.loss(epoch - 1) for epoch in range(1, end + 1)]

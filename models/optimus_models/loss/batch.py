@@ -5,7 +5,6 @@ The shorter ones are padded at their end with their last point, which `inside` l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,9 +14,6 @@ from numpy.typing import NDArray
 from optimus_models.history import FloatArray, LossHistory, replace_outliers
 
 BoolArray = NDArray[np.bool_]
-
-_LEAST_BENT = 4
-"""Second differences that the noise is taken from, if there are as many."""
 
 
 class LossBatch(NamedTuple):
@@ -52,21 +48,6 @@ class LossBatch(NamedTuple):
         """(j,) means of `values` (j, n) over the points of each history."""
         means: FloatArray = np.where(self.inside, values, 0.0).sum(axis=1) / self.counts
         return means
-
-    @property
-    def jitter(self) -> FloatArray:
-        """(j,) standard deviation of one point round its neighbours, normalised; 0 with fewer than three points.
-
-        From second differences, which hardly see the slope: that of white noise has √6 times its deviation, and the
-        mean absolute value of a Gaussian, less moved by outliers than the mean square, is √(2/π) deviations. Over the
-        last two thirds, because a young curve is bent.
-        """
-        bent = np.abs(np.diff(self.losses, 2, axis=1))
-        place = np.arange(bent.shape[1])
-        n_bent = np.maximum(self.counts - 2.0, 0.0)[:, None]
-        recent = (place < n_bent) & (place >= np.minimum(np.floor(self.counts / 3.0)[:, None], n_bent - _LEAST_BENT))
-        total = np.where(recent, bent, 0.0).sum(axis=1)
-        return np.asarray(total / np.maximum(recent.sum(axis=1), 1) * math.sqrt(math.pi / 12.0))
 
     @property
     def reach(self) -> FloatArray:

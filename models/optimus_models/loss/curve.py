@@ -64,10 +64,6 @@ class LossCurve:
     """The newest step reported; predictions beyond it are extrapolation."""
     residual: float
     """Root mean squared residual as a fraction of `scale`."""
-    jitter: float
-    """Standard deviation of one point round its neighbours, as a fraction of `scale`."""
-    spacing: float
-    """Mean distance of the points it was fitted to, in steps; 0 with fewer than two."""
     mixture: PowerMixture | None = field(repr=False)
     """None when nothing is known."""
     experts: Experts | None = field(default=None, repr=False)
@@ -184,7 +180,7 @@ class LossCurve:
         mixtures = fit_power_mixtures(batch)
         residuals = cls._residuals(laws, mixtures)
         confidence = _confidence(histories, batch, residuals)
-        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, batch.jitter)
+        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals)
         numbers = zip(*(column.tolist() for column in columns), strict=True)
         return [
             cls(
@@ -198,12 +194,10 @@ class LossCurve:
                 first_step=float(history.steps[0]),
                 last_step=history.last_step,
                 residual=residual,
-                jitter=jitter,
-                spacing=float(history.steps[-1] - history.steps[0]) / max(len(history) - 1, 1),
                 mixture=mixture,
                 experts=experts,
             )
-            for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual, jitter) in zip(
+            for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
                 histories, mixtures, _experts(batch, priors), numbers, strict=True
             )
         ]
@@ -221,8 +215,6 @@ class LossCurve:
             first_step=history.last_step,
             last_step=history.last_step,
             residual=0.0,
-            jitter=0.0,
-            spacing=0.0,
             mixture=None,
         )
 

@@ -11,6 +11,9 @@ from optimus_models.history import FloatArray
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.finished_runs import Prior
 
+_LEAST_EVALUATIONS = 3
+"""Evaluations needed before the fitted curve may confirm one."""
+
 
 @dataclass(frozen=True, eq=False)
 class MetricCurve:
@@ -19,6 +22,8 @@ class MetricCurve:
     shortfall: LossCurve
     """best - metric, or the metric itself if it falls."""
     best: float | None
+    newest: tuple[float, ...]
+    """The last two values reported, the newest last."""
 
     @classmethod
     def fit(
@@ -35,7 +40,7 @@ class MetricCurve:
         """
         metric = np.asarray(values, dtype=np.float64).reshape(-1)
         missing = metric if best is None else best - metric
-        return cls(LossCurve.fit(steps, missing, history=history), best)
+        return cls(LossCurve.fit(steps, missing, history=history), best, tuple(metric[-2:].tolist()))
 
     @property
     def n_points(self) -> int:
@@ -49,9 +54,16 @@ class MetricCurve:
         """The shortfall of a metric that has the value `target`."""
         return target if self.best is None else self.best - target
 
-    def has_reached(self, target: float, step: float) -> bool:
-        """Whether the fitted curve is at `target` or better; False when nothing is known."""
-        return bool(self.shortfall.predict([step])[0] <= self.shortfall_at(target))
+    def has_reached(self, target: float) -> bool:
+        """Whether the last evaluation reached `target`, and that was no accident: the one before it did too, or the
+        fitted curve of three evaluations or more does."""
+        reached = [value <= target if self.best is None else value >= target for value in self.newest]
+        if not reached or not reached[-1]:
+            return False
+        if len(reached) == 2 and reached[0]:
+            return True
+        at_last = float(self.shortfall.predict([self.shortfall.last_step])[0])
+        return self.n_points >= _LEAST_EVALUATIONS and at_last <= self.shortfall_at(target)
 
     def predict(self, steps: ArrayLike) -> FloatArray:
         """Expected metric at each of `steps`; NaN when nothing is known."""

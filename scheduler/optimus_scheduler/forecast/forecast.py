@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from optimus_models.end.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
+from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
 from optimus_models.loss.curve import LossCurve
-from optimus_models.loss.metric import MetricCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.fits import Fits, Fitted
@@ -27,30 +26,8 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState, MetricTarget
+from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
 from optimus_scheduler.settings import Settings
-
-_METRIC_POINTS = 3
-"""Evaluations needed before the fitted curve of a metric may confirm one."""
-
-
-def metric_is_reached(job: Job, metric: MetricCurve | None) -> bool:
-    """Whether the last evaluation reached the target, and that was no accident: the one before it did too, or the
-    fitted curve does."""
-    target = job.spec.convergence.target_metric
-    if target is None or metric is None or not job.metric_values:
-        return False
-    reached = [_reaches(value, target) for value in job.metric_values[-2:]]
-    if not reached[-1]:
-        return False
-    if len(reached) == 2 and reached[0]:
-        return True
-    return metric.n_points >= _METRIC_POINTS and metric.has_reached(target.value, job.metric_steps[-1])
-
-
-def _reaches(value: float, target: MetricTarget) -> bool:
-    return value >= target.value if target.at_least is not None else value <= target.value
-
 
 _LINDY = 9.0
 """P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
@@ -209,11 +186,12 @@ def epoch_steps(job: Job) -> float | None:
 
 def rule_of(job: Job) -> Rule:
     """The job's rule as the models read it."""
-    return _as_rule(job.spec.convergence)
+    return as_rule(job.spec.convergence)
 
 
 @lru_cache(maxsize=4096)
-def _as_rule(rule: ConvergenceRule) -> Rule:
+def as_rule(rule: ConvergenceRule) -> Rule:
+    """A rule as the models read it."""
     return Rule(
         loss_decrease=rule.loss_decrease,
         relative=rule.relative,
@@ -237,23 +215,17 @@ def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) 
 
 
 def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
-    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
-
-    The loss is judged on the fitted curve, which noise hardly moves, and not before there is something to fit: neither
-    in the first epoch nor on a handful of points nor on a run that has just diverged.
-    """
-    rule, curve = job.spec.convergence, fitted.curve
-    if rule.max_seconds is not None and use.elapsed_seconds >= rule.max_seconds:
-        return "max_seconds"
-    if rule.max_cost is not None and use.spent >= rule.max_cost and has_prices(settings):
-        return "max_cost"
-    if metric_is_reached(job, fitted.metric):
-        return "target_metric"
-    if curve.n_points < settings.convergence_points or curve.confidence == 0.0:
-        return None
-    if job.steps_per_epoch is not None and job.step < job.steps_per_epoch:
-        return None
-    holds = has_converged(curve, rule, steps_per_epoch=job.steps_per_epoch, now_step=job.step)
+    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself."""
+    holds = has_converged(
+        fitted.curve,
+        rule_of(job),
+        steps_per_epoch=job.steps_per_epoch,
+        now_step=job.step,
+        elapsed_seconds=use.elapsed_seconds,
+        spent=use.spent if has_prices(settings) else 0.0,
+        metric=fitted.metric,
+        least_points=settings.convergence_points,
+    )
     return None if holds in _ENFORCED_BY_COORDINATOR else holds
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from optimus_models.end.convergence import Prediction
+from optimus_models.convergence import Prediction
 from optimus_scheduler.model import EndedJob, Job
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})

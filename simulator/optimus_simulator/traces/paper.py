@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.convergence import converged_epoch
+from optimus_scheduler.forecast.forecast import as_rule
 from optimus_scheduler.model import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
@@ -120,7 +122,7 @@ def _job(number: int, submitted_at: float, random: np.random.Generator, *, uneve
         requested_servers=4,
         family=model.name,
     )
-    total_steps = converged_epoch(model.loss, rule) * _STEPS_PER_EPOCH
+    total_steps = end_epoch(model.loss, rule) * _STEPS_PER_EPOCH
     truth = PlacedTruth(
         total_steps=total_steps,
         law=_law(model, mode, total_steps),
@@ -143,13 +145,6 @@ def _law(model: Model, mode: Mode, total_steps: float) -> ParameterServerLaw:
     return ParameterServerLaw(tuple(value * factor for value in theta), batch, mode)
 
 
-def converged_epoch(loss: LossLaw, rule: ConvergenceRule) -> int:
-    """The epoch at whose end the true loss has fallen by less than the rule's fraction often enough in a row."""
-    assert rule.loss_decrease is not None
-    small = 0
-    for epoch in range(1, _FULL_EPOCHS):
-        fall = (loss(epoch - 1) - loss(epoch)) / loss(epoch - 1)
-        small = small + 1 if fall < rule.loss_decrease else 0
-        if small >= rule.patience_epochs:
-            return epoch
-    return _FULL_EPOCHS
+def end_epoch(loss: LossLaw, rule: ConvergenceRule) -> int:
+    """The epoch at whose end the rule holds on the true loss."""
+    return converged_epoch([loss(epoch) for epoch in range(_FULL_EPOCHS)], as_rule(rule)) or _FULL_EPOCHS
