@@ -22,8 +22,7 @@ import numpy as np
 
 from optimus_models import BatchSpeed, ElasticBatch, Goodput, NoiseScale
 from optimus_models.speed.batch import BatchSamples
-from optimus_models.speed.elastic_batch import cut
-from optimus_models.speed.goodput import StepTimes
+from optimus_models.speed.goodput import StepTimes, cut
 from optimus_simulator.profiles import Application, packed
 from optimus_simulator.traces.pollux import load_application
 

@@ -19,8 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from optimus_models import FinishedRun, LossCurve, Prior
-from optimus_models.history import LossHistory
-from optimus_models.loss.buckets import MAX_LOSS_POINTS, LossBuckets
+from optimus_models.history import MAX_LOSS_POINTS, LossBuckets, LossHistory
 
 JOBS, ROUNDS = 4000, 3
 FAMILIES, FINISHED = 50, 16

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.speed_models import MODELS
 from numpy.typing import NDArray
 
-from optimus_models.speed.terms import Mode
+from optimus_models.speed.form import Mode
 
 FloatArray = NDArray[np.float64]
 Size = tuple[float, float, float]

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models import PaperSpeedModel, SpeedModel
-from optimus_models.speed.residual import MEASUREMENT_NOISE
+from optimus_models.speed.form import MEASUREMENT_NOISE
 
 FloatArray = NDArray[np.float64]
 Rows = NDArray[np.intp]

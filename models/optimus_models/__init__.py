@@ -30,16 +30,12 @@ from optimus_models.cost import (
     worth_considering,
 )
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
-from optimus_models.history import LossHistory
-from optimus_models.loss.buckets import LossBuckets
-from optimus_models.loss.curve import LossCurve, PaperLossCurve
+from optimus_models.history import LossBuckets, LossHistory
+from optimus_models.loss.curve import LossCurve, MetricCurve, PaperLossCurve
 from optimus_models.loss.finished_runs import FinishedRun, Prior
-from optimus_models.loss.metric import MetricCurve
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed.batch import BatchSpeed
-from optimus_models.speed.elastic_batch import ElasticBatch
-from optimus_models.speed.goodput import Goodput
-from optimus_models.speed.noise_scale import NoiseScale
+from optimus_models.speed.goodput import ElasticBatch, Goodput, NoiseScale
 from optimus_models.speed.ring import RingSamples, RingSpeed
 from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import PaperSpeedModel, SpeedModel

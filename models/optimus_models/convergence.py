@@ -14,10 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from optimus_models.history import FloatArray
-from optimus_models.loss.batch import BoolArray
-from optimus_models.loss.curve import LossCurve
-from optimus_models.loss.metric import MetricCurve
+from optimus_models.history import BoolArray, FloatArray
+from optimus_models.loss.curve import LossCurve, MetricCurve
 
 HORIZON = 50.0
 """A curve says nothing about more than so many times the steps it was fitted to: beyond it, there is no prediction."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from optimus_models.analytic.devices import DEVICES
+from optimus_models.analytic.step_time import DEVICES
 from optimus_models.history import FloatArray
 
 MAX_POINTS = 400

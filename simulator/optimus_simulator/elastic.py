@@ -1,7 +1,7 @@
 """All-reduce jobs whose batch is chosen, by laws: what our own traces describe.
 
 A step of w workers is `passes` gradients of m examples and an exchange; its worth in steps with the smallest batch is
-the gain of `optimus_models.speed.noise_scale`. The noise scale grows geometrically over the job.
+the gain of `optimus_models.speed.goodput`. The noise scale grows geometrically over the job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-from optimus_models.speed.elastic_batch import ElasticBatch, cut
+from optimus_models.speed.goodput import ElasticBatch, cut
 from optimus_simulator.truth import AllReduceLaw, Shape, size_of
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_models.speed.elastic_batch import ElasticBatch, cut
+from optimus_models.speed.goodput import ElasticBatch, cut
 
 
 @st.composite

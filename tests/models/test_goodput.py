@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models.speed.batch import BatchSamples, BatchSpeed
-from optimus_models.speed.elastic_batch import ElasticBatch, cut
-from optimus_models.speed.goodput import Goodput, StepTimes
-from optimus_models.speed.noise_scale import NoiseScale, gain
+from optimus_models.speed.goodput import ElasticBatch, Goodput, NoiseScale, StepTimes, cut, gain
 
 LIMITS = ElasticBatch(32, 4096, 256)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.history import FloatArray
-from optimus_models.loss.batch import LossBatch
+from optimus_models.history import FloatArray, LossBatch
 from optimus_models.loss.inverse_law import InverseLaw, fit_inverse_laws, step_of_loss, step_of_small_decrease
 
 betas = st.tuples(st.floats(0.01, 0.5), st.floats(0.9, 5.0), st.floats(0.0, 0.8))

@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_models.history import LossHistory
-from optimus_models.loss.buckets import MAX_LOSS_POINTS, LossBuckets
+from optimus_models.history import MAX_LOSS_POINTS, LossBuckets, LossHistory
 
 
 @given(

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.history import FloatArray
-from optimus_models.loss.batch import LossBatch
+from optimus_models.history import FloatArray, LossBatch
 from optimus_models.loss.mixture import FAR, NEAR, PowerMixture, fit_power_mixtures
 
 STEPS = np.arange(1.0, 101.0)

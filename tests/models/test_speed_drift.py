@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimus_models import SpeedModel
 from optimus_models.history import FloatArray
-from optimus_models.speed.drift import present_speeds
+from optimus_models.speed.measurements import present_speeds
 
 SIZES = np.array([(1, 1), (2, 1), (2, 2), (4, 2), (4, 4)], dtype=np.float64)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optimus_models.speed.points import SpeedPoints
-from optimus_models.speed.residual import SpeedResidual
+from optimus_models.speed.form import SpeedResidual
+from optimus_models.speed.measurements import SpeedPoints
 
 MEASURED = SpeedPoints.of([4, 8], [6, 2], [1.0, 1.0])
 

@@ -10,8 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import NOW
 
-from optimus_models.speed.elastic_batch import ElasticBatch, cut
-from optimus_models.speed.goodput import Goodput
+from optimus_models.speed.goodput import ElasticBatch, Goodput, cut
 from optimus_scheduler.allocate.allocate import batch_for
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast

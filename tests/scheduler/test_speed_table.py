@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimus_models.speed.form import Mode
 from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
-from optimus_models.speed.terms import Mode
 from optimus_scheduler.forecast.speeds import FURTHER, Speeds, SpeedTable
 from optimus_scheduler.model import Allocation
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optimus_simulator.replay as replay_module
-from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Plan, SetWanted
 from optimus_scheduler.round import plan

@@ -4,11 +4,9 @@ After Qi, Sparks, Talwalkar: "Paleo: A Performance Model for Deep Neural Network
 as soon as there are any.
 """
 
-from optimus_models.analytic.communication import Scheme, exchange_seconds
 from optimus_models.analytic.cost import LayerCost, NetworkCost, count
-from optimus_models.analytic.devices import CPU_CORE, DEVICES, Device
 from optimus_models.analytic.layers import Layer, Network, Shape
-from optimus_models.analytic.step_time import ColdStart
+from optimus_models.analytic.step_time import CPU_CORE, DEVICES, ColdStart, Device, Scheme, exchange_seconds
 
 __all__ = [
     "CPU_CORE",

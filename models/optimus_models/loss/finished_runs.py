@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from optimus_models.history import FloatArray, LossHistory
-from optimus_models.loss.batch import BoolArray, LossBatch
+from optimus_models.history import BoolArray, FloatArray, LossBatch, LossHistory
 from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
 
 MAX_RUNS = 64

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimus_models.history import FloatArray
-from optimus_models.loss.batch import LossBatch
+from optimus_models.history import FloatArray, LossBatch
 
 _GRID = 1.0 - np.geomspace(1.0, 1e-3, 33)
 """Trial asymptotes as fractions of the smallest loss: 0 up to just below it, denser near it."""

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimus_models.history import FloatArray
-from optimus_models.loss.batch import LossBatch
+from optimus_models.history import FloatArray, LossBatch
 
 
 class Horizon(NamedTuple):

@@ -1,15 +1,81 @@
-"""Fitting the coefficients of one form of the step time: non-negative least squares on relative errors."""
+"""The formula of a training step's time, its fit, and what it leaves unexplained.
+
+Synchronous (paper, Eq. 4):   1/f = θ0·M/w + θ1 + θ2·w/p + θ3·w + θ4·p
+Asynchronous (paper, Eq. 3):  w/f = θ0 + θ1·w/p + θ2·w + θ3·p
+
+f is in steps per second, w workers, p servers, M the global batch size. Our own two forms add a term 1/p: a server
+applies one combined update a step, which takes the longer the larger its range of the parameters is, however many
+workers there are. They differ in what is sent at the same time:
+
+* `shared`: w/p, as in the paper: w workers share the links of p servers;
+* `flat`: max(w/p, 1): with flat sharding and full-duplex links each worker still pushes the whole vector through its
+  own link, so more servers than workers do not help.
+
+Coefficients are fitted by non-negative least squares on relative errors. The rest is a Gaussian process over (w, p):
+real clusters deviate from any short formula in a way that neighbouring sizes share, and that all sizes with the same
+number of servers share: how evenly the parameters happen to fall on exactly p servers.
+
+References: Peng et al., "Optimus", EuroSys 2018, section 3.2; Rasmussen and Williams, Gaussian Processes for Machine
+Learning, MIT Press 2006, section 2.7.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
 from optimus_models.history import FloatArray
-from optimus_models.speed.points import SpeedPoints
-from optimus_models.speed.terms import Mode, Terms, prior_shares, step_seconds, step_terms
+from optimus_models.speed.measurements import SpeedPoints
+
+Mode = Literal["sync", "async"]
+Terms = Literal["paper", "shared", "flat"]
+
+_PRIOR_SHARES: dict[Mode, FloatArray] = {
+    "sync": np.array([0.60, 0.15, 0.18, 0.005, 0.002, 0.05]),
+    "async": np.array([0.79, 0.15, 0.005, 0.002, 0.02]),
+}
+"""Which part of the step time at 1 + 1 each term is believed to make up before anything is known; as coefficients.
+
+A step that somebody bothers to distribute is mostly computing (60 %), with a part that does not shrink with more
+workers (15 %); sending takes about as much as that (18 %), updating less (5 %). Overheads per task are small, but they
+are what finally ends scaling: a job measured at 1 + 1 is believed to gain up to about 10 workers, and real clusters
+stop at 8 to 16 (paper, figures 4 and 9). Larger overheads suit a 1 GbE testbed and mislead on faster networks, where
+jobs scale to 128 workers (docs/models.md). Asynchronous steps do not share the batch: computing and the constant part
+are one term.
+"""
+
+
+def step_terms(workers: FloatArray, servers: FloatArray, mode: Mode, terms: Terms, batch: float) -> FloatArray:
+    """(n, t): what each coefficient is multiplied with, for `workers` (n,) and `servers` (n,)."""
+    w, p = workers, servers
+    sending = np.maximum(w / p, 1.0) if terms == "flat" else w / p
+    columns = [np.ones_like(w), sending, w, p]
+    if mode == "sync":
+        columns.insert(0, batch / w)
+    if terms != "paper":
+        columns.append(1.0 / p)
+    return np.column_stack(columns)
+
+
+def prior_shares(mode: Mode, terms: Terms) -> FloatArray:
+    """(t,) shares of the step time at 1 + 1, summing to 1."""
+    shares = _PRIOR_SHARES[mode]
+    shares = shares[:-1] if terms == "paper" else shares
+    normalised: FloatArray = shares / shares.sum()
+    return normalised
+
+
+def step_seconds(workers: FloatArray, speeds: FloatArray, mode: Mode) -> FloatArray:
+    """The step time that the terms add up to: 1/f (sync), w/f (async: the job's speed is that of w workers)."""
+    return workers / speeds if mode == "async" else 1.0 / speeds
+
+
+def speed(workers: FloatArray, seconds: FloatArray, mode: Mode) -> FloatArray:
+    """The inverse of `step_seconds`: steps per second."""
+    return workers / seconds if mode == "async" else 1.0 / seconds
+
 
 NOISE = 0.07
 """Relative error of one measured speed round a form, before the residuals say more."""
@@ -112,3 +178,67 @@ def _solve(
     misfit = float(((stiffness * (multiples - 1.0)) ** 2).sum())
     cost = evidence * float(np.log(noise)) + misfit / noise**2 / 2.0
     return SpeedForm(*form, multiples * unit, unit, np.linalg.inv(gram + ridge) * noise**2, noise, cost)
+
+
+MEASUREMENT_NOISE = 0.03
+"""Relative error of one measured speed by itself."""
+_NEARBY, _NEARBY_REACH = 0.18, 0.36
+"""Size of the deviation that sizes share which are within about this distance in log w and log p."""
+_SAME_SERVERS, _SAME_SERVERS_REACH = 0.13, 2.2
+"""Size of the deviation that sizes with the same p share, and its distance in log w."""
+
+
+class SpeedResidual(NamedTuple):
+    """The process after n measurements (n may be 0) of log(measured / fitted step time)."""
+
+    workers: FloatArray
+    servers: FloatArray
+    inverse: FloatArray
+    """(n, n) of the covariance of the measurements."""
+    weights: FloatArray
+    """(n,) `inverse` times the measured residuals."""
+
+    @classmethod
+    def fit(cls, points: SpeedPoints, residuals: FloatArray) -> SpeedResidual:
+        """`residuals` (n,): one for each of `points`."""
+        noise = MEASUREMENT_NOISE**2 / points.weights
+        covariance = _kernel(points.workers, points.servers, points.workers, points.servers) + np.diag(noise)
+        inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+        return cls(points.workers, points.servers, inverse, inverse @ residuals)
+
+    def mean(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
+        """(n,) expected log(true / fitted step time)."""
+        mean: FloatArray = _kernel(workers, servers, self.workers, self.servers) @ self.weights
+        return mean
+
+    def covariance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
+        """(n, n) of the same."""
+        cross = _kernel(workers, servers, self.workers, self.servers)
+        covariance: FloatArray = _kernel(workers, servers, workers, servers) - cross @ self.inverse @ cross.T
+        return covariance
+
+
+def _kernel(w1: FloatArray, p1: FloatArray, w2: FloatArray, p2: FloatArray) -> FloatArray:
+    """(n, m) prior covariance of the deviations at n and at m sizes."""
+    return shared_deviation(np.log(w1)[:, None] - np.log(w2), np.log(p1)[:, None] - np.log(p2))
+
+
+def shared_deviation(apart_w: FloatArray, apart_p: FloatArray) -> FloatArray:
+    """Prior covariance of the deviations at two sizes, by how far apart they are in log w and in log p."""
+    nearby = _NEARBY**2 * np.exp(-(apart_w**2 + apart_p**2) / (2.0 * _NEARBY_REACH**2))
+    same = _SAME_SERVERS**2 * np.exp(-(apart_w**2) / (2.0 * _SAME_SERVERS_REACH**2))
+    kernel: FloatArray = nearby + np.where(np.abs(apart_p) < 1e-9, same, 0.0)
+    return kernel
+
+
+def along_workers(apart_w: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The part that the distance in log w has in the two terms of `shared_deviation`, which is the sum of products."""
+    nearby: FloatArray = _NEARBY**2 * np.exp(-(apart_w**2) / (2.0 * _NEARBY_REACH**2))
+    same: FloatArray = _SAME_SERVERS**2 * np.exp(-(apart_w**2) / (2.0 * _SAME_SERVERS_REACH**2))
+    return nearby, same
+
+
+def along_servers(apart_p: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """... and the part of the distance in log p."""
+    nearby: FloatArray = np.exp(-(apart_p**2) / (2.0 * _NEARBY_REACH**2))
+    return nearby, (np.abs(apart_p) < 1e-9).astype(np.float64)

@@ -1,25 +1,183 @@
 """Goodput: how much training a job gets done in a second, by its workers, with the batch that suits each number best.
 
-goodput(w, B) = gain(B) / T(w, B), in steps with the initial batch per second (see `noise_scale`, `batch_speed`). A
+goodput(w, B) = gain(B) / T(w, B), in steps with the initial batch per second; T is the step time of `BatchSpeed`. A
 larger batch has fewer exchanges, but each example is worth less: which is best depends on the workers and on the noise.
 
-References: Qiao et al., "Pollux", OSDI 2021, section 3.
+The gradient of B examples is the true gradient G plus noise of covariance Σ/B. With the *noise scale* N = tr(Σ)/|G|²,
+in examples, a step with B examples makes 1/(1 + N/B) of the progress that it would make without noise. So a step with B
+examples is worth
+
+    gain(B) = (1 + N/M) / (1 + N/B)
+
+steps with M: B/M of them while both are far below N, no more than 1 + N/M ever. This is the efficiency of Pollux,
+(φ + M)/(φ + B) for its φ = N, times the batch, B/M. N grows during training, as the gradient becomes small.
+
+References: Qiao et al., "Pollux", OSDI 2021, sections 3.1 and 3.2; McCandlish et al., "An Empirical Model of
+Large-Batch Training", 2018, section 2 and appendix A; Johnson et al., "AdaScale SGD", ICML 2020.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import takewhile
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
 from optimus_models.speed.batch import BatchSpeed
-from optimus_models.speed.elastic_batch import BatchTable, ElasticBatch, IntArray, cut
-from optimus_models.speed.noise_scale import NoiseScale, gain
+
+IntArray = NDArray[np.int64]
+
+_SPACING = 2.0**0.5
+"""Of the batches that are considered: goodput is flat round its best batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticBatch:
+    """The bounds that a job's owner gives. All numbers are examples.
+
+    Raises:
+        ValueError: no batch is within the bounds, or one worker cannot train with the smallest.
+    """
+
+    minimum: int
+    """The initial batch. Work is counted in steps with it: what another batch does in a step is its gain."""
+    maximum: int
+    per_pass: int
+    """What fits into one worker at once. More is computed in several passes whose gradients are added."""
+    most_passes: int = 16
+    """In one step."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.minimum <= self.maximum:
+            raise ValueError(f"a batch from {self.minimum} to {self.maximum} examples cannot be")
+        if self.per_pass < 1 or self.most_passes < 1 or self.minimum > self.per_pass * self.most_passes:
+            raise ValueError(f"one worker cannot train with {self.minimum} examples in a step")
+
+    def most(self, workers: int) -> int:
+        """The largest batch of so many workers."""
+        return min(self.maximum, workers * self.per_pass * self.most_passes)
+
+    def choices(self, workers: int) -> tuple[int, ...]:
+        """The batches that are considered for so many workers, rising; all within the bounds.
+
+        They are evenly spread, and those that fill whole passes are among them.
+        """
+        most = self.most(workers)
+        even = takewhile(lambda batch: batch < most, _even(self.minimum, self.maximum))
+        full = range(workers * self.per_pass, most + 1, workers * self.per_pass)
+        least = min(max(self.minimum, workers), most)  # an example for everybody
+        return tuple(sorted(batch for batch in {least, most, *even, *full} if least <= batch <= most))
+
+    def table(self, workers: int) -> BatchTable:
+        """All choices of 1 to so many workers."""
+        return _table(self, workers)
+
+
+def _even(minimum: int, maximum: int) -> list[int]:
+    count = int(np.log(maximum / minimum) / np.log(_SPACING)) + 1
+    return [round(minimum * _SPACING**i) for i in range(count + 1)]
+
+
+class Cut(NamedTuple):
+    """How workers share batches; arrays (n,)."""
+
+    passes: IntArray
+    """Gradients that each worker computes and adds in one step."""
+    local: IntArray
+    """Examples of each."""
+
+
+def cut(limits: ElasticBatch, workers: ArrayLike, batches: ArrayLike) -> Cut:
+    """How each batch is cut among that many workers.
+
+    A worker alone needs two gradients to tell noise from signal: of all but the initial batch it computes two.
+    """
+    w = np.maximum(np.asarray(workers, dtype=np.int64).reshape(-1), 1)
+    examples = -(-np.asarray(batches, dtype=np.int64).reshape(-1) // w)
+    passes = np.maximum(-(-examples // limits.per_pass), 1)
+    alone = (w == 1) & (examples > limits.minimum)
+    passes = np.where(alone, np.maximum(passes, 2), passes)
+    return Cut(passes, -(-examples // passes))
+
+
+class BatchTable(NamedTuple):
+    """The choices of 1, 2, ... workers, one after the other; arrays (k,)."""
+
+    workers: IntArray
+    batches: IntArray
+    cut: Cut
+    first: IntArray
+    """(w,) row of the first choice of each number of workers."""
+
+
+@lru_cache(maxsize=256)  # made of the bounds alone, which many jobs share
+def _table(limits: ElasticBatch, workers: int) -> BatchTable:
+    choices = [limits.choices(w) for w in range(1, workers + 1)]
+    counts = [len(batches) for batches in choices]
+    w = np.repeat(np.arange(1, workers + 1), counts)
+    batches = np.concatenate([np.array(each, dtype=np.int64) for each in choices])
+    return BatchTable(w, batches, cut(limits, w, batches), np.concatenate([[0], np.cumsum(counts)[:-1]]))
+
+
+_FADING = 0.6
+"""A reading counts so much of the next one: N changes slowly, one reading errs by a fifth."""
+_OTHERS_READINGS = 0.5
+"""What other jobs of the same kind did counts as so many readings."""
+_LEAST, _MOST = 1e-6, 1e12
+"""Readings are taken to be within these: a gradient may vanish."""
+
+
+def gain(batches: ArrayLike, initial: float, noise_scale: float) -> FloatArray:
+    """(n,) steps with the batch `initial` that one step with each of `batches` (n,) is worth.
+
+    `noise_scale` in examples, as the batches; 0 if nothing is gained by a larger one.
+    """
+    b = np.maximum(np.asarray(batches, dtype=np.float64).reshape(-1), 1e-9)
+    return np.asarray((1.0 + noise_scale / initial) / (1.0 + noise_scale / b))
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScale:
+    """The noise scale of one job now."""
+
+    examples: float
+    """0 where nothing is known: then no batch is better than the smallest."""
+    n_points: int
+    """Readings of the job itself."""
+
+    @classmethod
+    def fit(
+        cls, steps: ArrayLike, readings: ArrayLike, others: Sequence[tuple[ArrayLike, ArrayLike]] = ()
+    ) -> NoiseScale:
+        """From `readings`, in examples, at `steps` (scale-invariant, rising); `others` are of jobs of the same kind.
+
+        Never raises on data: what is not above 0 is ignored.
+        """
+        at, logs = _usable(steps, readings)
+        theirs = [each for each in (_usable(*one) for one in others) if len(each[0])]
+        weights = _FADING ** np.arange(len(logs))[::-1]
+        weight = float(weights.sum())
+        if not theirs:
+            return cls(float(np.exp((weights * logs).sum() / weight)) if weight else 0.0, len(logs))
+        # Theirs tell how it grows, its own how it differs from them.
+        usual = np.mean([np.interp(at, *each) for each in theirs], axis=0)
+        apart = float((weights * (logs - usual)).sum()) / (weight + _OTHERS_READINGS)
+        now = float(at[-1]) if len(at) else 0.0
+        return cls(float(np.exp(np.mean([np.interp(now, *each) for each in theirs]) + apart)), len(logs))
+
+
+def _usable(steps: ArrayLike, readings: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Steps and logarithms of the readings that can be used."""
+    at, values = (np.asarray(column, dtype=np.float64).reshape(-1) for column in (steps, readings))
+    good = (values > 0) & np.isfinite(at)
+    return at[good], np.log(np.clip(values[good], _LEAST, _MOST))
+
 
 _ROOM = 8
 """Tables are made for multiples of so many workers."""

@@ -3,7 +3,7 @@
     f(w) = 1 / (g(M/w) + x(w)),   x(1) = 0
 
 with M examples in a global batch. How long computing and the exchange take is measured at every size, and each is told
-of other sizes by a law of its own (see `batch_speed`): that is worth more than the speed of the whole, which falls
+of other sizes by a law of its own (see `BatchSpeed`): that is worth more than the speed of the whole, which falls
 short of w times that of one worker for two reasons that grow differently. Jobs of the same kind with another global
 batch say as much: they, too, computed so many examples at once, and exchanged as many gradients.
 

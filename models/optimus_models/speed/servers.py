@@ -12,11 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
-from optimus_models.speed.drift import present_speeds
-from optimus_models.speed.form import NOISE, SpeedForm, fit_plain, fit_with_prior
-from optimus_models.speed.points import SpeedPoints
-from optimus_models.speed.residual import MEASUREMENT_NOISE, SpeedResidual
-from optimus_models.speed.terms import Mode, speed, step_seconds
+from optimus_models.speed.form import (
+    MEASUREMENT_NOISE,
+    NOISE,
+    Mode,
+    SpeedForm,
+    SpeedResidual,
+    fit_plain,
+    fit_with_prior,
+    speed,
+    step_seconds,
+)
+from optimus_models.speed.measurements import SpeedPoints, present_speeds
 
 _RESIDUAL_SHARE = 0.2
 """Share of the residual process's variance (and of the measurement noise) that intervals use. The process is wider than
@@ -27,7 +34,7 @@ _WIDEST = 3.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeedModel:
-    """A fitted form of the step time (see `terms`), corrected by what it leaves unexplained nearby.
+    """A fitted form of the step time (see `form`), corrected by what it leaves unexplained nearby.
 
     Even one measurement, or many at the same (w, p), gives a usable model: a weak prior says how the step time splits
     into its terms, and measurements override it as they come. With none, speeds are relative (1 step/s at 1 + 1) and
@@ -64,7 +71,7 @@ class SpeedModel:
 
         Measurements that are not finite and above 0 are ignored. `weights` (default all 1) may fade old ones.
         `at` (seconds of any clock) says when each was made: if the whole job has become slower or faster since, older
-        measurements are corrected for it (`drift`).
+        measurements are corrected for it (`present_speeds`).
         """
         if at is not None and cls.follows_drift:
             speeds, weights = _brought_up_to_date(workers, servers, speeds, weights, at)

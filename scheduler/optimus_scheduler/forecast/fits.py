@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from optimus_models.history import LossHistory
-from optimus_models.loss.curve import LossCurve
-from optimus_models.loss.metric import MetricCurve
+from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_models.speed.goodput import Goodput, StepTimes
 from optimus_scheduler.forecast.goodput_fits import ElasticData
 from optimus_scheduler.forecast.priors import LossPriors, has_prior

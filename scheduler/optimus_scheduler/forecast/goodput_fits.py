@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.speed.batch import BatchSamples, BatchSpeed
-from optimus_models.speed.elastic_batch import ElasticBatch, cut
-from optimus_models.speed.goodput import Goodput, StepTimes
-from optimus_models.speed.noise_scale import NoiseScale
+from optimus_models.speed.goodput import ElasticBatch, Goodput, NoiseScale, StepTimes, cut
 from optimus_scheduler.model import EndedJob, Job, SpeedSample
 from optimus_scheduler.settings import Settings
 

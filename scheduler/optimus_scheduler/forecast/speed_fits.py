@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models.speed.batch import UsableSamples
-from optimus_models.speed.drift import present_speeds
 from optimus_models.speed.goodput import StepTimes
+from optimus_models.speed.measurements import present_speeds
 from optimus_models.speed.ring import RingSamples, RingSpeed
 from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import SpeedModel

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.speed.form import along_servers, along_workers
 from optimus_models.speed.goodput import Goodput
-from optimus_models.speed.residual import along_servers, along_workers
 from optimus_models.speed.ring import RingSpeed
 from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import SpeedModel
@@ -112,7 +112,7 @@ class SpeedTable:
     """Predicts what `Speeds.at` predicts, up to rounding, for n jobs at once; a round has thousands of jobs.
 
     The logarithm of a speed model's correction to its formula is a sum of products, one factor of w and one of p
-    (`optimus_models.speed.residual`). Few different w and p have been measured: the factors of every w and p beside
+    (`optimus_models.speed.form`). Few different w and p have been measured: the factors of every w and p beside
     each of them are computed beforehand, and a speed then takes a few multiplications.
     """
 
@@ -168,7 +168,7 @@ class SpeedTable:
         return speeds
 
     def _form_seconds(self, w: FloatArray, p: FloatArray) -> FloatArray:
-        """See `optimus_models.speed.terms`; a form that lacks a term has 0 there."""
+        """See `optimus_models.speed.form`; a form that lacks a term has 0 there."""
         computing, fixed, shared, flat, workers, servers, updating = self._coefficients
         ratio = w / p
         seconds = computing / w + fixed + shared * ratio + flat * np.maximum(ratio, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode
 from optimus_scheduler.model.resources import Resources, gpu_type_of
 from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, TaskKey
@@ -221,4 +221,4 @@ class Job:
     noise_steps: tuple[float, ...] = ()
     """Steps at which the noise scale of its gradients was measured, increasing."""
     noise_scales: tuple[float, ...] = ()
-    """tr(Σ)/|G|² at each of `noise_steps`, in examples (`optimus_models.speed.noise_scale`)."""
+    """tr(Σ)/|G|² at each of `noise_steps`, in examples (`optimus_models.speed.goodput`)."""

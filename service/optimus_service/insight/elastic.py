@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optimus_models.speed.batch import BatchSpeed
-from optimus_models.speed.elastic_batch import ElasticBatch
-from optimus_models.speed.noise_scale import gain
+from optimus_models.speed.goodput import ElasticBatch, gain
 from optimus_scheduler.forecast.goodput_fits import fit_step_times
 from optimus_scheduler.model import Job, SpeedSample
 from optimus_service.observe.telemetry import JobHistory

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_contract import answers
-from optimus_models.loss.curve import LossCurve
-from optimus_models.loss.metric import MetricCurve
+from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Allocation, EndedJob, Job

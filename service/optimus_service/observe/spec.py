@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from optimus_contract import job as contract
 from optimus_contract.codec import read
-from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
     Architecture,

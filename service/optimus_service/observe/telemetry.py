@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from optimus_contract.telemetry import Sample
-from optimus_models.loss.buckets import LossBuckets
+from optimus_models.history import LossBuckets
 from optimus_scheduler.model import Mode, SpeedSample
 from optimus_service.observe.noise import noise_scale
 from optimus_service.observe.stragglers import SlowWorkers

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,

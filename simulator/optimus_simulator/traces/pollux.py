@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.profiles import GPUS_PER_NODE, MAX_EPOCHS, MAX_LOCAL_BATCH, Application, ProfiledTruth

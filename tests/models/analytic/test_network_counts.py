@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optimus_models.analytic import count
-from optimus_models.analytic.builder import Builder
-from optimus_models.analytic.layers import InvalidNetwork
+from optimus_models.analytic.layers import Builder, InvalidNetwork
 from optimus_models.analytic.networks import NETWORKS, vgg
 
 # name, parameters (exact), billions of multiply-adds for one image

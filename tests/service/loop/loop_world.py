@@ -10,7 +10,7 @@ from typing import Any
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Gradients, Sample
-from optimus_models.speed.noise_scale import gain
+from optimus_models.speed.goodput import gain
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
 from optimus_scheduler.model import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase

@@ -9,7 +9,7 @@ import pytest
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds
 
 from optimus_contract.telemetry import Gradients
-from optimus_models.speed.noise_scale import gain
+from optimus_models.speed.goodput import gain
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Job, Mode, SetWanted
 from optimus_service import server

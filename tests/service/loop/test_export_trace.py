@@ -11,7 +11,7 @@ from anyio.from_thread import start_blocking_portal
 from httpx import ASGITransport, AsyncClient, Response
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds, loss_at, speed
 
-from optimus_models.speed.elastic_batch import ElasticBatch
+from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import JobState, Node, Quota, Resources
 from optimus_service.api.app import create_app

@@ -21,8 +21,8 @@ from tests.workers.protocol.replay import Replay, final_sections, history
 from optimus_contract.codec import read
 from optimus_contract.job import ElasticBatch
 from optimus_contract.membership import WantedMembership
-from optimus_models.speed import elastic_batch as scheduler
-from optimus_models.speed.noise_scale import gain as gain_of_the_scheduler
+from optimus_models.speed import goodput as scheduler
+from optimus_models.speed.goodput import gain as gain_of_the_scheduler
 from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
 from optimus_workers.coordinator.membership_change import REGROUP_SECONDS

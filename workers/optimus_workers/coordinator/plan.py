@@ -171,7 +171,7 @@ def elastic_batch(
 def elastic_slots(limits: ElasticBatch, n_workers: int, size: int) -> int:
     """Micro-batches that a batch of `size` examples is cut into: equally many per worker, none above `per_pass`.
 
-    This is what the scheduler assumes (`optimus_models.speed.elastic_batch.cut`): a single worker computes at least two
+    This is what the scheduler assumes (`optimus_models.speed.goodput.cut`): a single worker computes at least two
     of any batch but the smallest, to separate noise from signal.
     """
     examples = -(-size // n_workers)
