@@ -34,6 +34,7 @@ from optimus_models.history import LossBuckets, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve, PaperLossCurve
 from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.rescale import RescaleCost
+from optimus_models.speed import SpeedLaw
 from optimus_models.speed.batch import BatchSpeed
 from optimus_models.speed.goodput import ElasticBatch, Goodput, NoiseScale
 from optimus_models.speed.ring import RingSamples, RingSpeed
@@ -74,6 +75,7 @@ __all__ = [
     "Rule",
     "ScalingCurve",
     "Scheme",
+    "SpeedLaw",
     "SpeedModel",
     "TypeSpeed",
     "UnknownPrice",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
 from optimus_models.loss.curve import LossCurve
 from optimus_models.rescale import RescaleCost
-from optimus_models.speed.servers import SpeedModel
+from optimus_models.speed import SpeedLaw
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
@@ -274,7 +274,7 @@ def _describe_curve(curve: LossCurve) -> dict[str, float]:
 
 
 @lru_cache(maxsize=4096)  # asked for in every round, while models change rarely
-def _describe_speed(model: SpeedModel) -> dict[str, float]:
+def _describe_speed(model: SpeedLaw) -> dict[str, float]:
     if model.n_points == 0:
         return {}
     return {**model.coefficients, "error": model.error, "confidence": model.confidence, "n_points": model.n_points}

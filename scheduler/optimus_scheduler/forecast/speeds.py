@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.speed import SpeedLaw
 from optimus_models.speed.form import along_servers, along_workers
 from optimus_models.speed.goodput import Goodput
-from optimus_models.speed.ring import RingSpeed
-from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.model import Allocation
-
-Model = SpeedModel | ScalingCurve | RingSpeed | Goodput
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
@@ -43,7 +40,7 @@ class Speeds:
     Of a job with an elastic batch: scale-invariant steps, with the batch that suits each size.
     """
 
-    def __init__(self, model: Model, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
+    def __init__(self, model: SpeedLaw, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
         """`source`: None when nothing is known."""
         self.model = model
         self.source = source
