@@ -11,12 +11,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .batch import accumulation_steps, worker_batch_size
 from .reporting import flush, report, resumes, stop_requested, stopped
 
 if TYPE_CHECKING:
     from .loop import ElasticRun, elastic
 
-__all__ = ["ElasticRun", "elastic", "flush", "report", "resumes", "stop_requested", "stopped"]
+__all__ = [
+    "ElasticRun",
+    "accumulation_steps",
+    "elastic",
+    "flush",
+    "report",
+    "resumes",
+    "stop_requested",
+    "stopped",
+    "worker_batch_size",
+]
 __version__ = "0.1.0"
 
 _MODULES = {"ElasticRun": "loop", "elastic": "loop"}

@@ -1,4 +1,4 @@
-"""Agreement of all processes of a training on the step at which they stop. Needs torch."""
+"""Agreement of all processes of a training on the step at which they stop or save. Needs torch."""
 
 from __future__ import annotations
 
@@ -7,39 +7,68 @@ import time
 import torch
 import torch.distributed as dist
 
-from optimus_client.reporting import stop_requested
+from .reporting import stop_requested
 
 CHECK_SECONDS = 0.2
-"""How often the processes ask each other: a small sum, which costs far less than one percent of that."""
+"""Between two exchanges. One is a sum of three numbers."""
+MAX_CHECK_SECONDS = 2.0
+"""A request to stop is not noticed later than this, even where an exchange is slow."""
+COST = 0.01
+"""Share of the time that exchanges may take."""
 
 
-class StopAgreement:
-    """Call `should_stop` after every step on every process: it says yes on all of them at the same step."""
+def world_size() -> int:
+    """Processes that train together; 1 without torch.distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process among them."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+class Agreement:
+    """Asked after every step on every process, it answers the same on all of them."""
 
     def __init__(self) -> None:
         self._next_check = 0
         self._checked_at = time.monotonic()
-        self._steps_since = 0
+        self._checked_step = 0
+        self._cost = float("inf")
+        """Seconds of the fastest exchange: what is beyond that is waiting for processes that are not so far yet, which
+        the next step would wait for."""
 
-    def should_stop(self, step: int) -> bool:
-        """Whether the training stops after this step, of which all processes make the same."""
-        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-            return stop_requested()
-        self._steps_since += 1
+    def ask(self, step: int, *, save: bool = False) -> tuple[bool, bool]:
+        """Whether all stop, and whether all save, after this step; `save`: this process would like to."""
+        if world_size() == 1:
+            return stop_requested(), save
         if step < self._next_check:
-            return False
-        now = time.monotonic()
-        each = max((now - self._checked_at) / self._steps_since, 1e-6)
-        steps = max(1, min(1000, int(CHECK_SECONDS / each)))
-        said = torch.tensor([float(stop_requested()), float(steps)], device=_device())
+            return False, False
+        begun = time.monotonic()
+        n_steps = max(1, step - self._checked_step) if self._checked_step else 1
+        each = max((begun - self._checked_at) / n_steps, 1e-6)
+        pause = min(max(CHECK_SECONDS, min(self._cost, 1.0) / COST), MAX_CHECK_SECONDS)
+        ahead = max(1, int(pause / each)) if self._checked_step else 1
+        said = torch.tensor([float(stop_requested()), float(save), float(ahead)], device=exchange_device())
         dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        stops, ahead = said.tolist()
-        self._next_check, self._checked_at, self._steps_since = step + int(ahead), now, 0
-        return bool(stops)
+        stops, saves, ahead_of_all = said.tolist()
+        now = time.monotonic()
+        self._cost = min(self._cost, now - begun)
+        self._next_check, self._checked_at, self._checked_step = step + int(ahead_of_all), now, step
+        return bool(stops), bool(saves)
 
 
-def _device() -> torch.device:
-    """Where the process group can sum."""
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+def exchange_device() -> torch.device:
+    """Where the process group can sum: not on a GPU if that can be, so that nothing waits for its work."""
+    if "gloo" in str(dist.get_backend_config()):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def all_agree(said: bool) -> bool:
+    """Whether all processes say yes; waits for all."""
+    if world_size() == 1:
+        return said
+    least = torch.tensor([float(said)], device=exchange_device())
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return bool(least.item())

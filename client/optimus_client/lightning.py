@@ -1,4 +1,4 @@
-"""Lightning: save and stop at a step boundary when the number of workers changes, and go on from there.
+"""Lightning's Trainer (2.0 or later) under Optimus: it reports, saves and stops at a step boundary when asked, goes on.
 
 trainer = Trainer(..., callbacks=[OptimusCallback()])
 trainer.fit(model, loader, ckpt_path=last_checkpoint())
@@ -8,64 +8,94 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 try:
     from lightning.pytorch import Callback
 except ImportError:
     from pytorch_lightning import Callback  # type: ignore[assignment, no-redef, import-not-found, unused-ignore]
 
-from optimus_client.agreement import StopAgreement
-from optimus_client.reporting import report, resumes, stopped
+from .agreement import Agreement
+from .reporting import report, resumes, stopped
 
 FILE_NAME = "lightning.ckpt"
 
 
-def _directory() -> Path:
-    return Path(os.environ.get("OPTIMUS_CHECKPOINT_DIRECTORY") or "checkpoints")
-
-
-def last_checkpoint() -> Optional[str]:
-    """The checkpoint that `OptimusCallback` wrote; None: there is none yet."""
-    path = _directory() / FILE_NAME
+def last_checkpoint() -> str | None:
+    """The checkpoint that `OptimusCallback` wrote last; None: there is none yet."""
+    path = _path()
     return str(path) if path.exists() else None
 
 
-class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Reports steps and losses; saves and ends when it is asked to, on all processes at the same step."""
+def _path() -> Path:
+    return Path(os.environ.get("OPTIMUS_CHECKPOINT_DIRECTORY") or "checkpoints") / FILE_NAME
 
-    def __init__(self, save_every_n_steps: int = 200) -> None:
+
+class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
+    """Reports steps, losses and evaluations; when asked, all processes save and stop after the same step.
+
+    `save_seconds`: between two checkpoints besides. A training that stops so ends the process with exit code 0, for
+    what follows in the script belongs to its end; with `exit_when_stopped=False`, `fit()` returns and `is_stopped`
+    says why, after Lightning's usual validation at an end.
+    """
+
+    def __init__(self, *, save_seconds: float = 300.0, exit_when_stopped: bool = True) -> None:
         super().__init__()
-        self._agreement = StopAgreement()
-        self._every = save_every_n_steps
+        self.is_stopped = False
+        self._exits, self._save_seconds = exit_when_stopped, save_seconds
+        self._agreement = Agreement()
+        self._saved_at = time.monotonic()
         self._last = -1
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         resumes()
-        total = trainer.estimated_stepping_batches
-        known = isinstance(total, int) and total > 0
-        report(step=trainer.global_step or None, total_steps=total if known else None)
+        total, epochs = trainer.estimated_stepping_batches, trainer.max_epochs
+        report(
+            total_steps=total if isinstance(total, int) and total > 0 else None,
+            total_epochs=epochs if epochs is not None and epochs > 0 else None,
+        )
+        self._last = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
-        if step == self._last:
-            return  # gradients are accumulated: no optimizer step
+        if step == self._last or self.is_stopped:
+            return  # gradients accumulate
         self._last = step
-        if trainer.is_global_zero:
-            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            report(step=step, loss=loss)
-        if self._agreement.should_stop(step):
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:  # Lightning divides it by the number of batches whose gradients accumulate
+            loss = loss * trainer.accumulate_grad_batches
+        batches = trainer.num_training_batches
+        known = isinstance(batches, int) and batches > 0
+        rate = next((group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups), None)
+        report(
+            step=step,
+            loss=loss,
+            epoch=trainer.current_epoch + (batch_idx + 1) / batches if known else None,
+            learning_rate=rate,
+        )
+        is_due = trainer.is_global_zero and time.monotonic() - self._saved_at >= self._save_seconds
+        stops, saves = self._agreement.ask(step, save=is_due)
+        if stops or saves:
             self._save(trainer)
+        if stops:
+            self.is_stopped = True
             if trainer.is_global_zero:
                 stopped(step)
-            sys.exit(0)
-        if step % self._every == 0:
-            self._save(trainer)
+            if self._exits:
+                sys.exit(0)
+            trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            report(step=trainer.global_step, metrics=dict(trainer.callback_metrics))
 
     def _save(self, trainer: Any) -> None:
-        path = _directory() / FILE_NAME
-        scratch = path.with_name(FILE_NAME + ".new")
+        path = _path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f"{FILE_NAME}.new")
         trainer.save_checkpoint(scratch)  # on all processes: it waits for them
         if trainer.is_global_zero:
             scratch.replace(path)
+        self._saved_at = time.monotonic()

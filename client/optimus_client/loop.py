@@ -1,344 +1,452 @@
-"""A training loop that may be stopped at any step and go on with another number of processes. Needs torch.
+"""A training loop of one's own that may stop at any step and go on with another number of processes. Needs torch.
 
     with optimus_client.elastic(model, optimizer, loader, epochs=10) as run:
         for inputs, targets in run:
-            loss = loss_of(run.model(inputs), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            run.report(loss)
+            loss = loss_of(run.model(inputs), targets)      # a mean over the examples
+            run.backward(loss)
+            run.step()
 
-Every pass of the loop is one optimizer step. The examples of a step are the same for any number of processes: the
-global batch is divided among them, and each example of an epoch is seen once, whatever the number was meanwhile.
+A step is one optimizer step on the global batch. The examples of a step are the same whatever the number of processes:
+they are divided among them, and within a process into parts of at most the batch size that fits it, whose gradients
+accumulate. Each example of an epoch is used once, over all stops and resizes.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
-from optimus_client.agreement import StopAgreement
-from optimus_client.reporting import report, resumes, stopped
+from .agreement import Agreement, all_agree, rank, world_size
+from .batch import worker_batch_size
+from .reporting import report, resumes, stopped
+
+log = logging.getLogger("optimus_client")
 
 FILE_NAME = "elastic.pt"
-FOLDER_NAME = "elastic"
-"""Of sharded states (FSDP): one folder per step, and a file that names the newest complete one."""
+FOLDER_PREFIX = "elastic-"
+"""Sharded states (FSDP) are in a folder per step; the file names the newest complete one."""
 
 
 def elastic(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: "DataLoader[Any]",
-    *,
-    epochs: Optional[int] = None,
-    steps: Optional[int] = None,
+    loader: DataLoader[Any],
     scheduler: Any = None,
+    *,
+    epochs: int | None = None,
+    steps: int | None = None,
+    scheduler_interval: str = "step",
     seed: int = 0,
     save_seconds: float = 300.0,
-    directory: "Optional[str | os.PathLike[str]]" = None,
-) -> "ElasticRun":
-    """The loop over `loader`'s data set for so many `epochs` or `steps`, whichever is less.
+    directory: str | os.PathLike[str] | None = None,
+    exit_when_stopped: bool = True,
+) -> ElasticRun:
+    """The training of `model` on the loader's data set, for `epochs` or `steps`, whichever is less.
 
-    Args:
-        loader: its data set, `collate_fn`, workers and `drop_last` are used. Its `batch_size` is that of one process at
-            the first start, unless the job names its global batch.
-        scheduler: anything with `state_dict` and `load_state_dict` that goes with the optimizer.
-        seed: of the order of the examples, if the loader shuffles.
-        save_seconds: a checkpoint is written after so many seconds, besides before every stop.
-        directory: where; default: the job's, or `checkpoints`.
+    `loader`: its data set (with a length), sampler, `collate_fn`, workers and `drop_last` are used; its `batch_size`
+    is the most that one process computes at once. The global batch is what the job asks for, else that of the first
+    start: batch size times processes. `scheduler`: `run.step()` steps it after every optimizer step, or after every
+    epoch (`scheduler_interval="epoch"`). `seed`: of the order of a sampler that shuffles. `save_seconds`: between two
+    checkpoints; there is one before every stop, and at the end. `directory`: of the checkpoints; else the job's, else
+    `checkpoints`. `exit_when_stopped`: a request to stop ends the process (exit code 0), so that what the script does
+    after its training is not done too early; else the loop ends, and `run.is_stopped` says why.
 
-    Raises:
-        ValueError: neither epochs nor steps are given, or the data set has no length.
+    Raises `ValueError`: there is no end, or the data set has no length.
     """
     if epochs is None and steps is None:
         raise ValueError("say when the training ends: give epochs or steps")
-    return ElasticRun(model, optimizer, loader, epochs, steps, scheduler, seed, save_seconds, directory)
+    if scheduler_interval not in ("step", "epoch"):
+        raise ValueError(f"scheduler_interval must be 'step' or 'epoch', not {scheduler_interval!r}")
+    if not hasattr(loader.dataset, "__len__") or loader.sampler is None:
+        raise ValueError("the data set must have a length: a stream cannot be divided anew")
+    found = Path(directory or os.environ.get("OPTIMUS_CHECKPOINT_DIRECTORY") or "checkpoints")
+    run = ElasticRun(model, optimizer, loader, scheduler, found)
+    run._epochs, run._steps, run._seed = epochs, steps, seed
+    run._steps_scheduler = scheduler is not None and scheduler_interval == "step"
+    run._save_seconds, run._exits = save_seconds, exit_when_stopped
+    return run
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What this process computes at once: a part of its part of a step."""
+
+    indices: list[int]
+    weight: float
+    """Its share in the mean over the whole step, by its examples."""
+    is_last: bool
+    """Of the step: gradients are summed over processes with it."""
+    end: int
+    """Examples of the epoch that are used when the step is done."""
 
 
 class ElasticRun:
-    """See `elastic`. `model` is what the loop calls: wrapped in DistributedDataParallel if there are several processes
-    and it is not distributed yet."""
+    """What `elastic` returns."""
 
     def __init__(
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        loader: "DataLoader[Any]",
-        epochs: Optional[int],
-        steps: Optional[int],
+        loader: DataLoader[Any],
         scheduler: Any,
-        seed: int,
-        save_seconds: float,
-        directory: "Optional[str | os.PathLike[str]]",
+        directory: Path,
     ) -> None:
         self.model = model
-        self.step = 0
-        """Optimizer steps completed."""
+        """What the loop calls: from the start of the `with` block on in DistributedDataParallel, if there are several
+        processes and it is not distributed yet."""
+        self.step_number = 0
+        """Optimizer steps completed, over all starts."""
         self.epoch = 0
         """Epochs completed."""
-        self._optimizer, self._scheduler, self._loader = optimizer, scheduler, loader
-        self._epochs, self._steps, self._seed = epochs, steps, seed
-        self._save_seconds = save_seconds
-        found = directory or os.environ.get("OPTIMUS_CHECKPOINT_DIRECTORY") or "checkpoints"
-        self._directory = Path(found)
-        self._in_epoch = 0
-        """Steps of the present epoch that are completed."""
-        self._batch = 0
-        self._saved_at = time.monotonic()
-        self._saved_step = -1
-        self._agreement = StopAgreement()
+        self.is_stopped = False
+        """The loop has ended because the process should stop."""
+        self._plain_model, self._optimizer, self._loader = model, optimizer, loader
+        self._scheduler, self._directory = scheduler, directory
+        self._epochs: int | None = None
+        self._steps: int | None = None
+        self._seed, self._save_seconds = 0, 0.0
+        self._exits, self._steps_scheduler = True, False
+        self._position = 0
+        """Examples of the present epoch that are used."""
+        self._batch = self._limit = 1
+        """Of a step; of one process at once."""
+        self._part: _Part | None = None
+        self._was_stepped = self._was_backward = False
         self._loss: Any = None
+        self._saved_at, self._saved_step = time.monotonic(), -1
+        self._agreement = Agreement()
         self._made_group = False
 
     # --- with --------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> "ElasticRun":
+    def __enter__(self) -> ElasticRun:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            device = self._device
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group()  # gloo for CPUs and nccl for GPUs, where there are some
             self._made_group = True
-        self._batch = int(os.environ.get("OPTIMUS_GLOBAL_BATCH_SIZE") or 0)
-        self._batch = self._batch or (self._loader.batch_size or 1) * self._world
+        self._check_scheduler()
+        self._limit = worker_batch_size(self._loader.batch_size or 1)
+        given = int(os.environ.get("OPTIMUS_GLOBAL_BATCH_SIZE") or 0)
+        self._batch = given or self._limit * world_size()
         self._load()
-        self._model = self.model
-        if self._world > 1 and not _is_distributed(self.model):
-            device = next(self.model.parameters()).device
-            ids = [device.index] if device.type == "cuda" else None
-            self.model = DistributedDataParallel(self.model, device_ids=ids)
+        self._batch = given or self._batch
+        if world_size() > 1 and not _is_distributed(self.model):
+            device = self._device
+            self.model = DistributedDataParallel(self.model, device_ids=[device] if device.type == "cuda" else None)
         resumes()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None and self.step != self._saved_step:
-            self._save()
+        if kind is None and not self.is_stopped and self.step_number != self._saved_step:
+            self._save(must=True)
         if self._made_group and dist.is_initialized():
             dist.destroy_process_group()
 
     @property
-    def _world(self) -> int:
-        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    def sync_gradients(self) -> bool:
+        """Whether `step()` steps the optimizer now: the place to clip gradients."""
+        return self._part is None or self._part.is_last
 
     @property
-    def _rank(self) -> int:
-        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    def counts(self) -> bool:
+        """Whether the present batch counts in the step: one that stands for no example has weight 0."""
+        return self._part is None or self._part.weight > 0
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps in one pass over the data set."""
-        n_examples = len(self._loader.dataset)  # type: ignore[arg-type]
-        whole, rest = divmod(n_examples, self._batch)
-        # What is left must give every process an example.
-        return max(1, whole + (rest >= self._world and not self._loader.drop_last))
+    def global_batch_size(self) -> int:
+        """Examples of one step over all processes."""
+        return self._batch
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
-        limits = [self._steps] if self._steps is not None else []
-        if self._epochs is not None:
-            limits.append(self._epochs * self.steps_per_epoch)
-        return min(limits)
+        limit = sys.maxsize if self._steps is None else self._steps
+        if self._epochs is None:
+            return limit
+        to_come = self._steps_in(self._n_examples - self._position)
+        to_come += max(0, self._epochs - self.epoch - 1) * self._steps_in(self._n_examples)
+        return min(limit, self.step_number + (to_come if self.epoch < self._epochs else 0))
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> "Iterator[Any]":
+    def __iter__(self) -> Iterator[Any]:
         total = self.total_steps
-        report(total_steps=total, total_epochs=total / self.steps_per_epoch, step=self.step or None)
-        while self.step < total:
-            for batch in self._rest_of_epoch():
+        if self._steps_in(self._n_examples) == 0:
+            raise ValueError(f"{self._n_examples} examples make no step of {self._batch}")
+        report(total_steps=total, total_epochs=self._epochs)
+        while self.step_number < total:
+            for part, batch in self._rest_of_epoch():
+                self._part, self._was_stepped, self._was_backward = part, False, False
                 yield batch
-                self.step += 1
-                self._in_epoch += 1
-                self._tell()
-                self._at_boundary()
-                if self.step >= total:
+                self._end_part(part)
+                if part.is_last and self._is_told_to_stop():
                     return
-            self.epoch, self._in_epoch = self.epoch + 1, 0
+                if self.step_number >= total:
+                    break
+            if self._steps_in(self._n_examples - self._position) == 0:
+                self.epoch, self._position = self.epoch + 1, 0
+                if self._scheduler is not None and not self._steps_scheduler:
+                    self._scheduler.step()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """`loss.backward()`, weighed so that the sum over parts and processes is the mean over the step's examples."""
+        part = self._the_part()
+        scaled = loss * (part.weight * world_size())  # DistributedDataParallel and FSDP take the mean over processes
+        with self._sync(part.is_last):
+            scaled.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        self._was_backward = True
+        self.report(loss)
+
+    def step(self) -> None:
+        """Step the optimizer and set gradients to zero, if this part ends the step; else nothing."""
+        part = self._the_part()
+        self._was_stepped = True
+        if part.is_last:
+            self._optimizer.step()
+            if self._steps_scheduler:
+                self._scheduler.step()
+            self._optimizer.zero_grad()
 
     def report(self, loss: Any) -> None:
-        """The loss of the present step, for the next report."""
-        self._loss = loss
+        """The loss of this part, for loops that do not call `backward`."""
+        part = self._the_part()
+        share = loss.detach() * part.weight if isinstance(loss, torch.Tensor) else loss * part.weight
+        self._loss = (
+            (share, part.weight) if self._loss is None else (self._loss[0] + share, self._loss[1] + part.weight)
+        )
 
-    def _tell(self) -> None:
-        if self._rank == 0:
-            loss, self._loss = self._loss, None
-            rate = self._optimizer.param_groups[0].get("lr")
-            epoch = self.epoch + self._in_epoch / self.steps_per_epoch
-            report(step=self.step, loss=loss, examples=self._batch, epoch=epoch, learning_rate=rate)
+    def _the_part(self) -> _Part:
+        if self._part is None:
+            raise RuntimeError("this is called inside `for batch in run`")
+        return self._part
 
-    def _at_boundary(self) -> None:
-        """Between two steps: save and stop if that was asked for, save if it is time."""
-        if self._agreement.should_stop(self.step):
-            self._save()
-            if self._rank == 0:
-                stopped(self.step)
-            if dist.is_available() and dist.is_initialized():
-                dist.barrier()
-                dist.destroy_process_group()
-            sys.exit(0)
-        if self._save_is_due():
-            self._save()
+    def _sync(self, is_last: bool) -> Any:
+        """Processes exchange gradients once per step."""
+        if is_last or world_size() == 1:
+            return nullcontext()
+        model: Any = self.model
+        # FSDP2 has none: its gradients stay sharded, and are exchanged with each part.
+        return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
 
-    def _save_is_due(self) -> bool:
-        due = time.monotonic() >= self._saved_at + self._save_seconds
-        if self._world == 1:
-            return due
-        if self.step % 10:
+    def _end_part(self, part: _Part) -> None:
+        if not part.is_last:
+            if not self._was_stepped:
+                raise RuntimeError(
+                    f"a step of {self._batch} examples is divided into parts of {self._limit} here: "
+                    "call run.backward(loss) and run.step(), which accumulate their gradients"
+                )
+            return
+        self.step_number += 1
+        self._position = part.end
+        loss = None
+        if self._loss is not None and self._loss[1] > 0:
+            loss = self._loss[0] / self._loss[1]
+        self._loss = None
+        report(
+            step=self.step_number,
+            loss=loss,
+            examples=self._batch,
+            epoch=self.epoch + self._position / self._n_examples,
+            learning_rate=self._optimizer.param_groups[0].get("lr"),
+        )
+
+    def _is_told_to_stop(self) -> bool:
+        """At a step boundary: save if it is time, save and stop if that is asked for."""
+        is_due = rank() == 0 and time.monotonic() - self._saved_at >= self._save_seconds
+        stops, saves = self._agreement.ask(self.step_number, save=is_due)
+        if stops or saves:
+            self._save(must=stops)
+        if not stops:
             return False
-        said = torch.tensor([float(due)], device=_group_device())
-        dist.broadcast(said, 0)
-        return bool(said.item())
+        self.is_stopped = True
+        if rank() == 0:
+            stopped(self.step_number)
+        if self._exits:
+            sys.exit(0)
+        return True
 
-    def _rest_of_epoch(self) -> "DataLoader[Any]":
+    # --- the data ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _n_examples(self) -> int:
+        """Of an epoch."""
+        sampler = self._loader.sampler
+        return len(sampler.dataset if isinstance(sampler, DistributedSampler) else sampler)  # type: ignore[arg-type]
+
+    def _steps_in(self, n_examples: int) -> int:
+        whole, rest = divmod(n_examples, self._batch)
+        return whole + (rest > 0 and not self._loader.drop_last)
+
+    def _rest_of_epoch(self) -> Iterator[tuple[_Part, Any]]:
+        parts = self._parts()
         loader = self._loader
-        batches = _Batches(self)
-        return DataLoader(
+        workers: dict[str, Any] = {}
+        if loader.num_workers > 0:
+            workers = {"prefetch_factor": loader.prefetch_factor, "timeout": loader.timeout}
+        data: DataLoader[Any] = DataLoader(
             loader.dataset,
-            batch_sampler=batches,
+            batch_sampler=[part.indices for part in parts],
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
-            prefetch_factor=loader.prefetch_factor,
+            generator=torch.Generator().manual_seed(self._seed),  # the script's own random numbers stay as they are
+            **workers,
         )
+        return zip(parts, data)
+
+    def _parts(self) -> list[_Part]:
+        """What this process computes in the rest of the epoch."""
+        order, world, me = self._order(), world_size(), rank()
+        found = []
+        for begin in range(self._position, len(order), self._batch):
+            step = order[begin : begin + self._batch]
+            if len(step) < self._batch and self._loader.drop_last:
+                break
+            # As many parts on every process: what is distributed exchanges something with each.
+            n_parts = ceil(ceil(len(step) / world) / self._limit)
+            mine = step[me::world]
+            for index in range(n_parts):
+                examples = mine[index::n_parts]
+                # A process for which there is no example takes part with one that counts nothing.
+                found.append(
+                    _Part(examples or step[:1], len(examples) / len(step), index == n_parts - 1, begin + len(step))
+                )
+        return found
+
+    def _order(self) -> list[int]:
+        """The examples of the present epoch in their order, which is the same on all processes and after a stop."""
+        sampler, seed = self._loader.sampler, self._seed * 1_000_003 + self.epoch
+        if isinstance(sampler, DistributedSampler):  # it would leave out what other processes take
+            if not sampler.shuffle:
+                return list(range(self._n_examples))
+            generator = torch.Generator().manual_seed(sampler.seed + self.epoch)
+            return list(map(int, torch.randperm(self._n_examples, generator=generator)))
+        own = getattr(sampler, "generator", None)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if own is not None:
+                own.manual_seed(seed)
+            return list(map(int, sampler))
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _progress(self) -> "dict[str, Any]":
-        found = {"step": self.step, "epoch": self.epoch, "in_epoch": self._in_epoch, "batch": self._batch}
+    @property
+    def _device(self) -> torch.device:
+        return next((each.device for each in self._plain_model.parameters()), torch.device("cpu"))
+
+    def _check_scheduler(self) -> None:
+        """A state that could not be read again is an error before the training, not after it."""
         if self._scheduler is not None:
-            found["scheduler"] = self._scheduler.state_dict()
-        return found
+            file = io.BytesIO()
+            torch.save(self._scheduler.state_dict(), file)
+            file.seek(0)
+            torch.load(file, weights_only=True)
 
-    def _take(self, progress: "dict[str, Any]") -> None:
-        self.step, self.epoch = progress["step"], progress["epoch"]
-        # The examples of the present epoch that were seen, with the batch of then.
-        self._batch = progress["batch"]
-        self._in_epoch = progress["in_epoch"]
-        if self._scheduler is not None and "scheduler" in progress:
-            self._scheduler.load_state_dict(progress["scheduler"])
-        self._saved_step = self.step
+    def _save(self, *, must: bool) -> None:
+        """On all processes. Raises on all of them if it `must` succeed and does not."""
+        failure: Exception | None = None
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if _is_sharded(self._plain_model):
+                self._save_sharded()
+            elif rank() == 0:
+                model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+                self._write({"model": model.state_dict(), "optimizer": self._optimizer.state_dict()})
+        except (OSError, RuntimeError) as error:  # a full disk
+            failure = error
+        self._saved_at = time.monotonic()
+        if all_agree(failure is None):
+            self._saved_step = self.step_number
+            return
+        if must:
+            raise RuntimeError(f"the state cannot be saved in {self._directory}") from failure
+        log.warning("the state cannot be saved in %s: %s", self._directory, failure)
 
-    def _save(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        if _is_sharded(self._model):
-            self._save_sharded()
-        elif self._rank == 0:
-            model = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-            state = {
-                "model": model.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "progress": self._progress(),
-            }
-            scratch = self._directory / (FILE_NAME + ".new")
-            torch.save(state, scratch)
-            _to_disk(scratch)
-            scratch.replace(self._directory / FILE_NAME)
-        if self._world > 1:
-            dist.barrier()
-        self._saved_at, self._saved_step = time.monotonic(), self.step
+    def _write(self, state: dict[str, Any]) -> None:
+        """Replace the file: it is always whole, whenever the process is killed."""
+        progress = {"step": self.step_number, "epoch": self.epoch, "position": self._position, "batch": self._batch}
+        scheduler = None if self._scheduler is None else self._scheduler.state_dict()
+        scratch = self._directory / f"{FILE_NAME}.new"
+        with scratch.open("wb") as file:
+            torch.save({**state, "progress": progress, "scheduler": scheduler}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(self._directory / FILE_NAME)
 
     def _load(self) -> None:
-        self._model = self.model
-        if _is_sharded(self.model):
-            self._load_sharded()
-            return
         path = self._directory / FILE_NAME
         if not path.exists():
             return
-        device = next(self.model.parameters()).device
-        state = torch.load(path, map_location=device, weights_only=True)
-        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
-        model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._take(state["progress"])
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if _is_sharded(self._plain_model):
+            self._load_sharded(state["folder"])
+        else:
+            model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+            model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None and state["scheduler"] is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+        progress = state["progress"]
+        self.step_number, self.epoch = progress["step"], progress["epoch"]
+        self._position, self._batch = progress["position"], progress["batch"]
+        if self._steps_in(self._n_examples - self._position) == 0:  # saved between two epochs
+            self.epoch, self._position = self.epoch + 1, 0
+            if self._scheduler is not None and not self._steps_scheduler:
+                self._scheduler.step()
+        self._saved_step = self.step_number
 
     def _save_sharded(self) -> None:
         from torch.distributed.checkpoint.state_dict import get_state_dict
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        model, optimizer = get_state_dict(self._model, self._optimizer)
-        folder = self._directory / f"{FOLDER_NAME}-{self.step}"
+        model, optimizer = get_state_dict(self._plain_model, self._optimizer)
+        folder = self._directory / f"{FOLDER_PREFIX}{self.step_number}"
         save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
-        if self._rank == 0:
-            scratch = self._directory / (FILE_NAME + ".new")
-            torch.save({"folder": folder.name, "progress": self._progress()}, scratch)
-            _to_disk(scratch)
-            scratch.replace(self._directory / FILE_NAME)
-            for old in self._directory.glob(f"{FOLDER_NAME}-*"):
-                if old.name != folder.name:
-                    _remove(old)
+        if rank() == 0:
+            self._write({"folder": folder.name})
+            for old in self._directory.glob(f"{FOLDER_PREFIX}*"):
+                if old != folder:
+                    shutil.rmtree(old, ignore_errors=True)
 
-    def _load_sharded(self) -> None:
+    def _load_sharded(self, folder: str) -> None:
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        path = self._directory / FILE_NAME
-        if not path.exists():
-            return
-        head = torch.load(path, map_location="cpu", weights_only=True)
-        model, optimizer = get_state_dict(self._model, self._optimizer)
-        state: "dict[str, Any]" = {"model": model, "optimizer": optimizer}
-        load(state, checkpoint_id=self._directory / head["folder"])
+        model, optimizer = get_state_dict(self._plain_model, self._optimizer)
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        load(state, checkpoint_id=self._directory / folder)
         set_state_dict(
-            self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            self._plain_model,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
         )
-        self._take(head["progress"])
-
-
-class _Batches:
-    """The examples that this process takes in each step that is left of the present epoch."""
-
-    def __init__(self, run: ElasticRun) -> None:
-        self._run = run
-
-    def __iter__(self) -> "Iterator[list[int]]":
-        run = self._run
-        n_examples = len(run._loader.dataset)  # type: ignore[arg-type]
-        order = torch.arange(n_examples)
-        if _shuffles(run._loader):
-            generator = torch.Generator().manual_seed(run._seed * 1_000_003 + run.epoch)
-            order = torch.randperm(n_examples, generator=generator)
-        for step in range(run._in_epoch, run.steps_per_epoch):
-            examples = order[step * run._batch : (step + 1) * run._batch]
-            yield examples[run._rank :: run._world].tolist()
-
-    def __len__(self) -> int:
-        return self._run.steps_per_epoch - self._run._in_epoch
-
-
-def _shuffles(loader: "DataLoader[Any]") -> bool:
-    return not isinstance(loader.sampler, torch.utils.data.SequentialSampler)
 
 
 def _is_sharded(model: torch.nn.Module) -> bool:
-    """Whether each process has a part of the parameters (FSDP)."""
+    """Whether each process has a part of the parameters (FSDP, either version)."""
     names = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     return bool(names & {"FullyShardedDataParallel", "FSDPModule"})
 
 
 def _is_distributed(model: torch.nn.Module) -> bool:
     return isinstance(model, DistributedDataParallel) or _is_sharded(model)
-
-
-def _group_device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-
-
-def _to_disk(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

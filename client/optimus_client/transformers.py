@@ -1,64 +1,107 @@
-"""Hugging Face Trainer: save and stop at a step boundary when the number of workers changes, and go on from there.
+"""Hugging Face's Trainer under Optimus: it reports, saves and stops at a step boundary when asked, and goes on.
 
 trainer = Trainer(..., callbacks=[OptimusCallback()])
-trainer.train(resume_from_checkpoint=last_checkpoint(args))
+trainer.train(resume_from_checkpoint=last_checkpoint(args))        # or: resume(trainer)
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from transformers import TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 
-from optimus_client.agreement import StopAgreement
-from optimus_client.reporting import report, resumes, stopped
+from .agreement import Agreement
+from .batch import accumulation_steps, worker_batch_size
+from .reporting import report, resumes, stopped
+
+_NOT_FIGURES = ("loss", "grad_norm", "learning_rate", "epoch", "step")
 
 
-def last_checkpoint(args: Any) -> Optional[str]:
-    """The newest checkpoint in the `output_dir` of these `TrainingArguments`; None: there is none yet."""
-    if not Path(args.output_dir).is_dir():
-        return None
-    found: Optional[str] = get_last_checkpoint(args.output_dir)  # type: ignore[no-untyped-call, unused-ignore]
-    return found
+def last_checkpoint(args: Any) -> str | None:
+    """The newest whole checkpoint in the `output_dir` of these `TrainingArguments`; None: there is none yet.
+
+    A process that is killed while it saves leaves a checkpoint without its state, which does not count.
+    """
+    directory = Path(args.output_dir)
+    steps = {path: path.name.rpartition("-")[2] for path in directory.glob("checkpoint-*")}
+    whole = [path for path, step in steps.items() if step.isdigit() and _is_whole(path)]
+    return str(max(whole, key=lambda path: int(steps[path]))) if whole else None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_bytes())  # what is written last
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def with_batch(args: Any) -> Any:
+    """These `TrainingArguments` with the batch that this process is to use, where the job names its global batch."""
+    args.per_device_train_batch_size = worker_batch_size(args.per_device_train_batch_size)
+    args.gradient_accumulation_steps = accumulation_steps(args.gradient_accumulation_steps)
+    return args
+
+
+def resume(trainer: Any) -> Any:
+    """`trainer.train`, from the newest checkpoint if there is one."""
+    return trainer.train(resume_from_checkpoint=last_checkpoint(trainer.args))
 
 
 class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Reports steps and losses; saves and ends when it is asked to, on all processes at the same step."""
+    """Reports steps, losses and evaluations; when asked, all processes save and stop after the same step.
 
-    def __init__(self) -> None:
-        self._agreement = StopAgreement()
-        self._stopping = False
+    A training that stops so ends the process with exit code 0, for what follows in the script belongs to its end;
+    with `exit_when_stopped=False`, `train()` returns and `is_stopped` says why.
+    """
+
+    def __init__(self, *, exit_when_stopped: bool = True) -> None:
+        self.is_stopped = False
+        self._exits = exit_when_stopped
+        self._agreement = Agreement()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         resumes()
-        report(step=state.global_step or None, total_steps=state.max_steps, total_epochs=state.num_train_epochs)
+        report(total_steps=state.max_steps, total_epochs=args.num_train_epochs if args.max_steps <= 0 else None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            report(step=state.global_step, epoch=state.epoch)
-        if self._agreement.should_stop(state.global_step):
-            self._stopping = True
-            control.should_save = True
-            control.should_training_stop = True
+        report(step=state.global_step, epoch=state.epoch, examples=_examples(args))
+        stops, _saves = self._agreement.ask(state.global_step)
+        if stops and state.global_step < state.max_steps:
+            self.is_stopped = True
+            control.should_save = control.should_training_stop = True
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Optional[dict[str, Any]] = None, **_: Any) -> None:
-        found = logs or {}
-        if state.is_world_process_zero and "loss" in found:
-            report(
-                step=state.global_step, loss=found["loss"], epoch=state.epoch, learning_rate=found.get("learning_rate")
-            )
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        logs = logs or {}
+        if "loss" in logs:
+            rate = logs.get("learning_rate")
+            report(step=state.global_step, loss=logs["loss"], epoch=state.epoch, learning_rate=rate)
 
-    def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: Optional[dict[str, Any]] = None, **_: Any
-    ) -> None:
-        if state.is_world_process_zero and metrics:
-            report(step=state.global_step, metrics=metrics)
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any] | None = None, **_: Any) -> None:
+        figures = {name: value for name, value in (metrics or {}).items() if name not in _NOT_FIGURES}
+        report(step=state.global_step, metrics=figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._stopping:
-            if state.is_world_process_zero:
-                stopped(state.global_step)
-            sys.exit(0)  # what follows the training in the script is for its end
+        if not self.is_stopped:
+            return
+        if state.is_world_process_zero:
+            stopped(state.global_step)
+        if self._exits:
+            _leave()
+
+
+def _examples(args: Any) -> int:
+    """Of one step over all processes."""
+    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized() and "RANK" in os.environ:
+        dist.destroy_process_group()
+    sys.exit(0)

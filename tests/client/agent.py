@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -10,31 +11,37 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from optimus_workers.script.channels.listener import Channels
-from optimus_workers.script.reading import Reading
+from optimus_workers.script.reading import Channel, Reading
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 
 
 class Agent:
-    """The agent's door, with a place for the script's files."""
+    """The agent's channels, with a place for the script's files."""
 
     def __init__(self, directory: Path) -> None:
         self.readings: list[Reading] = []
         self.stop_file = directory / "stop"
         self.checkpoints = directory / "checkpoints"
         self.checkpoints.mkdir(exist_ok=True)
-        self._doors = Channels(self.readings.append, directory)
+        self._channels = Channels(self._hear, directory)
         self.variables = {
-            **self._doors.variables(),
+            **self._channels.variables(),
             "OPTIMUS_JOB": "job",
             "OPTIMUS_STOP_FILE": str(self.stop_file),
             "OPTIMUS_CHECKPOINT_DIRECTORY": str(self.checkpoints),
         }
 
+    def _hear(self, reading: Reading) -> None:
+        if reading.door is Channel.CLIENT:  # transformers speaks Kubeflow's protocol besides
+            self.readings.append(reading)
+
     def close(self) -> None:
-        self._doors.close()
+        self._channels.close()
 
     @property
     def steps(self) -> list[int]:
@@ -76,3 +83,52 @@ def wait_until(is_so: Callable[[], bool], seconds: float = SECONDS) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "it does not happen"
         time.sleep(0.01)
+
+
+class Script:
+    """The processes of one start of a script in this folder, each on a worker of its own."""
+
+    def __init__(
+        self, name: str, heard: Agent, n_processes: int, *arguments: str, variables: dict[str, str] | None = None
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.processes = []
+        for rank in range(n_processes):
+            own = {**heard.variables, "RANK": str(rank), "WORLD_SIZE": str(n_processes), "GROUP_RANK": str(rank)}
+            own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+            own |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "job", **(variables or {})}
+            command = [sys.executable, str(Path(__file__).with_name(name)), *arguments]
+            self.processes.append(subprocess.Popen(command, env=environment(own), stderr=subprocess.PIPE, text=True))
+
+    def wait(self) -> None:
+        for process in self.processes:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+def stop_after(heard: Agent, script: Script, step: int) -> int:
+    """Ask for a stop once `step` is reported; the step at which all have stopped."""
+    wait_until(lambda: bool(heard.steps) and heard.steps[-1] >= step)
+    heard.stop_file.touch()
+    script.wait()
+    heard.stop_file.unlink()
+    stopped_at = heard.stopped_at[-1]
+    assert stopped_at is not None
+    return stopped_at
+
+
+def assert_same(directory: Path, other: Path) -> None:
+    """The same parameters came out, but for the order of sums."""
+    for name, tensor in _parameters(directory).items():
+        torch.testing.assert_close(tensor, _parameters(other)[name], rtol=1e-4, atol=1e-5)
+
+
+def _parameters(directory: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(directory / "final.pt", weights_only=True)
+    return found

@@ -8,18 +8,10 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.client.agent import Agent, agent, run, wait_until
-
-
-@pytest.fixture
-def heard(tmp_path: Path) -> Iterator[Agent]:
-    with agent(tmp_path) as found:
-        yield found
+from tests.client.agent import Agent, run, wait_until
 
 
 def test_what_is_reported_arrives(heard: Agent) -> None:
