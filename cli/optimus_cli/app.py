@@ -17,6 +17,7 @@ from optimus_cli.commands import (
     demo,
     export_trace,
     jobs,
+    login,
     logs,
     predict,
     project,
@@ -139,6 +140,7 @@ app.command(cls=Command, rich_help_panel=JOBS)(jobs.resume)
 app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)
 app.command(cls=Command, rich_help_panel="Offline")(study.study)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)
+app.command(cls=Command, rich_help_panel=SERVICE)(login.login)
 app.command(cls=Command, rich_help_panel=SERVICE)(stop.stop)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.command(cls=Command, rich_help_panel=SERVICE)(demo.demo)

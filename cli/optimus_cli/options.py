@@ -11,9 +11,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from optimus_cli import background, output
-from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.client import Client
 from optimus_cli.errors import CliError
 from optimus_cli.flags import USUAL
+from optimus_client.configuration import place, stored
 
 TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token
 CA_VARIABLE = "OPTIMUS_CA_CERT"
@@ -23,7 +24,18 @@ COMPLETION_TIMEOUT_SECONDS = 1.0
 """A shell that waits for completion feels broken after a second."""
 MAX_COMPLETIONS = 200
 
-Url = Annotated[str, typer.Option("--url", envvar="OPTIMUS_URL", help="Where the service is.", show_default=True)]
+
+def _stored_url(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Neither flag nor variable: the address that `optimus login` stored, if it stored one."""
+    source = context.get_parameter_source(parameter.name or "")
+    file = stored() if source is not None and source.name == "DEFAULT" else None
+    return value if file is None else file.url
+
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="OPTIMUS_URL", help="Where the service is.", show_default=True, callback=_stored_url),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -120,15 +132,16 @@ HelpAll = Annotated[
 
 
 def connect(url: str) -> Client:
-    """A client with the user's token, which is only read from the environment: command lines can be seen by others."""
-    return Client(url, os.environ.get(TOKEN_VARIABLE), ca_file=ca_file.get(), may_start=background.is_starting)
+    """A client with the user's token, from the environment or the file of `optimus login`, which only goes to the
+    address in it. There is no flag: command lines can be seen by others."""
+    return Client(url, place(url).token, ca_file=ca_file.get(), may_start=background.is_starting)
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """(id, what it is) of the jobs that the word may become; nothing when the service cannot be asked."""
-    url = os.environ.get("OPTIMUS_URL", DEFAULT_URL)
+    url, token = place()
     try:
-        token, trusted = os.environ.get(TOKEN_VARIABLE), os.environ.get(CA_VARIABLE)
+        trusted = os.environ.get(CA_VARIABLE)
         with Client(url, token, timeout_seconds=COMPLETION_TIMEOUT_SECONDS, ca_file=trusted) as client:
             named = {"name": incomplete, "match": "start"} if incomplete else {}
             jobs = list(client.jobs(named, limit=MAX_COMPLETIONS))

@@ -5,6 +5,10 @@ In a script:
     optimus_client.report(step=step, loss=loss)     one line: Optimus learns the curve; does nothing outside Optimus
     optimus_client.stop_requested()                 save and stop now?
     optimus_client.elastic(model, optimizer, loader, epochs=10)     a loop that stops, resumes and is resized (torch)
+
+In a notebook:
+
+    optimus_client.Client().list()      the service's calls; `AsyncClient` for asyncio (httpx)
 """
 
 from __future__ import annotations
@@ -15,10 +19,21 @@ from .batch import accumulation_steps, worker_batch_size
 from .reporting import flush, report, resumes, stop_requested, stopped
 
 if TYPE_CHECKING:
+    from .calls import ApiError, Conflict, Invalid, NotFound, OptimusError, Unauthorized, Unreachable
+    from .client import AsyncClient, Client
     from .loop import ElasticRun, elastic
 
 __all__ = [
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "Conflict",
     "ElasticRun",
+    "Invalid",
+    "NotFound",
+    "OptimusError",
+    "Unauthorized",
+    "Unreachable",
     "accumulation_steps",
     "elastic",
     "flush",
@@ -30,7 +45,15 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_MODULES = {"ElasticRun": "loop", "elastic": "loop"}
+_MODULES = {
+    "ElasticRun": "loop",
+    "elastic": "loop",
+    "AsyncClient": "client",
+    "Client": "client",
+    **dict.fromkeys(
+        ("ApiError", "Conflict", "Invalid", "NotFound", "OptimusError", "Unauthorized", "Unreachable"), "calls"
+    ),
+}
 """Where the names are that need more than the standard library, or time to import."""
 
 

@@ -6,6 +6,7 @@ trainer.fit(model, loader, ckpt_path=last_checkpoint())
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -19,6 +20,8 @@ except ImportError:
 
 from .agreement import Agreement
 from .reporting import report, resumes, stopped
+
+log = logging.getLogger("optimus_client")
 
 FILE_NAME = "lightning.ckpt"
 
@@ -57,6 +60,7 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
             total_epochs=epochs if epochs is not None and epochs > 0 else None,
         )
         self._last = trainer.global_step
+        _skip_used_batches(trainer.fit_loop)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
@@ -99,3 +103,21 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
         if trainer.is_global_zero:
             scratch.replace(path)
         self._saved_at = time.monotonic()
+
+
+def _skip_used_batches(loop: Any) -> None:
+    """After a stop inside an epoch, go on with the batches after those that were used.
+
+    Lightning counts them, but begins with the first ones again unless the loader keeps its own position.
+    """
+    n_used = loop.epoch_loop.batch_progress.current.processed
+    fetcher = getattr(loop, "_data_fetcher", None)
+    loaders = getattr(getattr(loop, "_combined_loader", None), "flattened", ())
+    if n_used == 0 or n_used >= loop.max_batches or all(hasattr(each, "load_state_dict") for each in loaders):
+        return
+    if fetcher is None or not hasattr(fetcher, "fetched"):
+        log.warning("this version of Lightning uses the first %d batches of the epoch again", n_used)
+        return
+    for _ in range(n_used):
+        next(fetcher, None)
+    fetcher.fetched = 0  # Lightning adds them itself

@@ -126,11 +126,13 @@ class ElasticRun:
         self._batch = self._limit = 1
         """Of a step; of one process at once."""
         self._part: _Part | None = None
-        self._was_stepped = self._was_backward = False
+        self._was_stepped = False
         self._loss: Any = None
         self._saved_at, self._saved_step = time.monotonic(), -1
         self._agreement = Agreement()
         self._made_group = False
+        self._is_plain = False
+        """The loop steps the optimizer by itself, so that a step cannot be divided into parts."""
 
     # --- with --------------------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class ElasticRun:
         report(total_steps=total, total_epochs=self._epochs)
         while self.step_number < total:
             for part, batch in self._rest_of_epoch():
-                self._part, self._was_stepped, self._was_backward = part, False, False
+                self._part, self._was_stepped = part, False
                 yield batch
                 self._end_part(part)
                 if part.is_last and self._is_told_to_stop():
@@ -211,7 +213,6 @@ class ElasticRun:
         scaled = loss * (part.weight * world_size())  # DistributedDataParallel and FSDP take the mean over processes
         with self._sync(part.is_last):
             scaled.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        self._was_backward = True
         self.report(loss)
 
     def step(self) -> None:
@@ -253,6 +254,7 @@ class ElasticRun:
                     "call run.backward(loss) and run.step(), which accumulate their gradients"
                 )
             return
+        self._is_plain = not self._was_stepped
         self.step_number += 1
         self._position = part.end
         loss = None
@@ -322,7 +324,7 @@ class ElasticRun:
             if len(step) < self._batch and self._loader.drop_last:
                 break
             # As many parts on every process: what is distributed exchanges something with each.
-            n_parts = ceil(ceil(len(step) / world) / self._limit)
+            n_parts = 1 if self._is_plain else ceil(ceil(len(step) / world) / self._limit)
             mine = step[me::world]
             for index in range(n_parts):
                 examples = mine[index::n_parts]
@@ -383,7 +385,13 @@ class ElasticRun:
 
     def _write(self, state: dict[str, Any]) -> None:
         """Replace the file: it is always whole, whenever the process is killed."""
-        progress = {"step": self.step_number, "epoch": self.epoch, "position": self._position, "batch": self._batch}
+        progress: dict[str, Any] = {
+            "step": self.step_number,
+            "epoch": self.epoch,
+            "position": self._position,
+            "batch": self._batch,
+        }
+        progress["is_plain"] = self._is_plain
         scheduler = None if self._scheduler is None else self._scheduler.state_dict()
         scratch = self._directory / f"{FILE_NAME}.new"
         with scratch.open("wb") as file:
@@ -408,6 +416,7 @@ class ElasticRun:
         progress = state["progress"]
         self.step_number, self.epoch = progress["step"], progress["epoch"]
         self._position, self._batch = progress["position"], progress["batch"]
+        self._is_plain = progress["is_plain"]
         if self._steps_in(self._n_examples - self._position) == 0:  # saved between two epochs
             self.epoch, self._position = self.epoch + 1, 0
             if self._scheduler is not None and not self._steps_scheduler:

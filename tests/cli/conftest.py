@@ -119,8 +119,9 @@ Optimus = Callable[..., Result]
 
 
 @pytest.fixture
-def optimus(monkeypatch: pytest.MonkeyPatch) -> Optimus:
+def optimus(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Optimus:
     """Call the command line, which has no bugs: those are told on stderr with the traceback in a file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
     for name in ("OPTIMUS_URL", "OPTIMUS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 

@@ -70,7 +70,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def run(code: str, variables: Mapping[str, str], seconds: float = SECONDS) -> str:
     """What a script prints. It must end with exit code 0."""
-    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, env=environment(variables), capture_output=True, text=True, timeout=seconds, check=False
     )

@@ -11,7 +11,7 @@ from typing import Any
 import lightning
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import optimus_client
 from optimus_client.lightning import OptimusCallback, last_checkpoint
@@ -54,7 +54,9 @@ trainer = lightning.Trainer(
     enable_checkpointing=False,
     enable_progress_bar=False,
     default_root_dir=directory,
+    use_distributed_sampler=False,  # its own has another order than one process
 )
-trainer.fit(Regression(), DataLoader(data, batch), DataLoader(data, 8), ckpt_path=last_checkpoint())
+sampler: DistributedSampler[Any] = DistributedSampler(data, world, int(os.environ["RANK"]))
+trainer.fit(Regression(), DataLoader(data, batch, sampler=sampler), DataLoader(data, 8), ckpt_path=last_checkpoint())
 if trainer.is_global_zero:
     torch.save(trainer.lightning_module.state_dict(), directory / "final.pt")

@@ -140,7 +140,7 @@ class RealCluster:
             layer = next(name for name in image.getnames() if name.endswith("layer.tar"))
             with tarfile.open(fileobj=image.extractfile(layer)) as files:
                 files.extractall(root, filter="fully_trusted")
-        packages = ("contract", "cli", "service", "scheduler", "models", "simulator")
+        packages = ("client", "contract", "cli", "service", "scheduler", "models", "simulator")
         path = ":".join(str(self.repository / each) for each in packages)
         command = ["/usr/bin/env", f"PYTHONPATH={path}", str(self.environment / "bin" / "python"), "-m", "optimus_cli"]
         made = [sys.executable, str(self.scripts / "mkimage.py"), str(root), str(archive), SERVICE_IMAGE]

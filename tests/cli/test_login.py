@@ -1,0 +1,53 @@
+"""`optimus login`, and what other commands make of the file that it writes."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+from tests.cli import builders
+from tests.cli.conftest import Optimus, ScriptedService, problem
+
+from optimus_client.configuration import configuration_file
+
+TOKEN = "a-token-of-the-user"
+
+
+def test_later_commands_use_what_was_stored(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
+    scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+    done = optimus("login", f"{scripted.url}/", input=f"{TOKEN}\n")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(configuration_file().read_text()) == {"url": scripted.url, "token": TOKEN}
+    assert stat.S_IMODE(configuration_file().stat().st_mode) == 0o600
+    assert optimus("nodes").exit_code == 0
+    assert [each.headers["authorization"] for each in scripted.requests] == [f"Bearer {TOKEN}"] * 2
+
+
+def test_flags_and_variables_come_first(scripted: ScriptedService, optimus: Optimus) -> None:
+    """And the stored token goes to no other address than the one that it was stored with."""
+    scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+    assert optimus("login", "http://elsewhere.example.com", "--no-check", input=TOKEN).exit_code == 0
+    assert optimus("nodes", "--url", scripted.url).exit_code == 0
+    assert optimus("nodes", env={"OPTIMUS_URL": scripted.url}).exit_code == 0
+    assert optimus("nodes", env={"OPTIMUS_URL": scripted.url, "OPTIMUS_TOKEN": "other"}).exit_code == 0
+    found = [each.headers.get("authorization") for each in scripted.requests]
+    assert found == [None, None, "Bearer other"]
+
+
+def test_a_refused_token_is_not_stored(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/jobs", problem(401, "a token is needed"))
+    done = optimus("login", scripted.url, env={"OPTIMUS_TOKEN": "wrong"})
+    assert done.exit_code == 1
+    assert "a token is needed" in done.stderr
+    assert not configuration_file().exists()
+    assert optimus("login", "no address", input="").exit_code == 2
+    assert list(configuration_file().parent.parent.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_understood_is_none(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+    configuration_file().parent.mkdir()
+    for text in ("", "[1]", '{"url": 3}', '{"token": "x"}'):
+        configuration_file().write_text(text)
+        assert optimus("nodes", env={"OPTIMUS_URL": scripted.url}).exit_code == 0
