@@ -37,7 +37,7 @@ class Agent:
         }
 
     def _hear(self, reading: Reading) -> None:
-        if reading.door is Channel.CLIENT:  # transformers speaks Kubeflow's protocol besides
+        if reading.channel is Channel.CLIENT:  # transformers speaks Kubeflow's protocol besides
             self.readings.append(reading)
 
     def close(self) -> None:

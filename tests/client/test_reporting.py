@@ -98,7 +98,7 @@ def test_reports_wait_for_an_agent_that_is_away(tmp_path: Path) -> None:
     received: list[dict[str, Any]] = []
     script = tmp_path / "away"
 
-    class Door(http.server.BaseHTTPRequestHandler):
+    class Listener(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
@@ -109,7 +109,7 @@ def test_reports_wait_for_an_agent_that_is_away(tmp_path: Path) -> None:
 
     def come_back() -> None:
         wait_until(script.exists)
-        with http.server.HTTPServer(("127.0.0.1", port), Door) as server:
+        with http.server.HTTPServer(("127.0.0.1", port), Listener) as server:
             server.timeout = 0.2
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline and sum(len(each["readings"]) for each in received) < 10_000:
