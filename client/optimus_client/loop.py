@@ -13,6 +13,7 @@ accumulate. Each example of an epoch is used once, over all stops and resizes.
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -108,7 +109,7 @@ class ElasticRun:
     ) -> None:
         self.model = model
         """What the loop calls: from the start of the `with` block on in DistributedDataParallel, if there are several
-        processes and it is not distributed yet."""
+        processes and it is not distributed yet. After it, the plain model."""
         self.step_number = 0
         """Optimizer steps completed, over all starts."""
         self.epoch = 0
@@ -158,6 +159,11 @@ class ElasticRun:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None and not self.is_stopped and self.step_number != self._saved_step:
             self._save(must=True)
+        if self.model is not self._plain_model:
+            # Before the group goes: what sums gradients would end it while it holds the interpreter's lock, for which
+            # a thread of gloo may wait.
+            self.model = self._plain_model
+            gc.collect()
         if self._made_group and dist.is_initialized():
             dist.destroy_process_group()
 
