@@ -167,6 +167,8 @@ class Job:
     n_coordinators: int = 0
     hosts: dict[str, Host] = field(default_factory=dict)
     """Tasks that run elsewhere than here."""
+    attempt: int = 0
+    """Which start from a checkpoint this is."""
 
     def start(self, *names: str, command: Sequence[str] = ("-m", "optimus_workers")) -> None:
         """Start tasks by name, `job-ROLE-RANK-INCARNATION`."""
@@ -183,6 +185,7 @@ class Job:
                 "OPTIMUS_COORDINATOR_ADDRESS": f"{host.coordinator}:{self.port}",
                 "OPTIMUS_JOB_DIRECTORY": str(self.directory),
                 "OPTIMUS_JOB_SPEC": json.dumps(self.spec),
+                "OPTIMUS_ATTEMPT": str(self.attempt),
             }
             with (self.directory / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(

@@ -100,7 +100,7 @@ def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
 ) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     out = tmp_path / "out"
-    options = ["--output-dir", str(out), "--steps", "60", "--step-seconds", "0.1"]
+    options = ["--output-dir", str(out), "--steps", "150", "--step-seconds", "0.1"]
     job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options)
     job.scale(worker(0))
     job.wait_for_size(1, 0)
@@ -108,11 +108,11 @@ def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0)
     result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 60)
+    assert (result["outcome"], result["step"]) == ("succeeded", 150)
     assert two["step"] >= 20
     assert job.service.profile is not None
-    assert (job.service.profile["total_steps"], job.service.profile["resumes"]) == (60, True)
-    assert (out / "checkpoint-60").is_dir()
+    assert (job.service.profile["total_steps"], job.service.profile["resumes"]) == (150, True)
+    assert (out / "checkpoint-150").is_dir()
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -137,6 +137,35 @@ def test_a_script_that_raises_fails_with_its_own_traceback(make_script_job: Call
     assert "broken.py" in result["error"]
     assert "starter.py" not in result["error"], "frames of ours are no help"
     assert "exit code 1" in result["error"]
+
+
+def test_another_attempt_knows_how_far_the_script_had_come(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script, state = tmp_path / "flaky.py", tmp_path / "state"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        f"state = pathlib.Path({str(state)!r})\n"
+        "step = int(state.read_text()) if state.exists() else 0\n"
+        "while step < 60:\n"
+        "    step += 1\n"
+        "    state.write_text(str(step))\n"
+        "    print(f'step {step}/60 loss {1 / step}')\n"
+        "    time.sleep(0.03)\n"
+        "    if step == 40:\n"
+        "        raise RuntimeError('the storage is away')\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    assert "the storage is away" in job.wait_for_result()["error"]
+    job.wait_for("the end", lambda: all(each.poll() is not None for each in job.processes.values()))
+    job.service.result = None
+    job.attempt = 1
+    job.start_coordinator()
+    job.scale(worker(0, 1))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 60)
+    again = job.service.memberships[-1]
+    assert (again["cause"], again["step"], again["lost_steps"]) == ("resume", 40, 0)
+    job.wait_for("what was learned", lambda: job.service.profile and job.service.profile["resumes"] is True)
 
 
 def test_a_script_that_ignores_sigterm_is_killed_after_its_time(

@@ -64,7 +64,7 @@ def task_arrived_while_closing(state: State, event: TaskArrived) -> Effects:
 
 def _connected(state: State, hello: Hello) -> Effects:
     state.tasks[hello.task] = ConnectedTask(hello, state.now)
-    if state.change.cause == "coordinator_restart":
+    if state.change.cause == "coordinator_restart" or (state.plan.is_script and state.phase is Phase.GATHERING):
         state.version = max(state.version, hello.version)
     if hello.profile is None or state.profile is not None:
         return []

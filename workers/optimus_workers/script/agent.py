@@ -108,6 +108,8 @@ class Run:
     end: CommandEnded | None = None
     """How they ended by themselves."""
     first_step: int | None = None
+    looks_at_stop_file: bool = False
+    """They use `optimus_client`, by which they save and end when the stop file appears."""
 
 
 @dataclass(slots=True)
@@ -204,7 +206,7 @@ class Agent:
         self._host = host
         environment = self._environment
         profile = script_profile(self._spec.global_batch_size)
-        version = self._last_step or 0
+        version = self._last_step or self._remembered_step()
         return Hello(environment.task_name, TaskRole.WORKER, environment.rank, "", "", profile=profile, version=version)
 
     def _serve(self) -> Exit | CoordinatorLost:
@@ -302,7 +304,8 @@ class Agent:
         place = Place(order.rank, order.n_workers, self._masters[order.epoch], restarts=order.epoch - 1)
         with suppress(OSError):
             self._stop_file.unlink()
-        progress = Progress(time.time(), order.step, self._remembered(), self._spec.global_batch_size)
+        version = max(order.step, self._remembered_step())
+        progress = Progress(time.time(), version, self._remembered(), self._spec.global_batch_size)
         run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic())
         self._run, self._held = run, []
         try:
@@ -341,20 +344,19 @@ class Agent:
         if run is None or self._all_ended(run):
             self._stopped(message.epoch)
             return
-        asks = run.progress.learned.channel is Channel.CLIENT and run.progress.learned.resumes is True
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
             self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS)
-        elif asks or self._looks_at_stop_file:
+        elif run.looks_at_stop_file or self._remembers_stop_file:
             at = now + self._spec.stop_seconds
             self._stopping = Stopping(message.epoch, now, at, at + KILL_SECONDS)
         else:
             self._stopping = Stopping(message.epoch, now, now, now + self._spec.stop_seconds)
 
     @property
-    def _looks_at_stop_file(self) -> bool:
-        """Other workers than the first learn nothing by themselves: what the first has learned is in its memory."""
+    def _remembers_stop_file(self) -> bool:
+        """Whether processes before these did, in which case these may not have said so yet."""
         return self._remembered().resumes is True and self._remembered().channel is Channel.CLIENT
 
     def _stopped(self, epoch: int) -> None:
@@ -431,6 +433,8 @@ class Agent:
             if code > 128 and code - 128 in (signal.SIGKILL, signal.SIGTERM):
                 self._killed(code)
             run.end = CommandEnded(run.order.epoch, code, _explained(failed[0], code))
+        if run.order.rank == 0:
+            self._report_learned(run)
         if run.is_reported:
             self._send(run.end)
 
@@ -473,10 +477,9 @@ class Agent:
         run = self._run
         if run is None:
             return
+        run.looks_at_stop_file = run.looks_at_stop_file or reading.resumes
         advance = run.progress.add(reading)
         if run.order.rank != 0:
-            if reading.resumes:
-                self._remember(run.progress.learned)
             return
         if advance is not None:
             if run.first_step is None:
@@ -519,10 +522,13 @@ class Agent:
 
     def _report_learned(self, run: Run) -> None:
         learned, now = run.progress.learned, time.monotonic()
-        if learned == self._sent or now < self._learned_at + LEARNED_SECONDS:
+        if now < self._learned_at + LEARNED_SECONDS and run.end is None:
             return
-        self._sent, self._learned_at = learned, now
-        self._remember(learned)
+        self._learned_at = now
+        self._remember(learned, run.progress.step)
+        if learned == self._sent:
+            return
+        self._sent = learned
         profile = JobProfile(
             global_batch_size=self._spec.global_batch_size,
             steps_per_epoch=learned.steps_per_epoch,
@@ -555,13 +561,22 @@ class Agent:
         except (OSError, ValueError, AttributeError):
             return Learned()
 
-    def _remember(self, learned: Learned) -> None:
+    def _remembered_step(self) -> int:
+        """How far the agents of this job have seen it come, in the job's present attempt or before."""
+        try:
+            step = json.loads((self._environment.job_directory / MEMORY_NAME).read_text()).get("step")
+        except (OSError, ValueError, AttributeError):
+            return 0
+        return step if isinstance(step, int) and step > 0 else 0
+
+    def _remember(self, learned: Learned, step: int | None) -> None:
         path = self._environment.job_directory / MEMORY_NAME
         document = {
             "channel": learned.channel,
             "total_steps": learned.total_steps,
             "steps_per_epoch": learned.steps_per_epoch,
             "resumes": learned.resumes,
+            "step": step,
         }
         scratch = path.with_name(f"{MEMORY_NAME}.{os.getpid()}")
         with suppress(OSError):
