@@ -118,6 +118,11 @@ def _skip_used_batches(loop: Any) -> None:
     if fetcher is None or not hasattr(fetcher, "fetched"):
         log.warning("this version of Lightning uses the first %d batches of the epoch again", n_used)
         return
+    for loader in loaders:  # Lightning does so later
+        for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+            if sampler is not None and hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(loop.epoch_progress.current.processed)
+    iter(fetcher)  # what is there may have begun with the order of another epoch
     for _ in range(n_used):
         next(fetcher, None)
     fetcher.fetched = 0  # Lightning adds them itself

@@ -36,8 +36,7 @@ def test_one_process_two_one(name: str, packages: list[str], tmp_path: Path) -> 
         assert first < second < N_STEPS
         Script(script, heard, 1, str(tmp_path), variables=batch(4)).wait()
         _check_reports(heard)
-    if name == "transformers":
-        assert_same(tmp_path, whole)
+    assert_same(tmp_path, whole)
 
 
 def _check_reports(heard: Agent) -> None:
