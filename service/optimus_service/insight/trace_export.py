@@ -17,6 +17,7 @@ import numpy as np
 from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
 from optimus_scheduler.model import (
     NO_GPUS,
+    Architecture,
     JobSpec,
     Mode,
     Node,
@@ -76,7 +77,8 @@ def job_line(
         "id": job.id,
         "submitted_at": job.created_at - begins_at,
         "mode": spec.mode.value,
-        "architecture": spec.architecture.value,
+        # Replayed as what it scales like: a script's workers sum their gradients among themselves.
+        "architecture": (spec.architecture if spec.architecture.has_servers else Architecture.ALLREDUCE).value,
         "global_batch_size": spec.global_batch_size,
         "priority": spec.priority,
         "project": spec.project,

@@ -27,6 +27,7 @@ from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
+from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
 from optimus_workers.script.launch import (
     Place,
     batch_variables,
@@ -67,6 +68,8 @@ KILL_SECONDS = 5.0
 """Between the last request to stop and the end by force, where no time to save is given."""
 DONE_SECONDS = 0.25
 """Least time between two reports of steps to the coordinator."""
+FILES_SECONDS = 2.0
+"""How often event files are looked at."""
 LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
 OURS = "optimus"
@@ -108,6 +111,8 @@ class Run:
     end: CommandEnded | None = None
     """How they ended by themselves."""
     first_step: int | None = None
+    files: tuple[TensorBoardFiles, ...] = ()
+    """What may be written beside; only worker 0 reads it."""
     looks_at_stop_file: bool = False
     """They use `optimus_client`, by which they save and end when the stop file appears."""
 
@@ -155,7 +160,7 @@ class Agent:
         self._last_step: int | None = None
         self._held: list[Advance] = []
         """Steps before the membership is formed."""
-        self._done_at = self._learned_at = float("-inf")
+        self._done_at = self._learned_at = self._files_at = float("-inf")
         self._sent = Learned()
         self._output = threading.Lock()
 
@@ -184,6 +189,7 @@ class Agent:
             reason = self._serve()
             if isinstance(reason, Exit):
                 log.info("let go: %s", reason.reason)
+                self._end()
                 return LET_GO
             # The processes go on: the next coordinator forms a membership with them.
             log.warning("the coordinator is lost: %s", reason.reason)
@@ -307,6 +313,9 @@ class Agent:
         version = max(order.step, self._remembered_step())
         progress = Progress(time.time(), version, self._remembered(), self._spec.global_batch_size)
         run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic())
+        if order.rank == 0:
+            folders = log_folders(self._spec.command or (), self._variables)
+            run.files = tuple(TensorBoardFiles(self._working_directory / each, time.time()) for each in folders)
         self._run, self._held = run, []
         try:
             for local_rank in range(self._launch.n_processes):
@@ -376,6 +385,14 @@ class Agent:
                 signal_group(process, signal.SIGKILL)
         self._run = self._stopping = None
 
+    def _end(self) -> None:
+        """Processes that still run are not wanted any more: they may clean up for a moment."""
+        run, give_up_at = self._run, time.monotonic() + KILL_SECONDS
+        for process in run.processes if run is not None else ():
+            signal_group(process, signal.SIGTERM)
+        while run is not None and not self._all_ended(run) and time.monotonic() < give_up_at:
+            time.sleep(TICK_SECONDS)
+
     def _all_ended(self, run: Run) -> bool:
         return None not in [process.poll() for process in run.processes]
 
@@ -389,6 +406,9 @@ class Agent:
             os._exit(TERMINATED)
         if run is None:
             return
+        if now >= self._files_at + FILES_SECONDS:
+            self._files_at = now
+            self._read_files(run)
         if self._stopping is not None:
             self._look_at_stopping(run, self._stopping, now)
             return
@@ -401,6 +421,13 @@ class Agent:
             self._send(CommandStarted(run.order.epoch, run.first_step))
             if run.end is not None:
                 self._send(run.end)
+
+    def _read_files(self, run: Run) -> None:
+        """Read what was logged to files, unless a better channel speaks."""
+        channel = run.progress.learned.channel
+        if channel is None or channel.trust <= Channel.TENSORBOARD.trust:
+            for reading in (each for files in run.files for each in files.read()):
+                self._learn(reading)
 
     def _look_at_stopping(self, run: Run, stopping: Stopping, now: float) -> None:
         if self._all_ended(run):
@@ -448,8 +475,11 @@ class Agent:
 
     def _drain(self) -> None:
         """Take in what the processes said last."""
-        for process in self._run.processes if self._run is not None else []:
-            process.tail()
+        run = self._run
+        if run is not None:
+            for process in run.processes:
+                process.tail()
+            self._read_files(run)
         left: list[Delivered] = []
         with suppress(Empty):
             while True:

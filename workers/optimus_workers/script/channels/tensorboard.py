@@ -1,0 +1,233 @@
+"""New scalars in TensorBoard's event files, read without TensorBoard.
+
+An event file is a sequence of records: the length (8 bytes, little-endian), its checksum (4), the event, its checksum.
+An event is a protocol buffer (tensorflow/core/util/event.proto): wall_time = 1 (double), step = 2 (varint), and
+summary = 5; a summary has values = 1; a value has tag = 1, simple_value = 2 (float), tensor = 8; a tensor has dtype = 1,
+tensor_content = 4, float_val = 5, double_val = 6. Checksums are not looked at: what is no event is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimus_contract.limits import MAX_COUNT
+from optimus_workers.script.reading import Channel, Reading
+
+PATTERN = "events.out.tfevents.*"
+MAX_FILES = 200
+"""The newest that are read of a folder."""
+MAX_RECORD_BYTES = 1_000_000
+"""Larger ones are images and graphs."""
+MAX_READ_BYTES = 8_000_000
+"""Of one file by one call."""
+_HEAD, _CHECKSUM_BYTES = struct.Struct("<Q4x"), 4
+_LOSS = frozenset({"loss", "train loss", "training loss"})
+_EVALUATED = ("eval", "val", "test")
+_FLOAT_TYPE, _DOUBLE_TYPE = 1, 2
+
+Field = tuple[int, int | bytes]
+"""A field's number, and its value: a varint, or bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value of one step."""
+
+    tag: str
+    step: int
+    value: float
+    at: float
+    """POSIX seconds."""
+
+
+def log_folders(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where a command is likely to write event files: the usual folders, and those that it names."""
+    found = ["runs", "lightning_logs", environment.get("TENSORBOARD_LOGGING_DIR", "")]
+    words = list(command)
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        name = option.lstrip("-").replace("-", "_")
+        if option.startswith("--") and name in _FOLDER_OPTIONS:
+            named = value if equals else "".join(words[index + 1 : index + 2])
+            if not named:
+                continue
+            found += [named, f"{named}/runs"] if name in ("logdir", "log_dir", "logging_dir") else [f"{named}/runs"]
+    return tuple(dict.fromkeys(each for each in found if each.strip("/")))
+
+
+_FOLDER_OPTIONS = frozenset({"output_dir", "logdir", "log_dir", "logging_dir", "directory"})
+
+
+class TensorBoardFiles:
+    """The event files below a folder, each read on from where the last call ended. Never raises for what is in them."""
+
+    def __init__(self, directory: Path, since: float) -> None:
+        """`since`: POSIX seconds; what was logged before is of other processes."""
+        self._directory = directory
+        self._since = since
+        self._read: dict[Path, int] = {}
+        """File → bytes read."""
+
+    def read(self) -> list[Reading]:
+        """What has been logged since the last call, by step."""
+        by_step: dict[int, list[Scalar]] = {}
+        for scalar in self._scalars():
+            if scalar.at >= self._since and 0 <= scalar.step <= MAX_COUNT:
+                by_step.setdefault(scalar.step, []).append(scalar)
+        return [_reading(step, scalars) for step, scalars in sorted(by_step.items())]
+
+    def _scalars(self) -> Iterator[Scalar]:
+        try:
+            files = sorted(self._directory.rglob(PATTERN), key=lambda path: path.stat().st_mtime)[-MAX_FILES:]
+        except OSError:
+            return
+        for path in files:
+            try:
+                if path not in self._read and path.stat().st_mtime < self._since:
+                    continue
+                with path.open("rb") as file:
+                    file.seek(self._read.get(path, 0))
+                    content = file.read(MAX_READ_BYTES)
+            except OSError:
+                continue
+            found, n_bytes = scalars(content)
+            self._read[path] = self._read.get(path, 0) + n_bytes
+            yield from found
+
+
+def scalars(content: bytes) -> tuple[list[Scalar], int]:
+    """The scalars of the whole records in `content`, and how many bytes these have: a torn last record waits."""
+    found: list[Scalar] = []
+    place = 0
+    while place + _HEAD.size <= len(content):
+        (length,) = _HEAD.unpack_from(content, place)
+        end = place + _HEAD.size + length + _CHECKSUM_BYTES
+        if end > len(content):
+            if length > MAX_READ_BYTES:
+                return found, len(content)  # no record: what follows cannot be found
+            break
+        if length <= MAX_RECORD_BYTES:
+            with suppress(ValueError, struct.error):
+                found += _event(content[place + _HEAD.size : end - _CHECKSUM_BYTES])
+        place = end
+    return found, place
+
+
+def _reading(step: int, scalars: list[Scalar]) -> Reading:
+    values = {scalar.tag: scalar.value for scalar in scalars}
+    named = {_name(tag): value for tag, value in values.items()}
+    return Reading(
+        channel=Channel.TENSORBOARD,
+        at=max(scalar.at for scalar in scalars),
+        step=step,
+        loss=next((value for name, value in named.items() if name in _LOSS), None),
+        epoch=named.get("epoch"),
+        learning_rate=next((named[name] for name in ("learning rate", "lr") if name in named), None),
+        gradient_norm=named.get("grad norm"),
+        metrics={
+            tag: value
+            for tag, value in values.items()
+            if math.isfinite(value) and tag.replace("/", "_").lower().startswith(_EVALUATED)
+        },
+    )
+
+
+def _name(tag: str) -> str:
+    """`train/loss`, `Loss/train` and `train_loss` are one thing; an evaluation's figures keep their whole name."""
+    words = tag.lower().replace("/", " ").replace("_", " ").split()
+    if words and words[0] in _EVALUATED:
+        return tag
+    kept = [word for word in words if word not in ("train", "training")]
+    return " ".join(kept)
+
+
+# --- protocol buffers ------------------------------------------------------------------------------------------------
+
+
+def _event(message: bytes) -> list[Scalar]:
+    at, step, summaries = 0.0, 0, list[bytes]()
+    for number, value in _fields(message):
+        if number == 1 and isinstance(value, bytes):
+            (at,) = struct.unpack("<d", value)
+        elif number == 2 and isinstance(value, int):
+            step = value
+        elif number == 5 and isinstance(value, bytes):
+            summaries.append(value)
+    if not math.isfinite(at):
+        return []
+    values = [value for each in summaries for number, value in _fields(each) if number == 1]
+    read = [_value(value) for value in values if isinstance(value, bytes)]
+    return [Scalar(tag, step, number, at) for tag, number in read if tag and number is not None]
+
+
+def _value(message: bytes) -> tuple[str, float | None]:
+    tag, number = "", None
+    for field, value in _fields(message):
+        if not isinstance(value, bytes):
+            continue
+        if field == 1:
+            tag = value.decode(errors="replace")[:200]
+        elif field == 2 and len(value) == 4:
+            (number,) = struct.unpack("<f", value)
+        elif field == 8:
+            number = _tensor(value)
+    return tag, number
+
+
+def _tensor(message: bytes) -> float | None:
+    """The number of a tensor that has one."""
+    kind, content, found = 0, b"", None
+    for field, value in _fields(message):
+        if field == 1 and isinstance(value, int):
+            kind = value
+        elif field == 4 and isinstance(value, bytes):
+            content = value
+        elif field in (5, 6) and isinstance(value, bytes):
+            width = 4 if field == 5 else 8
+            if len(value) == width:
+                (found,) = struct.unpack("<f" if field == 5 else "<d", value)
+    if found is None and kind == _FLOAT_TYPE and len(content) == 4:
+        (found,) = struct.unpack("<f", content)
+    if found is None and kind == _DOUBLE_TYPE and len(content) == 8:
+        (found,) = struct.unpack("<d", content)
+    return found
+
+
+def _fields(message: bytes) -> Iterator[Field]:
+    """The fields of a message, in order. Raises `ValueError` for what is none."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, place = _varint(message, place)
+            yield number, value
+            continue
+        if wire == 2:
+            length, place = _varint(message, place)
+        elif wire in (1, 5):
+            length = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire} is not known")
+        if place + length > len(message):
+            raise ValueError("a field is longer than its message")
+        yield number, message[place : place + length]
+        place += length
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            raise ValueError("a number is cut off")
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, place
+    raise ValueError("a number has too many bytes")
