@@ -2,7 +2,7 @@
 
 An event file is a sequence of records: the length (8 bytes, little-endian), its checksum (4), the event, its checksum.
 An event is a protocol buffer (tensorflow/core/util/event.proto): wall_time = 1 (double), step = 2 (varint), and
-summary = 5; a summary has values = 1; a value has tag = 1, simple_value = 2 (float), tensor = 8; a tensor has dtype = 1,
+summary = 5; a summary has values = 1; a value: tag = 1, simple_value = 2 (float), tensor = 8; a tensor: dtype = 1,
 tensor_content = 4, float_val = 5, double_val = 6. Checksums are not looked at: what is no event is skipped.
 """
 
