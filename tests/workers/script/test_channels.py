@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import math
@@ -18,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_workers.script.channels.kubeflow import Kubeflow
-from optimus_workers.script.channels.listener import BadRequest, Channels, report_readings
+from optimus_workers.script.channels.listener import MAX_BODY_BYTES, BadRequest, Channels, report_readings, unzipped
 from optimus_workers.script.channels.mlflow import Mlflow, Unknown
+from optimus_workers.script.channels.otlp import Otlp
 from optimus_workers.script.progress import Progress
 from optimus_workers.script.reading import Channel, Reading
 
@@ -147,6 +149,54 @@ def test_the_stock_client_of_mlflow_logs_a_run(opened: Opened, monkeypatch: pyte
     assert opened.readings[-1].epoch == 0.5
     with pytest.raises(Exception, match="there is no run"):
         mlflow.get_run("nothing")
+
+
+def test_the_stock_exporter_of_opentelemetry_is_understood(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter", reason="not installed")
+    metrics = pytest.importorskip("opentelemetry.sdk.metrics")
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    for name, value in opened.variables.items():
+        if name.startswith("OTEL_"):
+            monkeypatch.setenv(name, value)
+    for compression in ("none", "gzip"):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", compression)
+        reader = export.PeriodicExportingMetricReader(exporter.OTLPMetricExporter(), export_interval_millis=1e9)
+        provider = metrics.MeterProvider(metric_readers=[reader])
+        meter = provider.get_meter("training")
+        meter.create_gauge("training.step").set(12)
+        meter.create_gauge("training.loss").set(0.5)
+        meter.create_counter("training.tokens").add(1000)
+        meter.create_gauge("val_accuracy").set(0.75)
+        provider.shutdown()
+    assert len(opened.readings) == 2
+    for reading in opened.readings:
+        assert (reading.channel, reading.step, reading.loss) == (Channel.OTLP, 12, 0.5)
+        assert dict(reading.metrics) == {"val_accuracy": 0.75}
+
+
+def test_otlp_as_json_is_read_by_its_attribute() -> None:
+    def gauge(name: str, value: float, step: int) -> dict[str, Any]:
+        attributes = [{"key": "step", "value": {"intValue": str(step)}}]
+        return {"name": name, "gauge": {"dataPoints": [{"asDouble": value, "attributes": attributes}]}}
+
+    scope = {"metrics": [gauge("loss", 0.5, 3), gauge("loss", 0.4, 4), {"name": "other", "histogram": {}}]}
+    body = json.dumps({"resourceMetrics": [{"scopeMetrics": [scope]}]}).encode()
+    found = Otlp().readings(body, "application/json; charset=utf-8", 10.0)
+    assert [(each.step, each.loss) for each in found] == [(3, 0.5), (4, 0.4)]
+
+
+def test_a_packed_body_has_a_limit() -> None:
+    assert unzipped(gzip.compress(b"{}")) == b"{}"
+    with pytest.raises(ValueError, match="not gzip"):
+        unzipped(b"plain")
+    with pytest.raises(ValueError, match="more than"):
+        unzipped(gzip.compress(b"0" * (MAX_BODY_BYTES + 1)))
+
+
+@given(st.binary(max_size=200), st.sampled_from(["application/json", "application/x-protobuf"]))
+def test_any_export_is_read_or_refused(body: bytes, kind: str) -> None:
+    with suppress(ValueError):
+        Otlp().readings(body, kind, 1.0)
 
 
 ANY_JSON = st.recursive(

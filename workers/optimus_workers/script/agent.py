@@ -73,7 +73,8 @@ FILES_SECONDS = 2.0
 LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
 OURS = "optimus"
-"""What a user writes as `MLFLOW_TRACKING_URI` to have MLflow's client report to the agent."""
+"""What a user writes as the address of MLflow's server or of OpenTelemetry's collector, to have the agent read them."""
+OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 MASTER_KEY = "master"
 """The key under which worker 0 publishes where the processes meet."""
 ERROR_CHARACTERS = 8000
@@ -271,8 +272,10 @@ class Agent:
         if environment.cpu_limit is not None:
             found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
         channels = self._channels.variables()
-        if found.get("MLFLOW_TRACKING_URI") != OURS:  # runs go where the user wants them
-            channels = {name: value for name, value in channels.items() if not name.startswith("MLFLOW_")}
+        # Runs and metrics go where the user wants them.
+        for asked, prefix in (("MLFLOW_TRACKING_URI", "MLFLOW_"), (OTLP_VARIABLE, "OTEL_")):
+            if found.get(asked) != OURS:
+                channels = {name: value for name, value in channels.items() if not name.startswith(prefix)}
         checkpoints = environment.job_directory / "script-checkpoints"
         with suppress(OSError):
             checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)

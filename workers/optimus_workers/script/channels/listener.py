@@ -9,6 +9,7 @@ import os
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.channels import mlflow
+from optimus_workers.script.channels import mlflow, otlp
 from optimus_workers.script.channels.kubeflow import Kubeflow
 from optimus_workers.script.channels.mlflow import Unknown
 from optimus_workers.script.reading import Channel, Reading
@@ -54,6 +55,8 @@ class Channels:
             "OPTIMUS_REPORT_TOKEN_FILE": str(self._token_file),
             "KUBEFLOW_TRAINER_SERVER_URL": f"{url}{KUBEFLOW_PATH}",
             "KUBEFLOW_TRAINER_SERVER_TOKEN": str(self._token_file),
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}{otlp.PATH}",
+            "OTEL_EXPORTER_OTLP_METRICS_HEADERS": f"authorization=Bearer%20{self._token}",
             "MLFLOW_TRACKING_URI": url,
             "MLFLOW_TRACKING_TOKEN": self._token,
         }
@@ -80,7 +83,8 @@ class _Server(ThreadingHTTPServer):
         self.on_reading = on_reading
         self.kubeflow = Kubeflow()
         self.mlflow = mlflow.Mlflow(artifacts)
-        self.turn = threading.Lock()  # guards mlflow
+        self.otlp = otlp.Otlp()
+        self.turn = threading.Lock()  # guards these two
         self.turns = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -117,7 +121,16 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
-        self._serve(lambda: json.loads(body or b"{}"))
+        if self.headers.get("Content-Encoding", "") == "gzip":
+            try:
+                body = unzipped(body)
+            except ValueError as error:
+                self._answer(400, {"title": "not understood", "detail": str(error)})
+                return
+        if self.path.partition("?")[0] == otlp.PATH:
+            self._serve(lambda: body)
+        else:
+            self._serve(lambda: json.loads(body or b"{}"))
 
     def do_GET(self) -> None:
         """MLflow asks with GET; what it asks for stands in the query."""
@@ -145,9 +158,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _take(self, path: str, document: Any) -> tuple[list[Reading], dict[str, Any] | None]:
         """What was reported, and the answer; None: there is none."""
+        now, is_post = time.time(), self.command == "POST"
+        if isinstance(document, bytes):
+            with self.server.turn:
+                return self.server.otlp.readings(document, self.headers.get("Content-Type", ""), now), {}
         if not isinstance(document, dict):
             raise BadRequest("the body must be a JSON object")
-        now, is_post = time.time(), self.command == "POST"
         if is_post and path == "/report":
             return report_readings(document, now), None
         if is_post and path.startswith(KUBEFLOW_PATH):
@@ -172,6 +188,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """The script's output is the task's log; requests are not."""
+
+
+def unzipped(body: bytes) -> bytes:
+    """What gzip has packed. Raises `ValueError`: it is none, or it is too much."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        found = stream.decompress(body, MAX_BODY_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"not gzip: {error}") from error
+    if stream.unconsumed_tail:
+        raise ValueError(f"more than {MAX_BODY_BYTES} bytes")
+    return found
 
 
 # --- what optimus_client reports -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimus_contract.limits import MAX_COUNT
+from optimus_workers.script.channels.protobuf import fields
 from optimus_workers.script.reading import Channel, Reading
 
 PATTERN = "events.out.tfevents.*"
@@ -29,9 +30,6 @@ _HEAD, _CHECKSUM_BYTES = struct.Struct("<Q4x"), 4
 _LOSS = frozenset({"loss", "train loss", "training loss"})
 _EVALUATED = ("eval", "val", "test")
 _FLOAT_TYPE, _DOUBLE_TYPE = 1, 2
-
-Field = tuple[int, int | bytes]
-"""A field's number, and its value: a varint, or bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +144,12 @@ def _name(tag: str) -> str:
     return " ".join(kept)
 
 
-# --- protocol buffers ------------------------------------------------------------------------------------------------
+# --- events ----------------------------------------------------------------------------------------------------------
 
 
 def _event(message: bytes) -> list[Scalar]:
     at, step, summaries = 0.0, 0, list[bytes]()
-    for number, value in _fields(message):
+    for number, value in fields(message):
         if number == 1 and isinstance(value, bytes):
             (at,) = struct.unpack("<d", value)
         elif number == 2 and isinstance(value, int):
@@ -160,14 +158,14 @@ def _event(message: bytes) -> list[Scalar]:
             summaries.append(value)
     if not math.isfinite(at):
         return []
-    values = [value for each in summaries for number, value in _fields(each) if number == 1]
+    values = [value for each in summaries for number, value in fields(each) if number == 1]
     read = [_value(value) for value in values if isinstance(value, bytes)]
     return [Scalar(tag, step, number, at) for tag, number in read if tag and number is not None]
 
 
 def _value(message: bytes) -> tuple[str, float | None]:
     tag, number = "", None
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if not isinstance(value, bytes):
             continue
         if field == 1:
@@ -182,7 +180,7 @@ def _value(message: bytes) -> tuple[str, float | None]:
 def _tensor(message: bytes) -> float | None:
     """The number of a tensor that has one."""
     kind, content, found = 0, b"", None
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if field == 1 and isinstance(value, int):
             kind = value
         elif field == 4 and isinstance(value, bytes):
@@ -196,38 +194,3 @@ def _tensor(message: bytes) -> float | None:
     if found is None and kind == _DOUBLE_TYPE and len(content) == 8:
         (found,) = struct.unpack("<d", content)
     return found
-
-
-def _fields(message: bytes) -> Iterator[Field]:
-    """The fields of a message, in order. Raises `ValueError` for what is none."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        number, wire = key >> 3, key & 7
-        if wire == 0:
-            value, place = _varint(message, place)
-            yield number, value
-            continue
-        if wire == 2:
-            length, place = _varint(message, place)
-        elif wire in (1, 5):
-            length = 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire} is not known")
-        if place + length > len(message):
-            raise ValueError("a field is longer than its message")
-        yield number, message[place : place + length]
-        place += length
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(message):
-            raise ValueError("a number is cut off")
-        byte = message[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, place
-    raise ValueError("a number has too many bytes")
