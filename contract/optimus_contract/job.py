@@ -73,7 +73,7 @@ def _patterns(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         try:
             groups = re.compile(pattern).groupindex
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError, MemoryError) as error:
             raise ValueError(f"{pattern[:100]!r} is not a regular expression: {error}") from None
         if not groups:
             raise ValueError(

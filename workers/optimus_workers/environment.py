@@ -118,11 +118,15 @@ def _spec(environ: Mapping[str, str], name: str, job_id: str) -> JobSpec:
     A specification without `convergence` has no limit here, and one without a name goes by the job's id.
     """
     try:
-        return read(JobSpec, json.loads(_required(environ, name)), strict=True, name=job_id, convergence=Convergence())
+        document = json.loads(_required(environ, name))
+        spec = read(JobSpec, document, strict=True, name=job_id, convergence=Convergence())
     except json.JSONDecodeError as error:
         raise EnvironmentProblem(f"{name} is not JSON: {error}") from error
     except ValueError as error:
         raise EnvironmentProblem(f"{name}: {error}") from error
+    if not spec.trains:
+        raise EnvironmentProblem(f"{name}: task is missing")
+    return spec
 
 
 def _above_zero(environ: Mapping[str, str], name: str, what: str) -> float | None:

@@ -43,6 +43,15 @@ _VARIABLES_OF_OTHERS = frozenset(
         "TASK_NAME",
         "TASK_RANK",
         "TRANSPORT",
+        # the processes of scripts
+        "ACCUMULATION_STEPS",
+        "CHECKPOINT_DIRECTORY",
+        "GLOBAL_BATCH_SIZE",
+        "JOB",
+        "REPORT_TOKEN_FILE",
+        "REPORT_URL",
+        "STOP_FILE",
+        "WORKER_BATCH_SIZE",
         # images, tests and benchmarks
         "VERSION",
         "DATA",

@@ -25,6 +25,10 @@ RULES = [
     ("task", "the job has no task of this name"),
     # the code that a job names, and what the cluster has
     ("task", "^(?!must |should )"),
+    # scripts, and what goes with them alone
+    ("command|python|working_directory", "^(?!must |should )"),
+    ("progress_patterns", "is not a regular expression|names no value"),
+    (r"(convergence\.)?\w+", "for scripts|for jobs with a task|a script (has|scales)"),
     # a job to start from that is not there, or has no checkpoint here
     ("from_job", "^there is no job|checkpoint"),
     (r"(workers|servers)(\.min|\.resources\.\w+)?|gpu_types", "the largest node has|the cluster has|the whole cluster"),
