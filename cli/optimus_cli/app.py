@@ -26,10 +26,11 @@ from optimus_cli.commands import (
     stop,
     study,
     submit,
+    track,
     watch,
 )
 from optimus_cli.errors import BadInput, CliError, FieldError
-from optimus_cli.options import CA_VARIABLE, Command, Group, SubmitCommand, ca_file
+from optimus_cli.options import CA_VARIABLE, Command, Group, ScriptCommand, SubmitCommand, ca_file
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
@@ -128,6 +129,7 @@ app = typer.Typer(
 SERVICE = "Run the service"
 JOBS = "Jobs"
 app.command(cls=SubmitCommand, rich_help_panel=JOBS)(submit.submit)
+app.command(cls=ScriptCommand, rich_help_panel=JOBS)(track.track)
 app.add_typer(project.app, name="project", rich_help_panel="Cluster")
 app.command("list", cls=Command, rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.describe)

@@ -273,6 +273,15 @@ class Outcome(TypedDict):
     review: list[ReviewPoint]
 
 
+class Advice(TypedDict):
+    kind: str
+    message: str
+    workers: int
+    servers: int
+    seconds_ratio: Interval
+    cost_ratio: Interval
+
+
 class Predictions(TypedDict):
     at: str | None
     total_steps: Interval | None
@@ -289,6 +298,7 @@ class Predictions(TypedDict):
     learned: Learned
     metric: MetricCurve | None
     cost: Cost | None
+    advice: list[Advice]
     outcome: Outcome | None
 
 

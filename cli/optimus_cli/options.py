@@ -90,10 +90,8 @@ class Group(TyperGroup):
                 formatter.write_dl(commands)
 
 
-class SubmitCommand(Command):
-    """`optimus submit`, which has a flag for each field of a specification; what follows `--` is a script's command."""
-
-    usual = USUAL
+class ScriptCommand(Command):
+    """A command that takes the command of a training script: what follows `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         script_command.set(None)
@@ -109,8 +107,14 @@ class SubmitCommand(Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
+class SubmitCommand(ScriptCommand):
+    """`optimus submit`, which has a flag for each field of a specification."""
+
+    usual = USUAL
+
+
 script_command: ContextVar[tuple[str, ...] | None] = ContextVar("script_command", default=None)
-"""What followed `--` on the command line of `optimus submit`."""
+"""What followed `--` on the command line."""
 
 
 _HELP_ALL = "optimus help-all"

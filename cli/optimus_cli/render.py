@@ -134,7 +134,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
         ("Time", time_left(job) if job["finished_at"] else f"{time_left(job)} left"),
-        ("Size", f"{wording.tasks(job['running'])} running, {wording.tasks(job['wanted'])} wanted"),
+        ("Size", size(job)),
         ("Rescales", str(job["rescales"])),
     ]
     if spec.get("elastic_batch"):
@@ -143,7 +143,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         facts.append(("Model", f"{wording.count(profile['n_parameters'])} parameters"))
         facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
     if profile is not None and profile.get("learned_from") is not None:
-        facts.append(("Learned from", learned_from(profile)))
+        facts.append(("Learned from", learned_from(profile, is_tracked=spec.get("tracked", False))))
     if job["reason"] is not None:
         facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
     if job.get("last_error") is not None:
@@ -151,6 +151,14 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(job["failure"], style="red")))
     return facts + _result_facts(job)
+
+
+def size(job: Job) -> str:
+    """What the job has, and what it should have."""
+    running = wording.tasks(job["running"])
+    if job["spec"].get("tracked"):
+        return f"{running}, outside the cluster"
+    return f"{running} running, {wording.tasks(job['wanted'])} wanted"
 
 
 def trains(spec: Mapping[str, Any]) -> tuple[str, str]:
@@ -177,15 +185,18 @@ _DOORS = {
 }
 
 
-def learned_from(profile: JobProfile) -> str:
+def learned_from(profile: JobProfile, *, is_tracked: bool) -> str:
     """How the steps of a script are known, and whether its size can change."""
+    way = _DOORS.get(profile["learned_from"] or "", wording.UNKNOWN)
+    if is_tracked:
+        return way
     resumes = profile.get("resumes")
     size = {
         True: "it resumes from its checkpoint, so its size can change",
         False: "it does not resume, so its size stays",
         None: "its size stays until it is known to resume (--resumes)",
     }[resumes]
-    return f"{_DOORS.get(profile['learned_from'] or '', wording.UNKNOWN)}; {size}"
+    return f"{way}; {size}"
 
 
 def retries(job: Job, now: datetime) -> Text:

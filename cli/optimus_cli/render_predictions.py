@@ -19,9 +19,16 @@ Facts = list[tuple[str, RenderableType]]
 def prediction(job: Job, predictions: Predictions) -> RenderableType:
     """How long the job would take with other sizes, and what it would cost."""
     outcome = predictions["outcome"]
-    if outcome is not None:
-        return Group(*_ended(job, predictions, outcome))
-    return Group(*_active(job, predictions))
+    shown = _active(job, predictions) if outcome is None else _ended(job, predictions, outcome)
+    return Group(*shown, *_advice(predictions))
+
+
+def _advice(predictions: Predictions) -> Iterator[RenderableType]:
+    """Sizes worth a thought."""
+    found = predictions.get("advice") or []  # an older service gives none
+    if found:
+        yield Text("\nWorth a thought", style="bold")
+        yield from (Text(f"  {advice['message']}") for advice in found)
 
 
 def _active(job: Job, predictions: Predictions) -> Iterator[RenderableType]:

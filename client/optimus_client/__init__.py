@@ -6,6 +6,8 @@ In a script:
     optimus_client.stop_requested()                 save and stop now?
     optimus_client.elastic(model, optimizer, loader, epochs=10)     a loop that stops, resumes and is resized (torch)
 
+    with optimus_client.track("bert"):      the same anywhere else: the service shows the run as a job
+
 In a notebook:
 
     optimus_client.Client().list()      the service's calls; `AsyncClient` for asyncio (httpx)
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from .calls import ApiError, Conflict, Invalid, NotFound, OptimusError, Unauthorized, Unreachable
     from .client import AsyncClient, Client
     from .loop import ElasticRun, elastic
+    from .tracking import TrackedRun, track
 
 __all__ = [
     "ApiError",
@@ -32,6 +35,7 @@ __all__ = [
     "Invalid",
     "NotFound",
     "OptimusError",
+    "TrackedRun",
     "Unauthorized",
     "Unreachable",
     "accumulation_steps",
@@ -41,6 +45,7 @@ __all__ = [
     "resumes",
     "stop_requested",
     "stopped",
+    "track",
     "worker_batch_size",
 ]
 __version__ = "0.1.0"
@@ -48,6 +53,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "ElasticRun": "loop",
     "elastic": "loop",
+    "TrackedRun": "tracking",
+    "track": "tracking",
     "AsyncClient": "client",
     "Client": "client",
     **dict.fromkeys(

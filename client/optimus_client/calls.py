@@ -106,6 +106,15 @@ def logs(job_id: str, task: str | None) -> Call[Table[Log]]:
     return Call("GET", _path(job_id, "logs") + query, lambda found: Table(Log.of(each) for each in found["logs"]))
 
 
+def issue_token(job_id: str) -> Call[str]:
+    return Call("POST", _path(job_id, "token"), lambda found: str(found["token"]))
+
+
+def report_as_job(job_id: str, token: str, method: str, path: str, body: Mapping[str, Any]) -> Call[None]:
+    headers = {"Authorization": f"Bearer {token}"}
+    return Call(method, _path(job_id, path), lambda _: None, json.dumps(body).encode(), headers)
+
+
 def _path(job_id: str, *rest: str) -> str:
     return "/".join(["/v1/jobs", quote(job_id, safe=""), *rest])
 

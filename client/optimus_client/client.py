@@ -69,7 +69,7 @@ class _Base:
         own = {"Accept": "application/json", **call.headers}
         if call.body is not None:
             own["Content-Type"] = "application/json"
-        if self._token:
+        if self._token and "Authorization" not in own:
             own["Authorization"] = f"Bearer {self._token}"
         return own
 
@@ -174,6 +174,14 @@ class Client(_Base):
     def logs(self, job_id: str, task: str | None = None) -> Table[Log]:
         """The end of what each task printed."""
         return self._do(calls.logs(job_id, task))
+
+    def issue_token(self, job_id: str) -> str:
+        """The token with which the tracker of a tracked job reports it."""
+        return self._do(calls.issue_token(job_id))
+
+    def report_as_job(self, job_id: str, token: str, method: str, path: str, body: Mapping[str, Any]) -> None:
+        """A report of a tracked job (docs/protocol.md): `path` is `telemetry`, `membership`, `profile` or `result`."""
+        self._do(calls.report_as_job(job_id, token, method, path, body))
 
     def watch(self, job_id: str) -> Iterator[Update]:
         """The job as it is now and whenever it changes, until it has ended. Reconnects while the service is away."""

@@ -51,6 +51,8 @@ class Launch:
     """The processes get the variables of distributed training."""
     max_restarts: int | None = None
     """What the launcher was told; None: nothing."""
+    n_nodes: int = 1
+    """Likewise: it is a matter of the scheduler's, unless the launcher runs itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def launch(command: Sequence[str], *, gpus: int = 0, workers: int = 1) -> Launch
 
 
 def _launched(launcher: _Launcher, program: str, words: Sequence[str], python: str, gpus: int) -> Launch:
-    n_processes, max_restarts, flags = max(1, gpus), None, set[str]()
+    n_processes, n_nodes, max_restarts, flags = max(1, gpus), 1, None, set[str]()
     left = list(words)
     while left and left[0].startswith("-"):
         option, equals, value = left.pop(0).lstrip("-").partition("=")
@@ -160,6 +162,8 @@ def _launched(launcher: _Launcher, program: str, words: Sequence[str], python: s
             n_processes = _processes(program, option, value, gpus)
         elif name == "max-restarts" and value.isdecimal():
             max_restarts = int(value)
+        elif name in ("nnodes", "num-nodes") and value.isdecimal():
+            n_nodes = max(1, int(value))
     if not left:
         raise UnknownOption(f"{program} is given no script to run")
     if "no-python" in flags:
@@ -168,7 +172,7 @@ def _launched(launcher: _Launcher, program: str, words: Sequence[str], python: s
         argv = [python, "-u", "-m", *left]
     else:
         argv = [python, "-u", *left]
-    return Launch(tuple(argv), n_processes, is_distributed=True, max_restarts=max_restarts)
+    return Launch(tuple(argv), n_processes, is_distributed=True, max_restarts=max_restarts, n_nodes=n_nodes)
 
 
 def _processes(program: str, option: str, text: str, gpus: int) -> int:

@@ -69,7 +69,8 @@ def _words(words: list[str] | None) -> list[str] | None:
     return words
 
 
-def _patterns(patterns: list[str]) -> list[str]:
+def checked_patterns(patterns: list[str]) -> list[str]:
+    """Raise `ValueError` unless each is a regular expression with a named group."""
     for pattern in patterns:
         try:
             groups = re.compile(pattern).groupindex
@@ -264,13 +265,20 @@ class JobSpec(Message):
     ] = 20.0
     progress_patterns: Annotated[
         list[str],
-        Check(_patterns),
+        Check(checked_patterns),
         About(
             "script: regular expressions for printed lines, with groups named step, loss, epoch, total_steps, ...",
             max_length=20,
             examples=(["it (?P<step>\\d+): objective (?P<loss>\\S+)"],),
         ),
     ] = field(default_factory=list)
+    tracked: Annotated[
+        bool,
+        About(
+            "the job runs somewhere else, by its owner's own means: it is learned and shown, and never started, "
+            "stopped or resized (`optimus track`)"
+        ),
+    ] = False
     task_args: Annotated[dict[str, TaskArgument], About("keyword arguments of that function", max_length=50)] = field(
         default_factory=dict
     )
@@ -428,13 +436,15 @@ class JobSpec(Message):
             return value
         found = dict(value)
         command = found.get("command")
-        if command is not None:
+        if command is not None or found.get("tracked") is True:
             found.setdefault("architecture", "script")
         if found.get("architecture") in ("allreduce", "script") and found.get("servers") in (None, {}):
             found["servers"] = {"min": 0, "max": 0}
         if found.get("architecture") == "script":
             if found.get("convergence") in (None, {}):
                 found["convergence"] = {"command_ends": True}
+            if found.get("tracked") is True:
+                found.setdefault("on_nonfinite", "warn")  # to end what is shown would end nothing
             workers = found.get("workers") or {}
             words = command if isinstance(command, list) and all(isinstance(word, str) for word in command) else []
             if isinstance(workers, dict) and "max" not in workers and not is_distributed(words):
@@ -444,8 +454,11 @@ class JobSpec(Message):
 
     @property
     def trains(self) -> str:
-        """What the job trains: its task, or the script that its command runs. Runs of the same are alike."""
-        return self.task or (script_of(self.command) if self.command else "")
+        """What the job trains: its task, or the script that its command runs, or (a tracked job without a command) its
+        name."""
+        if self.task or self.command:
+            return self.task or script_of(self.command or ())
+        return self.name if self.tracked else ""
 
     def check(self) -> None:
         if self.elastic_batch is not None:
@@ -466,6 +479,8 @@ class JobSpec(Message):
             raise ValueError("scaling weak is for mode sync: in mode async each worker has a batch of its own anyway")
         if self.scaling == "strong" and self.warmup_epochs is not None:
             raise ValueError("warmup_epochs is for scaling weak; put a warm-up of your own into learning_rate_at")
+        if self.tracked and self.architecture != "script":
+            raise FieldError("tracked", "a job with a task is always scheduled: leave tracked out")
         if self.deadline is not None and self.deadline_seconds is not None:
             raise ValueError("give one of deadline and deadline_seconds")
         size = len(json.dumps(write(self)))
@@ -492,12 +507,13 @@ _TASK_ONLY = (
 
 
 def _check_script(spec: JobSpec) -> None:
-    if spec.command is None:
+    if spec.command is None and not spec.tracked:
         raise FieldError("command", "a script needs a command, such as [torchrun, train.py]")
-    try:
-        launch(spec.command, gpus=spec.workers.resources.gpus)
-    except UnknownOption as error:
-        raise FieldError("command", str(error)) from error
+    if spec.command is not None and not spec.tracked:
+        try:
+            launch(spec.command, gpus=spec.workers.resources.gpus)
+        except UnknownOption as error:
+            raise FieldError("command", str(error)) from error
     if spec.convergence.max_epochs is not None:
         raise FieldError(
             "convergence.max_epochs", "a script has an argument of its own for that; max_steps can be given"

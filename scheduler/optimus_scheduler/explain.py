@@ -34,6 +34,18 @@ def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, bat
     )
 
 
+def decide_tracked(outlook: Outlook) -> Decision:
+    """The decision for a job that runs outside the cluster: it keeps what it has."""
+    return Decision(
+        job_id=outlook.id,
+        allocation=outlook.present,
+        previous=outlook.present,
+        reason=Reason.TRACKED,
+        message=_MESSAGES[Reason.TRACKED](outlook, Grant(outlook.present, Reason.TRACKED)),
+        forecast=outlook.forecast,
+    )
+
+
 def _as_placed(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None) -> Grant:
     """The grant as the nodes allowed it."""
     if placed is None:
@@ -146,6 +158,10 @@ def _cancelling(_outlook: Outlook, _grant: Grant) -> str:
     return "Cancelled: its tasks are being stopped."
 
 
+def _tracked(outlook: Outlook, _grant: Grant) -> str:
+    return f"Runs outside the cluster: it is watched, not scheduled{_outlook(outlook)}."
+
+
 _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.GRANTED_MORE: _granted_more,
     Reason.UNCHANGED: _unchanged,
@@ -163,6 +179,7 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.WAITING_FOR_RETRY: _waiting_for_retry,
     Reason.CONVERGED: _converged,
     Reason.CANCELLING: _cancelling,
+    Reason.TRACKED: _tracked,
 }
 
 

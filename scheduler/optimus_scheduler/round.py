@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import allocate, batch_for, current_slots, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import decide
+from optimus_scheduler.explain import decide, decide_tracked
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast
@@ -53,11 +53,12 @@ def plan(
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
 
+    snapshot, watched = _without_tracked(snapshot, forecaster)
     reported = snapshot
     for passes_left in reversed(range(MOST_PASSES)):
         # 1. Forecast: what will each job do, on the GPU type that suits it?
         with timer("forecast"):
-            snapshot, outlooks = choose_and_forecast(reported, forecaster, settings)
+            snapshot, outlooks = choose_and_forecast(reported, watched, settings)
 
         # 2. Allocate: how many workers and servers does each job get?
         with timer("allocate"):
@@ -78,11 +79,40 @@ def plan(
         wants = move_stragglers(snapshot, wants)
         actions = reconcile(snapshot, wants, settings)
 
-    # 5. Say why.
-    decisions = tuple(
+    # 5. Say why. Jobs that run outside the cluster are forecast, too.
+    decisions = [
         decide(outlook, grants[outlook.id], placements.get(outlook.id), wants[outlook.id].batch) for outlook in outlooks
-    )
-    return Plan(decisions, actions)
+    ]
+    decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
+    return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
+
+
+class _WithTracked:
+    """A forecaster that also forecasts the jobs which run outside the cluster.
+
+    All in one call: a forecaster remembers the fits of its last call only.
+    """
+
+    def __init__(self, forecaster: Forecaster, tracked: tuple[Job, ...]) -> None:
+        self._forecaster, self._tracked = forecaster, tracked
+        self.outlooks: tuple[Outlook, ...] = ()
+        """Of the tracked jobs, as of the last call."""
+
+    def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
+        """The outlook of every job but the tracked ones, sorted by job id."""
+        if not self._tracked:
+            return self._forecaster(jobs, now, settings)
+        found = self._forecaster((*jobs, *self._tracked), now, settings)
+        self.outlooks = tuple(outlook for outlook in found if outlook.job.spec.tracked)
+        return tuple(outlook for outlook in found if not outlook.job.spec.tracked)
+
+
+def _without_tracked(snapshot: Snapshot, forecaster: Forecaster) -> tuple[Snapshot, _WithTracked]:
+    """The snapshot of the jobs that are scheduled, and the forecaster of all."""
+    tracked = tuple(job for job in snapshot.jobs if job.spec.tracked)
+    if tracked:
+        snapshot = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.spec.tracked))
+    return snapshot, _WithTracked(forecaster, tracked)
 
 
 def _place(

@@ -88,6 +88,7 @@ INSTEAD = {
     "servers.resources.gpus": "files only: servers use none",
     "convergence.command_ends": "files only: the default of a script",
     "command": "what follows --",
+    "tracked": "optimus track",
     "python": "a script's, see SCRIPT",
     "image": "a script's",
     "resumes": "a script's",

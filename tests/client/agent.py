@@ -30,7 +30,7 @@ class Agent:
         self.checkpoints.mkdir(exist_ok=True)
         self._channels = Channels(self._hear, directory)
         self.variables = {
-            **self._channels.variables(),
+            **self._channels.all_variables(),
             "OPTIMUS_JOB": "job",
             "OPTIMUS_STOP_FILE": str(self.stop_file),
             "OPTIMUS_CHECKPOINT_DIRECTORY": str(self.checkpoints),

@@ -224,6 +224,28 @@ def test_the_order_of_the_input_does_not_matter(policy: str, data: st.DataObject
     assert plan(shuffled, policy_named(policy)) == plan(world, policy_named(policy))
 
 
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_jobs_outside_the_cluster_change_nothing_for_the_others(data: st.DataObject) -> None:
+    world = data.draw(worlds("optimus"))
+    size = Allocation(data.draw(st.integers(1, 50)), 0)
+    outside = replace(
+        a_job("outside", spec=replace(data.draw(specs), tracked=True)),
+        state=JobState.RUNNING,
+        allocation=size,
+        step=data.draw(st.integers(0, 10_000)),
+        directive=data.draw(st.sampled_from([Directive.RUN, Directive.CANCEL])),
+    )
+    alone, together = plan(world, OPTIMUS), plan(replace(world, jobs=(*world.jobs, outside)), OPTIMUS)
+    assert together.actions == alone.actions
+    others = [decision for decision in together.decisions if decision.job_id != "outside"]
+    assert [(each.job_id, each.allocation, each.reason) for each in others] == [
+        (each.job_id, each.allocation, each.reason) for each in alone.decisions
+    ]
+    (decision,) = [each for each in together.decisions if each.job_id == "outside"]
+    assert (decision.reason, decision.allocation, decision.previous) == (Reason.TRACKED, size, size)
+
+
 # --- single rounds ---------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,18 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description A size that may suit the job's owner better, by the fitted speed model. */
+        Advice: {
+            /** @enum {string} */
+            kind: "cheaper" | "faster";
+            message: string;
+            workers: number;
+            servers: number;
+            /** @description time left, as a multiple of that with the present size */
+            seconds_ratio: components["schemas"]["Interval"];
+            /** @description cost likewise; without prices, of task-seconds */
+            cost_ratio: components["schemas"]["Interval"];
+        };
         Allocation: {
             workers: number;
             servers: number;
@@ -448,6 +460,11 @@ export interface components {
              *     ]
              */
             progress_patterns?: string[];
+            /**
+             * @description the job runs somewhere else, by its owner's own means: it is learned and shown, and never started, stopped or resized (`optimus track`)
+             * @default false
+             */
+            tracked: boolean;
             /** @description keyword arguments of that function */
             task_args?: {
                 [key: string]: string | number | boolean;
@@ -748,6 +765,8 @@ export interface components {
             metric: components["schemas"]["Metric"] | null;
             /** @description null when the service has no prices */
             cost: components["schemas"]["Cost"] | null;
+            /** @description sizes worth a thought; empty while too little is measured */
+            advice: components["schemas"]["Advice"][];
             /** @description of a job that has ended */
             outcome: components["schemas"]["Outcome"] | null;
         };
@@ -883,6 +902,7 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type Advice = components['schemas']['Advice'];
 export type Allocation = components['schemas']['Allocation'];
 export type AllocationPoint = components['schemas']['AllocationPoint'];
 export type Choice = components['schemas']['Choice'];

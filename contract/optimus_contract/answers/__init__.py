@@ -29,12 +29,15 @@ from optimus_contract.answers.jobs import (
     Job,
     JobList,
     JobState,
+    JobToken,
     JobUsage,
     Task,
     TaskList,
     TaskUsage,
 )
 from optimus_contract.answers.predictions import (
+    Advice,
+    AdviceKind,
     Choice,
     Cost,
     CurvePoint,
@@ -51,6 +54,8 @@ from optimus_contract.answers.predictions import (
 from optimus_contract.answers.watch import ClusterHistory, ClusterLine, HistorySeries, JobLine
 
 __all__ = [
+    "Advice",
+    "AdviceKind",
     "Allocation",
     "AllocationList",
     "AllocationPoint",
@@ -75,6 +80,7 @@ __all__ = [
     "JobLine",
     "JobList",
     "JobState",
+    "JobToken",
     "JobUsage",
     "Learned",
     "Log",

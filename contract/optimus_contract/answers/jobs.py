@@ -173,3 +173,10 @@ class AllocationPoint(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationList(Message):
     allocations: list[AllocationPoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToken(Message):
+    """What the tracker of a tracked job shows to the service when it reports."""
+
+    token: str

@@ -117,6 +117,21 @@ class PredictionPoint(Message):
     total_steps: Interval | None
 
 
+AdviceKind = Literal["cheaper", "faster"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice(Message):
+    """A size that may suit the job's owner better, by the fitted speed model."""
+
+    kind: AdviceKind
+    message: str
+    workers: int
+    servers: int
+    seconds_ratio: Annotated[Interval, About("time left, as a multiple of that with the present size")]
+    cost_ratio: Annotated[Interval, About("cost likewise; without prices, of task-seconds")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions(Message):
     """What Optimus believes of a job now (`GET /v1/jobs/{id}/predictions`)."""
@@ -136,4 +151,5 @@ class Predictions(Message):
     learned: Learned
     metric: Annotated[Metric | None, About("with a `target_metric`")]
     cost: Annotated[Cost | None, About("null when the service has no prices")]
+    advice: Annotated[list[Advice], About("sizes worth a thought; empty while too little is measured")]
     outcome: Annotated[Outcome | None, About("of a job that has ended")]

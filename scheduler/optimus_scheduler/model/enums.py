@@ -118,3 +118,5 @@ class Reason(Words):
     """Its convergence rule holds: it is being finished."""
     CANCELLING = "Cancelling"
     """Its owner cancelled it; its tasks are being stopped."""
+    TRACKED = "Tracked"
+    """It runs outside the cluster: it is forecast, not scheduled."""

@@ -90,6 +90,8 @@ class JobSpec:
     """When it should be done, POSIX seconds."""
     elastic_batch: ElasticBatch | None = None
     """Its global batch may be chosen within these bounds; None: it is fixed. See `Job.step` for how steps count."""
+    tracked: bool = False
+    """It runs outside the cluster, by its owner's own means: it is forecast, and nothing is decided about it."""
 
     def __post_init__(self) -> None:
         if self.elastic_batch is not None and self.architecture is not Architecture.ALLREDUCE:

@@ -54,11 +54,13 @@ def report_membership(
     report: Annotated[MembershipReport, Body(openapi_examples=examples.MEMBERSHIPS)],
     services: ServicesDep,
 ) -> None:
-    """Report a membership epoch that was formed. 409: the job has ended."""
+    """Report a membership epoch that was formed; of a tracked job, again and again while it runs. 409: the job has
+    ended."""
     values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
     record = MembershipRecord(job_id=job_id, **values)
     with services.repository.write() as tx:
         is_new = tx.report_membership(job_id, record)
+        tx.heard(job_id, services.clock())
         _advance(tx, job_id, report, services.clock())
     if is_new and report.pause_seconds is not None:
         services.metrics.observe_pause(report.cause, report.pause_seconds)

@@ -119,6 +119,16 @@ def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
     return _shown(services, [job])[0]
 
 
+@router.post("/v1/jobs/{job_id}/token", responses=documented(404, 409))
+def issue_token(job_id: str, services: ServicesDep) -> answers.JobToken:
+    """The token with which the tracker of a tracked job reports (docs/protocol.md). 409 for any other job: its own
+    tasks have its token, and nobody else."""
+    job = services.repository.get_job(job_id)
+    if not job.is_tracked:
+        raise Problem(409, "the job runs on the cluster: only its own tasks have its token")
+    return answers.JobToken(token=services.job_tokens.issue(job.id, job.token_nonce))
+
+
 def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     """Bodies with the latest decisions and speeds: one query for all decisions, one for all samples."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])

@@ -14,7 +14,7 @@ from optimus_scheduler.model import Forecast, Interval, Resources
 from optimus_scheduler.model.format import duration
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.problems import unavailable
+from optimus_service.api.problems import invalid_field, unavailable
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
@@ -44,6 +44,8 @@ async def plan_job(
 
 
 def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec) -> answers.Plan:
+    if spec.tracked:
+        raise invalid_field("tracked", "a tracked job is not scheduled: there is nothing to plan; leave tracked out")
     submission.check(services, task_checks, spec)
     if services.preview is None:
         raise unavailable("this replica has no scheduler")

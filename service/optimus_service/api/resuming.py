@@ -18,6 +18,8 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
     Checkpoints on a volume of Kubernetes or in an object store are not the service's to read: of these it only knows
     whether the job ever wrote one.
     """
+    if job.is_tracked:
+        return "the job ran outside the cluster: start it again where it ran"
     if job.state is JobState.SUCCEEDED:
         return "the job has succeeded: its own rule would end it again at once"
     if job.step == 0:

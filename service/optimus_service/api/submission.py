@@ -109,6 +109,8 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
     Raises:
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
     """
+    if spec.tracked:
+        return  # it asks for nothing
     _check_origin(services, spec)
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())

@@ -137,7 +137,7 @@ def _change(case: Case, words: Explanation, marginal: answers.Marginal | None) -
 
 
 def _start_of(case: Case) -> Start | None:
-    if case.job.state.is_final or not case.job.wanted.is_empty or case.capacity is None:
+    if case.job.state.is_final or not case.job.is_without_tasks or case.capacity is None:
         return None
     active = {**case.others, case.job.id: case.job}
     left = {job_id: outlook(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
@@ -177,13 +177,13 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
 def _expected(case: Case, start: Start | None) -> answers.Expected:
     left = outlook(case.job, case.decision).remaining_seconds
     begins = None if start is None else start.seconds
-    if left is None or case.job.state.is_final or case.job.wanted.is_empty:
+    if left is None or case.job.state.is_final or case.job.is_without_tasks:
         return answers.Expected(start_seconds=begins, finish_seconds=None, finish_at=None)
     return answers.Expected(start_seconds=begins, finish_seconds=left, finish_at=foreseen(case.now + left.mean))
 
 
 def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
-    if case.job.state.is_final or case.job.wanted.is_empty:
+    if case.job.state.is_final or case.job.is_without_tasks:
         return []
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]

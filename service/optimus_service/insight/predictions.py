@@ -21,6 +21,7 @@ from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Allocation, EndedJob, Job
 from optimus_scheduler.settings import Settings
+from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.moments import moment
@@ -65,6 +66,7 @@ class HistoryCache:
             noise = tuple(history.noise)
         spec = spec_of(record)
         until = now if record.finished_at is None else record.finished_at
+        allocation = record.running if spec.tracked else record.wanted
         return Job(
             id=record.id,
             spec=spec,
@@ -80,8 +82,8 @@ class HistoryCache:
             speed_samples=speeds,
             calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
             similar=self._similar(record),
-            spent=spent(memberships, spec, record.wanted.gpu_type or spec.gpu_type, self._settings, until),
-            allocation=record.wanted,
+            spent=spent(memberships, spec, allocation.gpu_type or spec.gpu_type, self._settings, until),
+            allocation=allocation,
             allocated_at=record.wanted_at,
             directive=record.directive,
             batch=record.wanted_batch,
@@ -164,6 +166,7 @@ def predictions_body(
         learned=_learned(fitted),
         metric=_metric_body(job, fitted.metric, total_steps),
         cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
+        advice=advice(job, fitted.speeds, settings),
         outcome=outcome_body(record, decisions, job.spent if is_priced else None),
     )
 

@@ -77,6 +77,10 @@ TEXTS: Mapping[str, ReasonText] = {
         "its convergence rule holds: it is being finished", "Nothing: it has reached its goal."
     ),
     Reason.CANCELLING: ReasonText("its owner cancelled it; its tasks are being stopped", "Nothing: it was cancelled."),
+    Reason.TRACKED: ReasonText(
+        "it runs outside the cluster: it is watched, not scheduled",
+        "Submit its command with `optimus submit`: it is then started, resized and retried.",
+    ),
 }
 
 UNKNOWN = ReasonText("a reason of a newer version", "New jobs, finished jobs, or better knowledge of this one.")

@@ -47,7 +47,7 @@ def sizes(
     """Each of `allocations`, all of one GPU type; empty when no speed is known."""
     if speeds.source is None or not allocations:
         return []
-    promised = _promised_speeds(speeds, allocations)
+    promised = promised_speeds(speeds, allocations)
     if steps_left is None:
         return [Size(allocation, promised[allocation], None) for allocation in allocations]
     prices = job_prices(spec, allocations[0].gpu_type, settings)
@@ -57,7 +57,8 @@ def sizes(
     ]
 
 
-def _promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:
+def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:
+    """Steps/s of each size, all of one GPU type."""
     workers = np.array([size.workers for size in allocations])
     servers = np.array([max(size.servers, 1) for size in allocations])
     low, high = speeds.model.predict_interval(workers, servers, _COVERAGE)

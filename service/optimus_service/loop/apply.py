@@ -106,6 +106,8 @@ class Applier:
         jobs, found = {job.id: job for job in snapshot.jobs}, False
         for decision in plan.decisions:
             job = jobs[decision.job_id]
+            if job.spec.tracked:
+                continue  # it ends when its owner ends it
             trains = job.state in (JobState.RUNNING, JobState.PAUSED)
             if decision.forecast.converged and trains and job.directive in (Directive.RUN, Directive.PAUSE):
                 rule = decision.forecast.rule or "its convergence rule"

@@ -95,7 +95,7 @@ def waiting_by_reason(jobs: Iterable[JobRecord], decisions: Mapping[str, Decisio
     """Active jobs that have no tasks, by why. The two classic reasons are always there, so that alerts see zeros."""
     counts = Counter({Reason.WAITING_FOR_RESOURCES.value: 0, Reason.NO_FEASIBLE_NODE.value: 0})
     for job in jobs:
-        if job.wanted.is_empty:
+        if job.is_without_tasks:
             decision = decisions.get(job.id)
             counts[NOT_LOOKED_AT if decision is None else decision.reason] += 1
     return dict(counts)

@@ -61,8 +61,9 @@ class Lessons:
 
     def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
         """Ended jobs of the same task, oldest first, as of the last `refresh`."""
+        spec = readable_spec(job)
         with self._lock:
-            return self._known.of(str(job.spec.get("task", "")))
+            return () if spec is None else self._known.of(spec.family)
 
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""

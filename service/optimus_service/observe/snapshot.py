@@ -27,6 +27,7 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
+from optimus_scheduler.model.format import duration
 from optimus_scheduler.retries import Backoff, Retry, most_retries
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
@@ -40,6 +41,8 @@ from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Reposit
 
 _log = structlog.get_logger(__name__)
 
+SILENT_SECONDS = 3600.0
+"""A tracked job that did not report for so long is over: its machine was switched off, or its tracker was killed."""
 SAMPLES_AT_ONCE = 200_000
 """Samples read by one call, of all jobs together: about 11 s of computing. A restarted service that finds more catches
 up over some rounds."""
@@ -131,6 +134,8 @@ class Observer:
         self._settings = settings
         self._lessons = lessons
         self._told: set[tuple[str, str]] = set()
+        self._since: float | None = None
+        """When the first look was: before that nobody may have listened."""
         self._half_read: frozenset[str] = frozenset()
         """Ended jobs that are to teach something once all their samples have been read."""
         self._unreadable: list[UnreadableSpecification] = []
@@ -150,6 +155,7 @@ class Observer:
         seen = self._seen(view, now, observed)
         self._give_up_unreadable(now, leader)
         seen = self._without_diverged(seen, observed, now, leader)
+        seen = self._without_silent(seen, observed, now, leader)
         self._tell_stragglers(seen, now, leader)
         return seen
 
@@ -168,6 +174,19 @@ class Observer:
                 leader.advance_job(job.id, TooManyFailures(why), now)
                 failed.add(job.id)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in failed)) if failed else seen
+
+    def _without_silent(self, seen: Snapshot, observed: Observed, now: float, leader: LeaderRepository) -> Snapshot:
+        """End the tracked jobs that report no more."""
+        self._since = now if self._since is None else min(self._since, now)
+        silent = {
+            job.id
+            for job in observed.jobs
+            if job.heard_at is not None and now - max(job.heard_at, self._since) > SILENT_SECONDS
+        }
+        for job_id in silent:
+            why = f"nothing was heard of it for {duration(SILENT_SECONDS)}; whether it still trains is not known"
+            leader.advance_job(job_id, TooManyFailures(why), now)
+        return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in silent)) if silent else seen
 
     def _give_up_unreadable(self, now: float, leader: LeaderRepository) -> None:
         """No later round could do anything with these jobs either; all others are scheduled."""
@@ -247,6 +266,7 @@ class Observer:
         spec = spec_of(record)
         loss_steps, losses = history.losses.points()
         metric_steps, metric_values = history.metrics.points()
+        allocation = record.running if spec.tracked else wanted.allocation
         return Job(
             id=record.id,
             spec=spec,
@@ -264,8 +284,8 @@ class Observer:
             noise_scales=tuple(scale for _, scale in history.noise),
             calculated_speeds=self._calculated_speeds(record, spec, history),
             similar=() if self._lessons is None else self._lessons.similar_to(record),
-            spent=spent(memberships, spec, wanted.allocation.gpu_type, self._settings, now),
-            allocation=wanted.allocation,
+            spent=spent(memberships, spec, allocation.gpu_type, self._settings, now),
+            allocation=allocation,
             allocated_at=record.wanted_at,
             directive=record.directive,
             retry=retry_of(record, self._settings.retry_backoff),

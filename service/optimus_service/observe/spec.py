@@ -8,6 +8,7 @@ alone, and only what nothing can be decided by is refused.
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -31,6 +32,9 @@ _DECISIVE = (
     "name",
     "task",
     "command",
+    "image",
+    "working_directory",
+    "tracked",
     "resumes",
     "project",
     "mode",
@@ -100,7 +104,8 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     reported: dict[str, Any] = job.profile or {}
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     worker = _demand("workers", said.workers, gpu_type, least=1)
-    if said.architecture == "script" and not (reported.get("resumes") if said.resumes is None else said.resumes):
+    resumes = reported.get("resumes") if said.resumes is None else said.resumes
+    if said.architecture == "script" and not said.tracked and not resumes:
         # A change of size would make it begin anew.
         size = min(max(job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
         worker = replace(worker, minimum=size, maximum=size)
@@ -112,12 +117,26 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
         architecture=Architecture(said.architecture),
         global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or reported.get("global_batch_size"),
         priority=_above_zero("priority", said.priority),
-        family=said.trains,
+        family=family_of(said),
         project=said.project,
         gpu_types=tuple(said.gpu_types),
         deadline_at=deadline_of(said, job.created_at),
         elastic_batch=elastic,
+        tracked=said.tracked,
     )
+
+
+def family_of(said: contract.JobSpec) -> str:
+    """What runs of the same training have in common: the task, or the script where it is."""
+    if said.task is not None or said.command is None:
+        return said.trains
+    path = posixpath.normpath(posixpath.join(said.working_directory or "", said.trains))
+    return path if said.image is None else f"{_without_tag(said.image)}:{path}"
+
+
+def _without_tag(image: str) -> str:
+    registry, slash, name = image.rpartition("/")
+    return registry + slash + name.partition("@")[0].partition(":")[0]
 
 
 def _decisive(document: object, job: JobRecord) -> contract.JobSpec:

@@ -57,6 +57,7 @@ def create(
         "object_uid": object_uid,
         "request_hash": request_hash,
         "token_nonce": token_nonce,
+        "heard_at": now if spec.get("tracked") else None,
         "version": 1,
     }
     statement = insert_for(session, JobRow).values(values).on_conflict_do_nothing().returning(JobRow.id)
@@ -334,6 +335,7 @@ def record(row: JobRow) -> JobRecord:
         retries=row.retries,
         retry_at=row.retry_at,
         last_error=row.last_error,
+        heard_at=row.heard_at,
         token_nonce=row.token_nonce,
         coordinator_address=row.coordinator_address,
         rescales=row.rescales,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation, JobState, Role, TaskKey
@@ -20,7 +20,7 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     """See `Repository.report_membership`."""
     assert report_.job_id == job_id, f"a membership of {report_.job_id} was reported for {job_id}"
     row = locked(session, job_id)
-    report_ = replace(report_, gpu_type=_gpu_type(session, report_))
+    report_ = replace(report_, gpu_type=_gpu_type(session, row, report_))
     if report_.cause == "resume":
         # Nobody had the state in memory: steps beyond the checkpoint are lost, and only the service knows of them all.
         report_ = replace(report_, lost_steps=max(report_.lost_steps, row.step - report_.step))
@@ -50,6 +50,13 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     return True
 
 
+def heard(session: Session, job_id: str, now: float) -> None:
+    """See `Repository.heard`."""
+    # Not through the row: its version guards what is decided, which this is not.
+    statement = update(JobRow).where(JobRow.id == job_id, JobRow.heard_at.is_not(None))
+    session.execute(statement.values(heard_at=now))
+
+
 def _insert(session: Session, report_: MembershipRecord) -> bool:
     values = {
         "job_id": report_.job_id,
@@ -71,10 +78,12 @@ def _insert(session: Session, report_: MembershipRecord) -> bool:
     return session.execute(statement.returning(MembershipRow.epoch)).first() is not None
 
 
-def _gpu_type(session: Session, report_: MembershipRecord) -> str | None:
-    """What the workers were started on: what is wanted may have changed since."""
+def _gpu_type(session: Session, row: JobRow, report_: MembershipRecord) -> str | None:
+    """What the workers were started on: what is wanted may have changed since. A tracked job says it itself."""
     if not report_.workers:
         return None
+    if row.heard_at is not None:
+        return next(iter(row.spec.get("gpu_types") or ()), None)
     first = report_.workers[0]
     workers = select(TaskRow).where(
         TaskRow.job_id == report_.job_id, TaskRow.role == Role.WORKER.value, TaskRow.rank == 0

@@ -81,12 +81,24 @@ class JobRecord:
     """The job gets no tasks before; None: it never failed."""
     last_error: str | None = None
     """What the last failure was, in one line."""
+    heard_at: float | None = None
+    """Of a job that runs outside the cluster: when it last reported that it does; None: it runs on the cluster."""
     token_nonce: str
     coordinator_address: str | None
     rescales: int
     """Membership changes that the scheduler asked for while it trained."""
     version: int
     """Grows with every change of this record."""
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether it runs outside the cluster: it is learned and shown, and nothing is decided about it."""
+        return self.heard_at is not None
+
+    @property
+    def is_without_tasks(self) -> bool:
+        """Whether the scheduler, whose matter it is, gives it nothing."""
+        return self.wanted.is_empty and not self.is_tracked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

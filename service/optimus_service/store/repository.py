@@ -419,6 +419,11 @@ class Repository:
         with self._write() as session:
             return memberships.report(session, job_id, report)
 
+    def heard(self, job_id: str, now: float) -> None:
+        """Note that a tracked job still reports; of any other job nothing is noted."""
+        with self._write() as session:
+            memberships.heard(session, job_id, now)
+
     def memberships(self, job_id: str) -> list[MembershipRecord]:
         """All reported memberships of a job by epoch, oldest first; empty for an unknown job."""
         with self._read() as session:

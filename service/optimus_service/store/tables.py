@@ -95,6 +95,8 @@ class JobRow(Base):
     retries: Mapped[int] = mapped_column(default=0, server_default="0")
     retry_at: Mapped[float | None]
     last_error: Mapped[str | None]
+    heard_at: Mapped[float | None]
+    """Of a tracked job only: when its tracker last reported."""
     version: Mapped[int] = mapped_column()
 
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)

@@ -32,7 +32,7 @@ class Opened:
     def __init__(self, directory: Path) -> None:
         self.readings: list[Reading] = []
         self.channels = Channels(self.readings.append, directory)
-        self.variables = self.channels.variables()
+        self.variables = self.channels.all_variables()
         self.token = Path(self.variables["OPTIMUS_REPORT_TOKEN_FILE"]).read_text()
 
     def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:

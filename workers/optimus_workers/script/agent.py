@@ -16,13 +16,12 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from optimus_contract.command import launch
 from optimus_contract.result import JobProfile
-from optimus_contract.telemetry import Sample
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
 from optimus_workers.script.channels.listener import Channels
@@ -37,8 +36,9 @@ from optimus_workers.script.launch import (
 from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
+from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of
 from optimus_workers.service_client import ServiceClient
-from optimus_workers.telemetry.sender import Aggregator, Telemetry
+from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.messages import (
     CommandEnded,
@@ -72,9 +72,6 @@ FILES_SECONDS = 2.0
 """How often event files are looked at."""
 LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
-OURS = "optimus"
-"""What a user writes as the address of MLflow's server or of OpenTelemetry's collector, to have the agent read them."""
-OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 MASTER_KEY = "master"
 """The key under which worker 0 publishes where the processes meet."""
 ERROR_CHARACTERS = 8000
@@ -151,7 +148,7 @@ class Agent:
         self._launch = launch(command, gpus=spec.workers.resources.gpus, workers=spec.workers.max)
         self._starter = Starter(self._launch.argv, self._working_directory, self._variables, preload=spec.preload)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=_Numbered())
+        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Numbered())
         self._run: Run | None = None
         self._order: StartCommand | None = None
         """Waits for the place where the processes meet."""
@@ -271,17 +268,12 @@ class Agent:
         found.setdefault("PYTHONUNBUFFERED", "1")
         if environment.cpu_limit is not None:
             found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
-        channels = self._channels.variables()
-        # Runs and metrics go where the user wants them.
-        for asked, prefix in (("MLFLOW_TRACKING_URI", "MLFLOW_"), (OTLP_VARIABLE, "OTEL_")):
-            if found.get(asked) != OURS:
-                channels = {name: value for name, value in channels.items() if not name.startswith(prefix)}
         checkpoints = environment.job_directory / "script-checkpoints"
         with suppress(OSError):
             checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
         return {
             **found,
-            **channels,
+            **self._channels.variables(found),
             "OPTIMUS_JOB": environment.job_id,
             "OPTIMUS_STOP_FILE": str(self._stop_file),
             "OPTIMUS_CHECKPOINT_DIRECTORY": str(checkpoints),
@@ -457,7 +449,7 @@ class Agent:
         if run.is_formed and run.progress.step is not None:
             self._send(Done(run.order.epoch, run.progress.step, 0.0, 0))  # steps are reported now and then only
         if not failed:
-            run.end = CommandEnded(run.order.epoch, 0, metrics=_finite(run.progress.metrics))
+            run.end = CommandEnded(run.order.epoch, 0, metrics=finite(run.progress.metrics))
         else:
             code = failed[0].exit_code or 1
             if code > 128 and code - 128 in (signal.SIGKILL, signal.SIGTERM):
@@ -528,23 +520,8 @@ class Agent:
 
     def _report(self, run: Run, advance: Advance) -> None:
         """Report steps to the service, and to the coordinator now and then."""
-        order, each = run.order, run.progress.learned.steps_per_epoch
-        epoch = advance.epoch if advance.epoch is not None else advance.step / each if each else 0.0
-        sample = Sample(
-            membership_epoch=order.epoch,
-            rank=0,
-            sequence=0,  # telemetry counts
-            workers=order.n_workers,
-            servers=0,
-            at=advance.at,
-            step=advance.step,
-            n_steps=min(advance.n_steps, 10**6),
-            data_epoch=epoch if math.isfinite(epoch) and epoch >= 0 else 0.0,
-            loss=advance.loss,
-            n_examples=advance.examples or 0,
-            seconds=advance.seconds,
-            metrics=dict(advance.metrics) or None,
-        )
+        order = run.order
+        sample = sample_of(advance, run.progress.learned, membership_epoch=order.epoch, workers=order.n_workers)
         self._telemetry.record(sample)
         now = time.monotonic()
         if now >= self._done_at + DONE_SECONDS or advance.is_first:
@@ -562,13 +539,7 @@ class Agent:
         if learned == self._sent:
             return
         self._sent = learned
-        profile = JobProfile(
-            global_batch_size=self._spec.global_batch_size,
-            steps_per_epoch=learned.steps_per_epoch,
-            total_steps=learned.total_steps,
-            learned_from=None if learned.channel is None else learned.channel.value,
-            resumes=learned.resumes,
-        )
+        profile = profile_of(learned, self._spec.global_batch_size)
         threading.Thread(target=self._put_profile, args=(profile,), name="profile", daemon=True).start()
 
     def _put_profile(self, profile: JobProfile) -> None:
@@ -617,31 +588,11 @@ class Agent:
             scratch.replace(path)
 
 
-class _Numbered(Aggregator):
-    """Samples as they are, numbered per membership."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._next: dict[int, int] = {}
-
-    def add(self, step: Sample) -> list[Sample]:
-        sequence = self._next.get(step.membership_epoch, 0)
-        self._next[step.membership_epoch] = sequence + 1
-        return [replace(step, sequence=sequence)]
-
-    def take(self) -> list[Sample]:
-        return []
-
-
 def _free_port(host: str) -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def _finite(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _explained(process: Process, code: int) -> str:

@@ -29,6 +29,8 @@ REQUEST_SECONDS = 10.0
 MAX_CONNECTIONS = 64
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 KUBEFLOW_PATH = "/kubeflow"
+OURS = "optimus"
+"""What a user writes as the address of MLflow's server or of OpenTelemetry's collector, to have it read here."""
 
 
 class Channels:
@@ -47,8 +49,19 @@ class Channels:
         )
         self._thread.start()
 
-    def variables(self) -> dict[str, str]:
-        """The variables by which libraries find the channels."""
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables by which a script finds the channels. Beside `environment`, the script's own: its runs and
+        metrics go where that says, and here only if it says `optimus`."""
+        found = self.all_variables()
+        for asked, prefix in (("MLFLOW_TRACKING_URI", "MLFLOW_"), ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_")):
+            if environment.get(asked) != OURS:
+                found = {name: value for name, value in found.items() if not name.startswith(prefix)}
+        if "KUBEFLOW_TRAINER_SERVER_URL" in environment:
+            found = {name: value for name, value in found.items() if not name.startswith("KUBEFLOW_")}
+        return found
+
+    def all_variables(self) -> dict[str, str]:
+        """The variables by which libraries find all channels."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}"
         return {
             "OPTIMUS_REPORT_URL": url,

@@ -1,0 +1,109 @@
+"""Sizes that a job's owner might choose instead, from its speed model: much cheaper, or much faster. Pure.
+
+Nothing is advised that the speeds' intervals do not bear out: the bounds below hold for the unlikely end of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optimus_contract import answers
+from optimus_models.cost import Estimate
+from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import Allocation, Job
+from optimus_scheduler.model.format import size_words
+from optimus_scheduler.settings import Settings
+from optimus_service.insight.sizes import interval_body, promised_speeds
+
+MOST_SLOWER = 1.25
+"""A cheaper size may take so many times as long, at the unlikely end of its interval."""
+LEAST_SAVED = 0.1
+"""... and saves this part of the cost at least, at the unlikely end of its."""
+LEAST_FASTER = 0.8
+"""A faster size takes this part of the time at most, at the unlikely end ..."""
+MOST_DEARER = 1.5
+"""... and costs so many times as much at most."""
+MOST_TIMES = 4
+"""Sizes up to so many times the present one are looked at: speeds further away are guesses."""
+
+
+def advice(job: Job, speeds: Speeds, settings: Settings) -> list[answers.Advice]:
+    """The cheaper size and the faster size that are worth a thought; none while too little is measured."""
+    present = _present(job)
+    if present is None or speeds.source is None:
+        return []
+    others = list(_others(present))
+    speed = promised_speeds(speeds, [present, *others])
+    choices = [_choice(job, present, other, speed, settings) for other in others]
+    cheaper = [
+        each for each in choices if each.seconds.high <= MOST_SLOWER and each.cost.high <= 1.0 - LEAST_SAVED
+    ]
+    faster = [each for each in choices if each.seconds.high <= LEAST_FASTER and each.cost.high <= MOST_DEARER]
+    found = []
+    if cheaper:
+        found.append(min(cheaper, key=lambda each: each.cost.mean).body("cheaper"))
+    if faster:
+        found.append(min(faster, key=lambda each: each.seconds.mean).body("faster"))
+    return found
+
+
+def _present(job: Job) -> Allocation | None:
+    """The size that the job has, or (one that has ended) mostly had; None: it had none."""
+    if not job.allocation.is_empty:
+        return job.allocation
+    if not job.speed_samples:
+        return None
+    most = max(job.speed_samples, key=lambda sample: sample.n_steps)
+    return Allocation(most.workers, most.servers, most.gpu_type)
+
+
+def _others(present: Allocation) -> Iterable[Allocation]:
+    """Other numbers of workers, with as many servers for each."""
+    for workers in range(1, MOST_TIMES * present.workers + 1):
+        servers = max(1, round(present.servers * workers / present.workers)) if present.servers else 0
+        if workers != present.workers:
+            yield Allocation(workers, servers, present.gpu_type)
+
+
+class _Choice:
+    """Another size, as ratios to the present one."""
+
+    def __init__(self, present: Allocation, other: Allocation, seconds: Estimate, cost: Estimate) -> None:
+        self.present, self.other, self.seconds, self.cost = present, other, seconds, cost
+
+    def body(self, kind: answers.AdviceKind) -> answers.Advice:
+        seconds, cost = interval_body(self.seconds), interval_body(self.cost)
+        assert seconds is not None and cost is not None, "bounds were asked of them"  # noqa: PT018
+        return answers.Advice(
+            kind=kind,
+            message=f"{size_words(self.other)} instead of {size_words(self.present)}: "
+            f"{_change(self.seconds.mean, 'slower', 'faster')}, {_change(self.cost.mean, 'dearer', 'cheaper')}.",
+            workers=self.other.workers,
+            servers=self.other.servers,
+            seconds_ratio=seconds,
+            cost_ratio=cost,
+        )
+
+
+def _choice(
+    job: Job, present: Allocation, other: Allocation, speed: dict[Allocation, Estimate], settings: Settings
+) -> _Choice:
+    seconds = speed[present].over(speed[other])
+    return _Choice(present, other, seconds, seconds.times(_price(job, other, settings) / _price(job, present, settings)))
+
+
+def _price(job: Job, size: Allocation, settings: Settings) -> float:
+    """Money for a second; without prices, all tasks cost the same."""
+    priced = cost_per_second(job.spec, size, settings) if has_prices(settings) else 0.0
+    return priced or float(size.workers + size.servers)
+
+
+def _change(ratio: float, more: str, less: str) -> str:
+    """A ratio of times or costs in words: 1.03 is `3 % slower`, 0.5 is `2.0 times as fast`."""
+    if ratio <= 0.5 and less == "faster":
+        return f"{1 / ratio:.1f} times as fast"
+    percent = round(abs(ratio - 1) * 100)
+    if percent == 0:
+        return f"no {more}"
+    return f"{percent} % {more if ratio > 1 else less}"

@@ -1,0 +1,61 @@
+"""Jobs that run outside the cluster: registered, reported, ended; and what makes no sense for them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.api.api_harness import Api, faults, membership, problem, sample, telemetry
+
+TRACKED = {"task": None, "tracked": True, "command": ["torchrun", "train.py"], "workers": {"min": 64, "max": 64}}
+
+
+def register(api: Api) -> tuple[str, str]:
+    """A tracked job, larger than the cluster, and the token of its tracker."""
+    job_id = api.submit(**TRACKED)
+    answer = api.post(f"/v1/jobs/{job_id}/token")
+    assert answer.status_code == 200, answer.text
+    return job_id, answer.json()["token"]
+
+
+def test_a_run_is_registered_reported_and_ended(api: Api) -> None:
+    job_id, token = register(api)
+    report = membership(job_id, workers=2, servers=0)
+    for _ in range(2):  # it is repeated while the run goes on
+        assert api.post(f"/v1/jobs/{job_id}/membership", json=report, token=token).status_code == 204
+    samples = telemetry(sample(servers=0))
+    assert api.post(f"/v1/jobs/{job_id}/telemetry", json=samples, token=token).json()["accepted"] == 1
+    job = api.job(job_id)
+    assert (job["state"], job["step"], job["running"]["workers"]) == ("running", 10, 2)
+    result = {"outcome": "succeeded", "step": 10}
+    assert api.post(f"/v1/jobs/{job_id}/result", json=result, token=token).status_code == 204
+    assert api.job(job_id)["state"] == "succeeded"
+    problem(api.post(f"/v1/jobs/{job_id}/membership", json=report, token=token), 409)
+
+
+def test_only_trackers_are_given_a_token(api: Api) -> None:
+    scheduled = api.submit()
+    assert "only its own tasks" in problem(api.post(f"/v1/jobs/{scheduled}/token"), 409)["detail"]
+    problem(api.post("/v1/jobs/nobody-bcdfg/token"), 404)
+    job_id, token = register(api)
+    problem(api.post(f"/v1/jobs/{job_id}/token", token=token), 403)
+    problem(api.post(f"/v1/jobs/{scheduled}/telemetry", json=telemetry(), token=token), 403)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"task": "package.module:task", "command": None, "architecture": "ps"}, "tracked"),
+        ({"task": "package.module:task"}, "task"),
+        ({"servers": {"min": 1, "max": 1}}, "servers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(api: Api, changes: dict[str, object], field: str) -> None:
+    answer = api.post("/v1/jobs", json={"name": "run", **TRACKED, **changes})
+    assert field in faults(answer)
+
+
+def test_nothing_is_planned_or_resumed_for_it(api: Api) -> None:
+    assert "tracked" in faults(api.post("/v1/plan", json={"name": "run", **TRACKED}))
+    job_id, token = register(api)
+    assert api.post(f"/v1/jobs/{job_id}/cancel").json()["state"] == "cancelled"
+    assert "start it again where it ran" in problem(api.post(f"/v1/jobs/{job_id}/resume"), 409)["detail"]
+    problem(api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id), token=token), 409)

@@ -1,0 +1,154 @@
+"""Rounds and jobs that run outside the cluster: forecast and judged, never given anything."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.loop.loop_world import World, loss_at
+from tests.service.loop.test_learning import latest
+
+from optimus_contract.telemetry import Sample
+from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
+from optimus_scheduler.model import JobState
+from optimus_service.observe.snapshot import SILENT_SECONDS
+from optimus_service.store.records import MembershipRecord
+
+SECONDS = 2.0
+"""Of one step."""
+
+
+class Run:
+    """A run outside, with its tracker."""
+
+    def __init__(self, world: World, job_id: str, workers: int = 2, script: str = "train.py", **spec: object) -> None:
+        self.world, self.id, self.workers, self.step = world, job_id, workers, 0
+        size = {"min": workers, "max": workers}
+        spec = {"task": None, "tracked": True, "workers": size, "servers": {}, "convergence": {}, **spec}
+        world.submit(job_id, command=["python", script], **spec)
+        self.report()
+        with world.repository.write() as tx:
+            tx.advance_job(job_id, MembershipFormed(1), world.clock())
+
+    def report(self) -> None:
+        names = tuple(f"{self.id}-worker-{rank}-0" for rank in range(self.workers))
+        record = MembershipRecord(
+            job_id=self.id,
+            epoch=1,
+            generation=0,
+            at=self.world.clock(),
+            step=0,
+            workers=names,
+            servers=(),
+            cause="start",
+        )
+        self.world.repository.report_membership(self.id, record)
+        self.world.repository.heard(self.id, self.world.clock())
+
+    def train(self, n_steps: int, total: int | None = 1000) -> None:
+        repository, clock = self.world.repository, self.world.clock
+        samples = []
+        for _ in range(n_steps):
+            clock.now += SECONDS
+            self.step += 1
+            samples.append(
+                Sample(
+                    membership_epoch=1,
+                    rank=0,
+                    sequence=self.step,
+                    workers=self.workers,
+                    servers=0,
+                    at=clock.now,
+                    step=self.step,
+                    data_epoch=self.step / 20,
+                    loss=loss_at(self.step),
+                    n_examples=0,
+                    seconds=SECONDS,
+                )
+            )
+        repository.put_profile(self.id, {"total_steps": total, "steps_per_epoch": 20.0, "learned_from": "printed"})
+        repository.add_samples(self.id, samples, clock.now)
+        self.report()
+
+    def end(self) -> None:
+        end = ResultReported(Outcome.SUCCEEDED, self.step)
+        self.world.repository.advance_job(self.id, end, self.world.clock())
+
+
+def test_a_run_is_forecast_and_nothing_is_started_for_it(world: World) -> None:
+    run = Run(world, "run", workers=500)
+    run.train(100)
+    world.round()
+    decision = latest(world, "run")
+    assert decision.reason == "Tracked"
+    assert decision.allocation.workers == 500
+    assert decision.forecast["total_steps"]["mean"] == 1000
+    assert decision.forecast["remaining_seconds"]["mean"] == pytest.approx(900 * SECONDS, rel=0.01)
+    assert world.cluster.tasks() == ()
+    assert world.repository.get_job("run").wanted.is_empty
+
+
+def test_it_takes_nothing_from_the_jobs_of_the_cluster(world: World) -> None:
+    world.submit("job-1")
+    world.round()
+    alone = latest(world, "job-1")
+    run = Run(world, "run")
+    run.train(3)
+    world.round()
+    assert latest(world, "job-1").allocation == alone.allocation
+
+
+def test_cancelling_ends_the_watching(world: World) -> None:
+    run = Run(world, "run")
+    run.train(10)
+    world.repository.advance_job("run", CancelRequested(), world.clock())
+    world.round()
+    assert world.state("run") is JobState.CANCELLED
+
+
+def test_a_run_that_is_not_heard_of_any_more_has_failed(world: World) -> None:
+    run = Run(world, "run")
+    run.train(10)
+    world.round()
+    world.clock.now += SILENT_SECONDS - 10.0
+    world.round()
+    assert world.state("run") is JobState.RUNNING
+    run.report()
+    world.clock.now += SILENT_SECONDS - 10.0
+    world.round()
+    assert world.state("run") is JobState.RUNNING, "it was heard of between"
+    world.clock.now += 20.0
+    world.round()
+    job = world.repository.get_job("run")
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    assert "nothing was heard of it for 60 min" in job.failure
+
+
+def test_a_service_that_was_away_for_long_listens_first(world: World) -> None:
+    run = Run(world, "run")
+    run.train(10)
+    world.clock.now += 3 * SILENT_SECONDS
+    again = world.restarted()
+    again.round()
+    assert again.state("run") is JobState.RUNNING
+
+
+def test_it_is_not_ended_by_a_rule_of_its_own(world: World) -> None:
+    run = Run(world, "run", convergence={"max_steps": 5})
+    run.train(10, total=None)
+    world.round()
+    assert world.state("run") is JobState.RUNNING
+    assert world.repository.get_job("run").directive.value == "run"
+
+
+def test_runs_of_one_script_teach_the_next_and_those_of_another_do_not(world: World) -> None:
+    first = Run(world, "first", working_directory="/home/ann/nets")
+    first.train(200, total=None)
+    first.end()
+    world.round()
+    world.round()
+    for job_id, folder in (("same", "/home/ann/nets"), ("other", "/home/bob/nets")):
+        run = Run(world, job_id, working_directory=folder, convergence={"loss_decrease": {"below": 0.01}})
+        run.train(40, total=None)
+    world.round()
+    assert latest(world, "same").forecast["finished_runs"] == 1
+    assert latest(world, "other").forecast["finished_runs"] == 0

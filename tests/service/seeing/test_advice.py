@@ -1,0 +1,78 @@
+"""Sizes that are advised: only what the speeds bear out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.scheduler.builders import a_job, a_spec, samples
+
+from optimus_models.cost import Estimate
+from optimus_scheduler.forecast.fits import Fits
+from optimus_scheduler.model import Architecture, Job, JobState, SpeedSample, TaskDemand
+from optimus_scheduler.settings import Settings
+from optimus_service.insight.advice import LEAST_FASTER, LEAST_SAVED, MOST_DEARER, MOST_SLOWER, advice
+
+SETTINGS = Settings()
+
+
+def script(has: int, measured: tuple[SpeedSample, ...]) -> Job:
+    """A script with so many workers and no servers."""
+    spec = a_spec()
+    spec = replace(spec, architecture=Architecture.SCRIPT, server=TaskDemand(spec.server.resources, 0, 0), tracked=True)
+    return replace(a_job("run", has=(has, 0), spec=spec, measured=measured), state=JobState.RUNNING)
+
+
+def advised(job: Job) -> dict[str, tuple[int, str]]:
+    (fitted,) = Fits().of([job], SETTINGS)
+    return {each.kind: (each.workers, each.message) for each in advice(job, fitted.speeds, SETTINGS)}
+
+
+def measured(*sizes: int, limit: float, repeats: int = 8) -> tuple[SpeedSample, ...]:
+    """Speeds that grow with the workers up to a limit, in steps/s."""
+    return tuple(
+        replace(each, at=each.at + number)
+        for number in range(repeats)
+        for each in samples(lambda w, _: min(float(w), limit), [(size, 0) for size in sizes])
+    )
+
+
+def test_a_size_that_is_too_large_is_told_the_cheaper_one() -> None:
+    found = advised(script(16, measured(1, 2, 3, 4, 6, 8, 12, 16, limit=4.0)))
+    workers, message = found["cheaper"]
+    assert 4 <= workers <= 8
+    assert message.startswith(f"{workers} workers instead of 16 workers: ")
+    assert "cheaper" in message
+    assert "faster" not in found
+
+
+def test_a_size_that_is_too_small_is_told_the_faster_one() -> None:
+    found = advised(script(2, measured(1, 2, 3, 4, 6, 8, limit=100.0)))
+    workers, message = found["faster"]
+    assert workers > 2
+    assert "times as fast" in message or "% faster" in message
+
+
+def test_one_measured_size_is_not_enough_for_advice() -> None:
+    assert advised(script(16, measured(16, limit=4.0))) == {}
+    assert advised(script(16, ())) == {}
+
+
+def test_an_ended_job_is_advised_by_the_size_that_it_mostly_had() -> None:
+    often = tuple(replace(each, n_steps=60) for each in measured(16, limit=4.0))
+    job = script(16, (*measured(1, 2, 3, 4, 6, 8, 12, limit=4.0), *often))
+    ended = replace(job, allocation=a_job("none").allocation)
+    assert "cheaper" in advised(ended)
+
+
+def test_the_bounds_hold_at_the_unlikely_end() -> None:
+    job = script(16, measured(1, 2, 3, 4, 6, 8, 12, 16, limit=4.0))
+    (fitted,) = Fits().of([job], SETTINGS)
+    for each in advice(job, fitted.speeds, SETTINGS):
+        seconds = Estimate(each.seconds_ratio.mean, each.seconds_ratio.low or 0.0, each.seconds_ratio.high or 1e9)
+        cost = Estimate(each.cost_ratio.mean, each.cost_ratio.low or 0.0, each.cost_ratio.high or 1e9)
+        if each.kind == "cheaper":
+            assert seconds.high <= MOST_SLOWER
+            assert cost.high <= 1 - LEAST_SAVED
+        else:
+            assert seconds.high <= LEAST_FASTER
+            assert cost.high <= MOST_DEARER

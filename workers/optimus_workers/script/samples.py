@@ -1,0 +1,67 @@
+"""What an agent or a tracker reports of a script to the service: its steps as samples, and what was learned of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from optimus_contract.result import JobProfile
+from optimus_contract.telemetry import Sample
+from optimus_workers.script.progress import Advance, Learned
+from optimus_workers.telemetry.sender import Aggregator
+
+MOST_STEPS = 10**6
+"""Of one sample."""
+
+
+def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, workers: int) -> Sample:
+    """The steps of an advance as a sample; `Numbered` gives it its sequence."""
+    each = learned.steps_per_epoch
+    epoch = advance.epoch if advance.epoch is not None else advance.step / each if each else 0.0
+    return Sample(
+        membership_epoch=membership_epoch,
+        rank=0,
+        sequence=0,
+        workers=workers,
+        servers=0,
+        at=advance.at,
+        step=advance.step,
+        n_steps=min(advance.n_steps, MOST_STEPS),
+        data_epoch=epoch if math.isfinite(epoch) and epoch >= 0 else 0.0,
+        loss=advance.loss,
+        n_examples=advance.examples or 0,
+        seconds=advance.seconds,
+        metrics=dict(advance.metrics) or None,
+    )
+
+
+def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:
+    """What was learned of a script, as its profile."""
+    return JobProfile(
+        global_batch_size=global_batch_size,
+        steps_per_epoch=learned.steps_per_epoch,
+        total_steps=learned.total_steps,
+        learned_from=None if learned.channel is None else learned.channel.value,
+        resumes=learned.resumes,
+    )
+
+
+def finite(metrics: dict[str, float]) -> dict[str, float]:
+    """The figures of an evaluation that are numbers."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+class Numbered(Aggregator):
+    """Samples as they are, numbered per membership."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next: dict[int, int] = {}
+
+    def add(self, step: Sample) -> list[Sample]:
+        sequence = self._next.get(step.membership_epoch, 0)
+        self._next[step.membership_epoch] = sequence + 1
+        return [replace(step, sequence=sequence)]
+
+    def take(self) -> list[Sample]:
+        return []
