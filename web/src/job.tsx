@@ -121,7 +121,9 @@ interface StoryProps {
 function Story({ known, now, problem, needsToken }: StoryProps) {
   const { job, explanation, predictions, allocations, events } = known;
   const waiting = !job.finished_at && job.wanted.workers === 0;
-  const whyHeading = waiting ? "Why it waits" : "Why it has that";
+  const tracked = job.spec.tracked === true;
+  const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
+  const whyHeading = waiting ? "Why it waits" : whyItHasThat;
   const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
   return (
     <article aria-labelledby="job">
@@ -133,8 +135,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         <Badge job={badge} />
       </div>
       <p class="under">
-        {job.id} · {job.spec.command ? job.spec.command.join(" ") : `${job.spec.task} · ${job.spec.mode}`} ·{" "}
-        {job.spec.architecture}
+        {job.id} · {trains(job)} · {tracked ? "outside the cluster" : job.spec.architecture}
       </p>
       {problem && (
         <div class="trouble" role="alert">
@@ -147,7 +148,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         </div>
       )}
       {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
-      {RESUMABLE.has(job.state) && job.step > 0 && <Resume job={job} needsToken={needsToken} />}
+      {!tracked && RESUMABLE.has(job.state) && job.step > 0 && <Resume job={job} needsToken={needsToken} />}
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
@@ -200,9 +201,21 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
           ))}
         {!job.finished_at && (
           <p>
-            <strong>To get more: </strong>
+            <strong>{tracked ? "To have it scheduled: " : "To get more: "}</strong>
             {explanation.what_would_change_it}
           </p>
+        )}
+        {predictions.advice.length > 0 && (
+          <>
+            <p>
+              <strong>Worth a thought:</strong>
+            </p>
+            <ul>
+              {predictions.advice.map((each) => (
+                <li key={each.kind}>{each.message}</li>
+              ))}
+            </ul>
+          </>
         )}
         {explanation.reason && (
           <p class="quiet">
@@ -247,6 +260,12 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
       </section>
     </article>
   );
+}
+
+/** What a job runs: its command, its task, or (a training that tracks itself in a notebook) nothing that is known. */
+function trains({ spec }: Job) {
+  if (spec.command) return spec.command.join(" ");
+  return spec.task ? `${spec.task} · ${spec.mode}` : "a notebook";
 }
 
 /** States from which the service lets a job go on from its last checkpoint. */

@@ -53,7 +53,7 @@ def job_body(
         epoch=finite(job.epoch),
         loss=finite(job.loss),
         steps_per_second=finite(steps_per_second),
-        wanted=allocation_body(job.wanted),
+        wanted=allocation_body(job.intended),
         running=allocation_body(job.running),
         membership_epoch=job.membership_epoch,
         global_batch=job.wanted_batch,

@@ -66,7 +66,6 @@ class HistoryCache:
             noise = tuple(history.noise)
         spec = spec_of(record)
         until = now if record.finished_at is None else record.finished_at
-        allocation = record.running if spec.tracked else record.wanted
         return Job(
             id=record.id,
             spec=spec,
@@ -82,8 +81,8 @@ class HistoryCache:
             speed_samples=speeds,
             calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
             similar=self._similar(record),
-            spent=spent(memberships, spec, allocation.gpu_type or spec.gpu_type, self._settings, until),
-            allocation=allocation,
+            spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
+            allocation=record.intended,
             allocated_at=record.wanted_at,
             directive=record.directive,
             batch=record.wanted_batch,

@@ -96,6 +96,11 @@ class JobRecord:
         return self.heard_at is not None
 
     @property
+    def intended(self) -> Allocation:
+        """What it should have: what is wanted, or (outside the cluster, where nothing is) what it has."""
+        return self.running if self.is_tracked else self.wanted
+
+    @property
     def is_without_tasks(self) -> bool:
         """Whether the scheduler, whose matter it is, gives it nothing."""
         return self.wanted.is_empty and not self.is_tracked

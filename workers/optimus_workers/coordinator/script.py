@@ -33,6 +33,9 @@ def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptA
 def stopped(state: State, name: str, message: CommandStopped) -> Effects:
     """HALTING: the processes of a worker have ended."""
     _attempt(state).stopped(name, message)
+    training = state.training
+    if message.since_step is not None and training.last_step_at is not None:
+        training.last_step_at = max(training.last_step_at, state.now - message.since_step)
     return []
 
 

@@ -366,12 +366,14 @@ class Agent:
     def _stopped(self, epoch: int) -> None:
         run, self._stopping = self._run, None
         finished = run is not None and run.end is not None and run.end.exit_code == 0
-        step = None
+        step = since_step = None
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
             self._last_step = step
+            if run.progress.step is not None:
+                since_step = max(0.0, time.time() - run.progress.last_at)
         self._run = None
-        self._send(CommandStopped(epoch, step, finished))
+        self._send(CommandStopped(epoch, step, finished, since_step))
 
     def _kill(self) -> None:
         """End all processes by force."""

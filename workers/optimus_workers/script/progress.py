@@ -69,7 +69,8 @@ class Progress:
         """Of these processes."""
         self._version = version
         self._batch = batch
-        self._last_at = started_at
+        self.last_at = started_at
+        """POSIX seconds of the newest advance; before the first one, when the processes were started."""
         self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
@@ -128,7 +129,7 @@ class Progress:
         """A loss without a step: of an epoch, which then is a step, or else one more step."""
         if reading.loss is None or (self.step is not None and not self._counts):
             return None
-        if self.step is None and reading.at < self._last_at + PATIENCE_SECONDS:
+        if self.step is None and reading.at < self.last_at + PATIENCE_SECONDS:
             return None  # another channel may be about to tell steps
         self._counts = True
         if reading.epoch is not None and reading.epoch == int(reading.epoch) and 0 <= reading.epoch <= MAX_COUNT:
@@ -146,13 +147,13 @@ class Progress:
             begins = reading.loss is None and step <= self._version
             before = step if begins else min(self._version, step - 1)
         n_steps = step - before
-        seconds = max(0.0, reading.at - self._last_at)
+        seconds = max(0.0, reading.at - self.last_at)
         each = reading.examples or self._batch
         loss, self._loss = self._loss, None
         metrics, self._unreported = self._unreported, {}
         if is_first and self._version > 0:
             self._judge(before)
-        self.step, self._last_at = step, max(self._last_at, reading.at)
+        self.step, self.last_at = step, max(self.last_at, reading.at)
         return Advance(
             at=reading.at,
             step=step,

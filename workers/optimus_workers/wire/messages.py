@@ -300,6 +300,8 @@ class CommandStopped:
     """The last step that they reported; None: none."""
     finished: bool = False
     """They had ended by themselves, and well."""
+    since_step: float | None = None
+    """Seconds since that step: they train on until they stop."""
 
 
 @dataclass(frozen=True, slots=True)
