@@ -38,7 +38,7 @@ def test_a_stock_ddp_script_is_resized_loses_a_worker_and_makes_all_its_steps(
 ) -> None:
     snapshot = tmp_path / "snapshot.pt"
     script = str(SCRIPTS / "ddp_train.py")
-    options = ["--steps", "160", "--step-seconds", "0.03", "--snapshot", str(snapshot), "--snapshot-every", "5"]
+    options = ["--steps", "600", "--step-seconds", "0.06", "--snapshot", str(snapshot), "--snapshot-every", "5"]
     job = make_script_job("torchrun", script, *options)
     job.scale(worker(0))
     job.wait_for_size(1, 0)
@@ -52,14 +52,14 @@ def test_a_stock_ddp_script_is_resized_loses_a_worker_and_makes_all_its_steps(
     job.kill(worker(1))
     one = job.wait_for_size(1, 0, after_epoch=two["epoch"])
     result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 160)
+    assert (result["outcome"], result["step"]) == ("succeeded", 600)
     assert [one["cause"], two["cause"], three["cause"]] == ["worker_lost", "rescale", "rescale"]
     assert all(0 <= each["lost_steps"] <= 6 for each in (one, two, three)), "what the script had not saved"
     assert all(each["pause_seconds"] > 0 for each in (one, two, three))
-    assert torch.load(snapshot)["step"] == 160
+    assert torch.load(snapshot)["step"] == 600
     profile = job.service.profile
     assert profile is not None
-    assert (profile["total_steps"], profile["learned_from"], profile["resumes"]) == (160, "printed", True)
+    assert (profile["total_steps"], profile["learned_from"], profile["resumes"]) == (600, "printed", True)
     assert all(sample["rank"] == 0 and sample["loss"] is not None for sample in job.service.samples)
 
 
@@ -67,7 +67,7 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     script, out = str(SCRIPTS / "elastic_train.py"), tmp_path / "final.pt"
-    job = make_script_job("torchrun", script, "--step-seconds", "0.03", "--out", str(out), global_batch_size=48)
+    job = make_script_job("torchrun", script, "--step-seconds", "0.08", "--out", str(out), global_batch_size=48)
     job.scale(worker(0))
     one = job.wait_for_size(1, 0)
     job.wait_for_step(one["step"] + 20)

@@ -59,8 +59,10 @@ from optimus_workers.wire.values import TaskProfile, TaskRole, UpdateRule
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.05
-"""How late the end of a process or a deadline may be noticed."""
+TICK_SECONDS = 0.2
+"""How late the end of a process or a deadline may be noticed ..."""
+STOPPING_TICK_SECONDS = 0.02
+"""... and while training stands still."""
 FIRST_STEP_SECONDS = 30.0
 """A script that has not reported a step for so long after its start may never report one: the membership counts as
 formed then."""
@@ -218,7 +220,7 @@ class Agent:
         while True:
             message: Delivered | Reading | None = None
             with suppress(Empty):
-                message = self._queue.get(timeout=TICK_SECONDS)
+                message = self._queue.get(timeout=TICK_SECONDS if self._stopping is None else STOPPING_TICK_SECONDS)
             match message:
                 case Exit() | CoordinatorLost():
                     return message
@@ -388,7 +390,7 @@ class Agent:
         for process in run.processes if run is not None else ():
             signal_group(process, signal.SIGTERM)
         while run is not None and not self._all_ended(run) and time.monotonic() < give_up_at:
-            time.sleep(TICK_SECONDS)
+            time.sleep(STOPPING_TICK_SECONDS)
 
     def _all_ended(self, run: Run) -> bool:
         return None not in [process.poll() for process in run.processes]
