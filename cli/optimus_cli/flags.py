@@ -36,7 +36,7 @@ _PANELS = {
     COMPUTING: "device precision compile deterministic overlap hang_seconds",
     CONVERGENCE: "convergence evaluate_epochs on_nonfinite",
     SIZE: "workers servers gpu_types",
-    SCRIPT: "python image resumes preload stop_seconds progress_patterns",
+    SCRIPT: "python image resumes preload stop_seconds max_worker_batch_size progress_patterns",
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.split()}
 
@@ -87,6 +87,7 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
     "image": ("IMAGE", "Kubernetes: what a script runs in; default: the service's image of workers."),
     "resumes": (None, "The script goes on from its own checkpoint when started again, so it may be resized."),
     "preload": (None, "Keep a process ready that has imported torch, so that a restart takes less (the default)."),
+    "max-worker-batch-size": (None, "What one process of a script computes at once; more of --batch-size accumulates."),
     "stop-seconds": (None, "What a script may take to save and end before it is killed."),
     "progress-pattern": ("REGEX", "How the script prints: groups named step, loss, epoch ...; repeatable."),
     "from": (

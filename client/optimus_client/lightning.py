@@ -19,6 +19,7 @@ except ImportError:
     from pytorch_lightning import Callback  # type: ignore[assignment, no-redef, import-not-found, unused-ignore]
 
 from .agreement import Agreement
+from .batch import accumulation_steps, warn_if_uneven
 from .reporting import report, resumes, stopped
 
 log = logging.getLogger("optimus_client")
@@ -39,9 +40,10 @@ def _path() -> Path:
 class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
     """Reports steps, losses and evaluations; when asked, all processes save and stop after the same step.
 
-    `save_seconds`: between two checkpoints besides. A training that stops so ends the process with exit code 0, for
-    what follows in the script belongs to its end; with `exit_when_stopped=False`, `fit()` returns and `is_stopped`
-    says why, after Lightning's usual validation at an end.
+    Where the job names its global batch, it sets `accumulate_grad_batches`; give the loader
+    `optimus_client.worker_batch_size(...)`. `save_seconds`: between two checkpoints besides. A training that stops so
+    ends the process with exit code 0, for what follows in the script belongs to its end; with
+    `exit_when_stopped=False`, `fit()` returns and `is_stopped` says why, after Lightning's usual validation at an end.
     """
 
     def __init__(self, *, save_seconds: float = 300.0, exit_when_stopped: bool = True) -> None:
@@ -51,6 +53,18 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._agreement = Agreement()
         self._saved_at = time.monotonic()
         self._last = -1
+        self._accumulation: int | None = None
+        """Batches of a step; before the training starts, those of the steps before its checkpoint, if there is one."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage == "fit" and pl_module.automatic_optimization:
+            trainer.accumulate_grad_batches = accumulation_steps(trainer.accumulate_grad_batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"accumulation_steps": self._accumulation}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._accumulation = state_dict["accumulation_steps"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         resumes()
@@ -60,6 +74,12 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
             total_epochs=epochs if epochs is not None and epochs > 0 else None,
         )
         self._last = trainer.global_step
+        size = getattr(trainer.train_dataloader, "batch_size", None)
+        if isinstance(size, int):
+            warn_if_uneven(size * trainer.world_size * trainer.accumulate_grad_batches)
+        before, self._accumulation = self._accumulation, trainer.accumulate_grad_batches
+        if before is not None:
+            _recount_batches(trainer.fit_loop, before, self._accumulation)
         _skip_used_batches(trainer.fit_loop)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -103,6 +123,15 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
         if trainer.is_global_zero:
             scratch.replace(path)
         self._saved_at = time.monotonic()
+
+
+def _recount_batches(loop: Any, before: int, now: int) -> None:
+    """Go on at the same example: Lightning counts batches, of which a step had `before` and has `now` so many."""
+    counts = loop.epoch_loop.batch_progress
+    for progress in (counts.total, counts.current):
+        change = progress.processed * now // before - progress.processed
+        for name in ("ready", "started", "processed", "completed"):
+            setattr(progress, name, getattr(progress, name) + change)
 
 
 def _skip_used_batches(loop: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from .agreement import Agreement
-from .batch import accumulation_steps, worker_batch_size
+from .batch import accumulation_steps, global_batch_size, warn_if_uneven, worker_batch_size
 from .reporting import report, resumes, stopped
 
 _NOT_FIGURES = ("loss", "grad_norm", "learning_rate", "epoch", "step")
@@ -55,6 +55,9 @@ def resume(trainer: Any) -> Any:
 class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Reports steps, losses and evaluations; when asked, all processes save and stop after the same step.
 
+    Where the job names its global batch, it sets `gradient_accumulation_steps` so that a step has that many examples;
+    `with_batch` sets `per_device_train_batch_size` as well, which a callback cannot.
+
     A training that stops so ends the process with exit code 0, for what follows in the script belongs to its end;
     with `exit_when_stopped=False`, `train()` returns and `is_stopped` says why.
     """
@@ -63,6 +66,15 @@ class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.is_stopped = False
         self._exits = exit_when_stopped
         self._agreement = Agreement()
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        given = global_batch_size()
+        if given is None:
+            return
+        # The Trainer has fixed its batch per device by now; the accumulation it looks up when it trains.
+        at_once = args.train_batch_size * args.world_size
+        args.gradient_accumulation_steps = max(1, -(-given // at_once))
+        warn_if_uneven(at_once * args.gradient_accumulation_steps)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         resumes()

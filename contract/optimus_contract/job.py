@@ -300,6 +300,16 @@ class JobSpec(Message):
     global_batch_size: Annotated[
         int | None, About("examples per step (sync) or per worker step (async); default: the task's", ge=1, le=10**7)
     ] = None
+    max_worker_batch_size: Annotated[
+        int | None,
+        About(
+            "script: the most examples that one process computes at once; a larger part of the global batch takes "
+            "several accumulation steps; default: a process computes its part at once",
+            ge=1,
+            le=MAX_BATCH,
+            examples=(16,),
+        ),
+    ] = None
     gpu_types: Annotated[
         list[GpuType],
         Check(_each_once),
@@ -498,10 +508,10 @@ def _check_task(spec: JobSpec) -> None:
         raise FieldError("convergence.command_ends", "is for scripts: a task does not end by itself")
 
 
-_SCRIPT_ONLY = ("command", "python", "image", "resumes", "progress_patterns")
+_SCRIPT_ONLY = ("command", "python", "image", "resumes", "progress_patterns", "max_worker_batch_size")
 _TASK_ONLY = (
     *("task", "task_args", "evaluate_epochs", "checkpoint_url", "compression_keep", "gradient_statistics"),
-    *("warmup_epochs", "elastic_batch", "max_gradient_norm", "compile", "deterministic", "from_job"),
+    *("warmup_epochs", "max_gradient_norm", "compile", "deterministic", "from_job"),
 )
 """What our own training loops do; a script does it by its own means."""
 
@@ -521,6 +531,14 @@ def _check_script(spec: JobSpec) -> None:
     for name in _TASK_ONLY:
         if getattr(spec, name):
             raise FieldError(name, f"{name} is for jobs with a task: a script has arguments of its own for that")
+    if spec.elastic_batch is not None:
+        raise FieldError(
+            "elastic_batch",
+            "is for jobs with a task: the scheduler chooses a batch by the noise of the gradients, which a script does "
+            "not measure; give global_batch_size",
+        )
+    if spec.max_worker_batch_size is not None and spec.global_batch_size is None:
+        raise FieldError("max_worker_batch_size", "divides the global batch: give global_batch_size as well")
     if spec.mode != "sync":
         raise FieldError("mode", "a script has no mode: leave it out")
     if spec.scaling != "strong":

@@ -94,11 +94,13 @@ INSTEAD = {
     "resumes": "a script's",
     "preload": "a script's",
     "stop_seconds": "a script's",
+    "max_worker_batch_size": "a script's",
     "progress_patterns": "a script's",
 }
 SCRIPT = """
     --python /usr/bin/python3 --image images.example.com/train:1 --resumes --no-preload --stop-seconds 45
     --progress-pattern "it (?P<step>[0-9]+)" --progress-pattern "obj (?P<loss>[0-9.]+)" --workers-max 4
+    --batch-size 64 --max-worker-batch-size 8
 """
 
 
@@ -130,6 +132,8 @@ def test_what_follows_two_dashes_is_the_command_of_a_script(scripted: ScriptedSe
         "preload": False,
         "stop_seconds": 45.0,
         "progress_patterns": ["it (?P<step>[0-9]+)", "obj (?P<loss>[0-9.]+)"],
+        "global_batch_size": 64,
+        "max_worker_batch_size": 8,
         "workers": {"max": 4},
     }
     spec = checked(JobSpec, sent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.client.agent import Agent, Script, agent, assert_same, stop_after
+from tests.client.agent import Agent, Script, agent, assert_same, run, stop_after
 
 N_STEPS = 60
 """Two epochs of 120 examples in steps of four."""
@@ -37,6 +37,46 @@ def test_one_process_two_one(name: str, packages: list[str], tmp_path: Path) -> 
         Script(script, heard, 1, str(tmp_path), variables=batch(4)).wait()
         _check_reports(heard)
     assert_same(tmp_path, whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"), [("transformers", ["transformers", "accelerate"]), ("lightning", ["lightning"])]
+)
+def test_gradients_accumulate_where_fewer_processes_compute_a_step(
+    name: str, packages: list[str], tmp_path: Path
+) -> None:
+    """No process computes more than two examples at once: one takes two accumulation steps, two take one."""
+    for package in packages:
+        pytest.importorskip(package)
+    script, whole = f"{name}_script.py", tmp_path / "whole"
+    whole.mkdir()
+    with agent(whole) as heard:
+        Script(script, heard, 1, str(whole), variables=batch(4)).wait()
+    with agent(tmp_path) as heard:
+        alone, two = {**SLOW, **batch(2, accumulation=2)}, {**SLOW, **batch(2)}
+        first = stop_after(heard, Script(script, heard, 1, str(tmp_path), variables=alone), 5)
+        second = stop_after(heard, Script(script, heard, 2, str(tmp_path), variables=two), first + 10)
+        assert first < second < N_STEPS
+        Script(script, heard, 1, str(tmp_path), variables=batch(2, accumulation=2)).wait()
+        assert sorted(set(heard.steps)) == list(range(1, N_STEPS + 1))
+    assert_same(tmp_path, whole)
+
+
+def test_the_trainers_callback_alone_keeps_the_global_batch(tmp_path: Path) -> None:
+    """It cannot set the batch of a process, so it sets how many of them are accumulated."""
+    pytest.importorskip("accelerate")
+    code = """
+from transformers import TrainingArguments
+from optimus_client.transformers import OptimusCallback
+for size in (4, 3):
+    args = TrainingArguments("out", per_device_train_batch_size=size, use_cpu=True, report_to="none")
+    OptimusCallback().on_init_end(args, None, None)
+    print(args.per_device_train_batch_size, args.gradient_accumulation_steps)
+"""
+    code = f"import logging\nlogging.basicConfig(stream=__import__('sys').stdout)\n{code}"
+    printed = run(code, {"OPTIMUS_GLOBAL_BATCH_SIZE": "16"}).splitlines()
+    assert [line for line in printed if line[0].isdigit()] == ["4 4", "3 6"]
+    assert "a step has 18 examples and not 16 (global_batch_size)" in "".join(printed)
 
 
 def _check_reports(heard: Agent) -> None:

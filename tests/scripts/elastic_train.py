@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     parser.add_argument("--width", type=int, default=0, help="of one more layer; 5000: 25 million parameters")
+    parser.add_argument("--accumulates", action="store_true", help="let the loop divide a step, and step the optimizer")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
 
@@ -35,11 +36,16 @@ def main() -> None:
         for inputs, targets in run:
             kind = layers[0].weight.dtype
             loss = torch.nn.functional.mse_loss(run.model(inputs.to(kind)), targets.to(kind))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            run.report(loss)
-            time.sleep(options.step_seconds)
+            if options.accumulates:
+                run.backward(loss)
+                run.step()
+            else:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.report(loss)
+            if run.sync_gradients:
+                time.sleep(options.step_seconds)
     if int(os.environ.get("RANK") or 0) == 0:
         torch.save(model.state_dict(), options.out)
 

@@ -491,6 +491,12 @@ export interface components {
              */
             global_batch_size: number | null;
             /**
+             * @description script: the most examples that one process computes at once; a larger part of the global batch takes several accumulation steps; default: a process computes its part at once
+             * @default null
+             * @example 16
+             */
+            max_worker_batch_size: number | null;
+            /**
              * @description GPU types that the workers may run on, one type at a time; empty: any that the cluster has
              * @example [
              *       "a100",

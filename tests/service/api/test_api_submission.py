@@ -106,6 +106,25 @@ def test_options_of_training_that_make_no_sense_are_refused(api: Api, spec: dict
     assert words in answer.text
 
 
+ELASTIC = {"minimum": 16, "maximum": 64, "per_pass": 16}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ({"elastic_batch": ELASTIC}, "elastic_batch", "the noise of the gradients, which a script does not measure"),
+        ({"max_worker_batch_size": 8}, "max_worker_batch_size", "give global_batch_size as well"),
+    ],
+)
+def test_a_batch_that_a_script_cannot_have_is_refused(api: Api, spec: dict[str, Any], field: str, words: str) -> None:
+    script = {"name": "train", "command": ["torchrun", "train.py"]}
+    assert words in faults(api.post("/v1/jobs", json={**script, **spec}))[field]
+
+
+def test_the_batch_of_a_process_is_for_scripts(api: Api) -> None:
+    assert "is for scripts" in faults(submit(api, max_worker_batch_size=8))["max_worker_batch_size"]
+
+
 def test_options_of_training_are_kept(api: Api) -> None:
     given = {
         "scaling": "weak",

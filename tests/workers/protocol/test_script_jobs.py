@@ -63,11 +63,14 @@ def test_a_stock_ddp_script_is_resized_loses_a_worker_and_makes_all_its_steps(
     assert all(sample["rank"] == 0 and sample["loss"] is not None for sample in job.service.samples)
 
 
+@pytest.mark.parametrize("at_once", [None, 10])
 def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
-    make_script_job: Callable[..., Job], tmp_path: Path
+    make_script_job: Callable[..., Job], tmp_path: Path, at_once: int | None
 ) -> None:
+    """With at most ten examples at once, one process takes six accumulation steps, three take two, two take three."""
     script, out = str(SCRIPTS / "elastic_train.py"), tmp_path / "final.pt"
-    job = make_script_job("torchrun", script, "--step-seconds", "0.08", "--out", str(out), global_batch_size=48)
+    options = ["--step-seconds", "0.08", "--out", str(out), *(["--accumulates"] if at_once else [])]
+    job = make_script_job("torchrun", script, *options, global_batch_size=48, max_worker_batch_size=at_once)
     job.scale(worker(0))
     one = job.wait_for_size(1, 0)
     job.wait_for_step(one["step"] + 20)

@@ -61,8 +61,11 @@ def test_an_option_that_is_not_known_is_named(command: str, said: str) -> None:
     n_workers=st.integers(1, 16),
     n_processes=st.integers(1, 8),
     batch=st.one_of(st.none(), st.integers(1, 4096)),
+    at_once=st.one_of(st.none(), st.integers(1, 512)),
 )
-def test_ranks_are_each_number_once_and_the_batch_is_divided(n_workers: int, n_processes: int, batch: int) -> None:
+def test_ranks_are_each_number_once_and_the_batch_is_divided(
+    n_workers: int, n_processes: int, batch: int | None, at_once: int | None
+) -> None:
     started = Launch(("python", "t.py"), n_processes, is_distributed=True)
     found = [
         distributed_variables(started, Place(rank, n_workers, ("10.0.0.1", 29500), restarts=2), local, "job-1")
@@ -75,12 +78,37 @@ def test_ranks_are_each_number_once_and_the_batch_is_divided(n_workers: int, n_p
     assert {int(each["LOCAL_RANK"]) for each in found} == set(range(n_processes))
     assert {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found} == {("10.0.0.1", "29500")}
     assert {each["TORCHELASTIC_RESTART_COUNT"] for each in found} == {"2"}
-    variables = batch_variables(batch, world)
+    told = [batch_variables(batch, world, rank, at_once=at_once) for rank in range(world)]
     if batch is None:
-        assert variables == {}
+        assert told == [{}] * world
         return
-    whole = int(variables["OPTIMUS_WORKER_BATCH_SIZE"]) * int(variables["OPTIMUS_ACCUMULATION_STEPS"]) * world
-    assert batch <= whole < batch + world
+    parts = [int(each.pop("OPTIMUS_BATCH_PART")) for each in told]
+    assert sum(parts) == batch
+    assert max(parts) - min(parts) <= 1
+    assert told == told[:1] * world, "all processes take the same steps"
+    size, steps = int(told[0]["OPTIMUS_WORKER_BATCH_SIZE"]), int(told[0]["OPTIMUS_ACCUMULATION_STEPS"])
+    assert size <= (at_once or batch)
+    assert -(-max(parts) // size) == steps, "no accumulation step is empty"
+    assert batch <= world * size * steps < batch + world * (steps + 1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "world", "at_once", "division"),
+    [
+        (48, 1, None, (48, 1)),
+        (48, 3, 8, (8, 2)),
+        (48, 2, 10, (8, 3)),
+        (48, 2, 5, (4, 6)),  # five accumulation steps would be uneven
+        (62, 2, 10, (8, 4)),  # 31 examples are a prime number: as even as it gets
+        (50, 3, None, (17, 1)),
+        (2, 4, None, (1, 1)),
+    ],
+)
+def test_the_batch_is_divided_equally_where_that_is_possible(
+    batch: int, world: int, at_once: int | None, division: tuple[int, int]
+) -> None:
+    told = batch_variables(batch, world, at_once=at_once)
+    assert (int(told["OPTIMUS_WORKER_BATCH_SIZE"]), int(told["OPTIMUS_ACCUMULATION_STEPS"])) == division
 
 
 def test_a_command_sees_the_environment_of_its_interpreter() -> None:

@@ -324,7 +324,8 @@ class Agent:
 
     def _process_variables(self, place: Place, local_rank: int) -> dict[str, str]:
         world = place.n_workers * self._launch.n_processes
-        found = batch_variables(self._spec.global_batch_size, world)
+        rank = place.rank * self._launch.n_processes + local_rank
+        found = batch_variables(self._spec.global_batch_size, world, rank, at_once=self._spec.max_worker_batch_size)
         if self._launch.is_distributed:
             found |= distributed_variables(self._launch, place, local_rank, self._environment.job_id)
             if place.master[0].startswith("127."):

@@ -43,19 +43,31 @@ def distributed_variables(started: Launch, place: Place, local_rank: int, run_id
     }
 
 
-def batch_variables(global_batch_size: int | None, world: int) -> dict[str, str]:
-    """How the global batch is divided over `world` processes; none if the job does not name one.
+def batch_variables(
+    global_batch_size: int | None, world: int, rank: int = 0, *, at_once: int | None = None
+) -> dict[str, str]:
+    """How the global batch is divided over `world` processes, for process `rank`; none if the job does not name one.
 
-    `OPTIMUS_WORKER_BATCH_SIZE` · `OPTIMUS_ACCUMULATION_STEPS` · world is the global batch, where that can be: what one
-    process computes at once never grows when processes are taken away, they accumulate gradients instead.
+    `at_once`: the most examples that a process computes at once; None: its whole part. The processes take as few
+    accumulation steps as this allows, or up to twice as many if only then the parts are equal, so that
+
+        world · OPTIMUS_WORKER_BATCH_SIZE · OPTIMUS_ACCUMULATION_STEPS = OPTIMUS_GLOBAL_BATCH_SIZE.
+
+    Where no such division exists, the product is the next larger one. `OPTIMUS_BATCH_PART` is the number of examples of
+    a step that are this process's own: over all processes they always sum to the global batch.
     """
     if global_batch_size is None:
         return {}
-    each = max(1, -(-global_batch_size // world))
+    part, n_larger = divmod(global_batch_size, world)
+    largest = part + (n_larger > 0)
+    least = -(-largest // at_once) if at_once else 1
+    equal = (steps for steps in range(least, min(2 * least, largest) + 1) if largest % steps == 0)
+    steps = least if n_larger else next(equal, least)
     return {
         "OPTIMUS_GLOBAL_BATCH_SIZE": str(global_batch_size),
-        "OPTIMUS_WORKER_BATCH_SIZE": str(each),
-        "OPTIMUS_ACCUMULATION_STEPS": "1",
+        "OPTIMUS_WORKER_BATCH_SIZE": str(-(-largest // steps)),
+        "OPTIMUS_ACCUMULATION_STEPS": str(steps),
+        "OPTIMUS_BATCH_PART": str(part + (rank < n_larger)),
     }
 
 
