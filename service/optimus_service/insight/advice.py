@@ -36,9 +36,7 @@ def advice(job: Job, speeds: Speeds, settings: Settings) -> list[answers.Advice]
     others = list(_others(present))
     speed = promised_speeds(speeds, [present, *others])
     choices = [_choice(job, present, other, speed, settings) for other in others]
-    cheaper = [
-        each for each in choices if each.seconds.high <= MOST_SLOWER and each.cost.high <= 1.0 - LEAST_SAVED
-    ]
+    cheaper = [each for each in choices if each.seconds.high <= MOST_SLOWER and each.cost.high <= 1.0 - LEAST_SAVED]
     faster = [each for each in choices if each.seconds.high <= LEAST_FASTER and each.cost.high <= MOST_DEARER]
     found = []
     if cheaper:
@@ -90,7 +88,9 @@ def _choice(
     job: Job, present: Allocation, other: Allocation, speed: dict[Allocation, Estimate], settings: Settings
 ) -> _Choice:
     seconds = speed[present].over(speed[other])
-    return _Choice(present, other, seconds, seconds.times(_price(job, other, settings) / _price(job, present, settings)))
+    return _Choice(
+        present, other, seconds, seconds.times(_price(job, other, settings) / _price(job, present, settings))
+    )
 
 
 def _price(job: Job, size: Allocation, settings: Settings) -> float:
