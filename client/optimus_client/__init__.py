@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .batch import accumulation_steps, batch_part, worker_batch_size
+from .batch import accumulation_steps, batch_factor, batch_part, worker_batch_size
 from .reporting import flush, report, resumes, stop_requested, stopped
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = [
     "Unauthorized",
     "Unreachable",
     "accumulation_steps",
+    "batch_factor",
     "batch_part",
     "elastic",
     "flush",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-__all__ = ["accumulation_steps", "batch_part", "worker_batch_size"]
+__all__ = ["accumulation_steps", "batch_factor", "batch_part", "worker_batch_size"]
 
 log = logging.getLogger("optimus_client")
 
@@ -29,6 +29,26 @@ def batch_part(default: int) -> int:
     """Examples of a step that are this process's own: over all processes they sum to the global batch, also where it
     does not divide equally; `default` if the job names no global batch."""
     return int(os.environ.get("OPTIMUS_BATCH_PART") or default)
+
+
+def batch_factor() -> int | None:
+    """How many times the batch of one worker the global batch is (`scaling: weak`); None: it is the same at every
+    size. The learning rate is to be multiplied with it, and a step counts as so many steps of one worker."""
+    return int(os.environ.get("OPTIMUS_BATCH_FACTOR") or 0) or None
+
+
+def warmup_epochs() -> float:
+    """Epochs in which the learning rate grows to a larger batch's; 5 unless the job names them (Goyal et al. 2017)."""
+    return float(os.environ.get("OPTIMUS_WARMUP_EPOCHS") or 5.0)
+
+
+def refuse_weak_scaling(framework: str) -> None:
+    """Raise `RuntimeError` if the job has `scaling: weak`."""
+    if batch_factor() is not None:
+        raise RuntimeError(
+            f"scaling: weak is for optimus_client.elastic and loops of your own: {framework} finds its place in the "
+            "data by the number of steps, which have another size after each change; leave scaling out"
+        )
 
 
 def warn_if_uneven(step_examples: int) -> None:

@@ -19,7 +19,7 @@ except ImportError:
     from pytorch_lightning import Callback  # type: ignore[assignment, no-redef, import-not-found, unused-ignore]
 
 from .agreement import Agreement
-from .batch import accumulation_steps, warn_if_uneven
+from .batch import accumulation_steps, refuse_weak_scaling, warn_if_uneven
 from .reporting import report, resumes, stopped
 
 log = logging.getLogger("optimus_client")
@@ -57,7 +57,10 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Batches of a step; before the training starts, those of the steps before its checkpoint, if there is one."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        if stage == "fit" and pl_module.automatic_optimization:
+        if stage != "fit":
+            return
+        refuse_weak_scaling("Lightning")
+        if pl_module.automatic_optimization:
             trainer.accumulate_grad_batches = accumulation_steps(trainer.accumulate_grad_batches)
 
     def state_dict(self) -> dict[str, Any]:

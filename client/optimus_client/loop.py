@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from .agreement import Agreement, all_agree, rank, world_size
-from .batch import worker_batch_size
+from .batch import accumulation_steps, batch_factor, global_batch_size, warmup_epochs, worker_batch_size
 from .reporting import report, resumes, stopped
 
 log = logging.getLogger("optimus_client")
@@ -67,6 +67,9 @@ def elastic(
     `checkpoints`. `exit_when_stopped`: a request to stop ends the process (exit code 0), so that what the script does
     after its training is not done too early; else the loop ends, and `run.is_stopped` says why.
 
+    With weak scaling the global batch grows with the workers: a step counts as so many of `steps` and of `scheduler`,
+    and the optimizer's learning rate is multiplied with that number.
+
     Raises `ValueError`: there is no end, or the data set has no length.
     """
     if epochs is None and steps is None:
@@ -94,6 +97,28 @@ class _Part:
     """Of the step: gradients are summed over processes with it."""
     end: int
     """Examples of the epoch that are used when the step is done."""
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """The factor of the learning rate with weak scaling, as jobs with a task have it: it grows with the batch over a
+    warm-up, and falls with it at once (Goyal et al. 2017)."""
+
+    target: float = 1.0
+    begin: float = 1.0
+    """The factor when `since` examples were used, from where it grows to the target over `length` examples."""
+    since: int = 0
+    length: float = 0.0
+
+    def at(self, n_seen: int) -> float:
+        """The factor after so many examples."""
+        done = n_seen - self.since
+        return self.target if done >= self.length else self.begin + (self.target - self.begin) * done / self.length
+
+    def changed(self, target: float, n_seen: int, length: float) -> _Rate:
+        """From `n_seen` examples on towards another target."""
+        present = self.at(n_seen)
+        return _Rate(target, present, n_seen, length) if target > present else _Rate(target)
 
 
 class ElasticRun:
@@ -126,6 +151,11 @@ class ElasticRun:
         """Examples of the present epoch that are used."""
         self._batch = self._limit = 1
         """Of a step; of one process at once."""
+        self._weight = 1
+        """Steps of one worker's batch that a step counts as (weak scaling)."""
+        self._counted = 0
+        """All steps so far, counted so."""
+        self._rate = _Rate()
         self._part: _Part | None = None
         self._was_stepped = False
         self._loss: Any = None
@@ -146,10 +176,16 @@ class ElasticRun:
             self._made_group = True
         self._check_scheduler()
         self._limit = worker_batch_size(self._loader.batch_size or 1)
-        given = int(os.environ.get("OPTIMUS_GLOBAL_BATCH_SIZE") or 0)
+        given, factor = global_batch_size(), batch_factor()
+        if given is None and factor is not None:
+            given = self._limit * world_size()
         self._batch = given or self._limit * world_size()
         self._load()
         self._batch = given or self._batch
+        if factor is not None:
+            self._weight = factor
+            self._rate = self._rate.changed(factor, self._n_seen, warmup_epochs() * self._n_examples)
+            self._scale_learning_rate()
         if world_size() > 1 and not _is_distributed(self.model):
             device = self._device
             self.model = DistributedDataParallel(self.model, device_ids=[device] if device.type == "cuda" else None)
@@ -185,7 +221,9 @@ class ElasticRun:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
-        limit = sys.maxsize if self._steps is None else self._steps
+        limit = sys.maxsize
+        if self._steps is not None:
+            limit = self.step_number + max(0, ceil((self._steps - self._counted) / self._weight))
         if self._epochs is None:
             return limit
         to_come = self._steps_in(self._n_examples - self._position)
@@ -198,6 +236,8 @@ class ElasticRun:
         total = self.total_steps
         if self._steps_in(self._n_examples) == 0:
             raise ValueError(f"{self._n_examples} examples make no step of {self._batch}")
+        if self._is_plain and accumulation_steps() > 1:
+            self._refuse_to_divide()  # the job says that a process cannot compute more at once
         report(total_steps=total, total_epochs=self._epochs)
         while self.step_number < total:
             for part, batch in self._rest_of_epoch():
@@ -228,7 +268,8 @@ class ElasticRun:
         if part.is_last:
             self._optimizer.step()
             if self._steps_scheduler:
-                self._scheduler.step()
+                for _ in range(self._weight):
+                    self._scheduler.step()
             self._optimizer.zero_grad()
 
     def report(self, loss: Any) -> None:
@@ -255,13 +296,14 @@ class ElasticRun:
     def _end_part(self, part: _Part) -> None:
         if not part.is_last:
             if not self._was_stepped:
-                raise RuntimeError(
-                    f"a step of {self._batch} examples is divided into parts of {self._limit} here: "
-                    "call run.backward(loss) and run.step(), which accumulate their gradients"
-                )
+                self._refuse_to_divide()
             return
         self._is_plain = not self._was_stepped
+        rate = self._optimizer.param_groups[0].get("lr")
+        if rate is not None and self._weight > 1:
+            rate = rate * self._rate.at(self._n_seen)
         self.step_number += 1
+        self._counted += self._weight
         self._position = part.end
         loss = None
         if self._loss is not None and self._loss[1] > 0:
@@ -272,8 +314,32 @@ class ElasticRun:
             loss=loss,
             examples=self._batch,
             epoch=self.epoch + self._position / self._n_examples,
-            learning_rate=self._optimizer.param_groups[0].get("lr"),
+            learning_rate=rate,
         )
+
+    def _refuse_to_divide(self) -> None:
+        raise RuntimeError(
+            f"a step of {self._batch} examples is divided into parts of {self._limit} here: "
+            "call run.backward(loss) and run.step(), which accumulate their gradients"
+        )
+
+    def _scale_learning_rate(self) -> None:
+        """Multiply the learning rate while the optimizer steps: schedulers, which go on from it, see their own."""
+        own: list[Any] = []
+
+        def scale(*_: Any) -> None:
+            factor = self._rate.at(self._n_seen)
+            for group in self._optimizer.param_groups:
+                own.append(group["lr"])
+                group["lr"] = group["lr"] * factor
+
+        def restore(*_: Any) -> None:
+            for group, rate in zip(self._optimizer.param_groups, own):
+                group["lr"] = rate
+            own.clear()
+
+        self._optimizer.register_step_pre_hook(scale)
+        self._optimizer.register_step_post_hook(restore)
 
     def _is_told_to_stop(self) -> bool:
         """At a step boundary: save if it is time, save and stop if that is asked for."""
@@ -291,6 +357,11 @@ class ElasticRun:
         return True
 
     # --- the data ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _n_seen(self) -> int:
+        """Examples used so far, over all epochs."""
+        return self.epoch * self._n_examples + self._position
 
     @property
     def _n_examples(self) -> int:
@@ -396,6 +467,8 @@ class ElasticRun:
             "epoch": self.epoch,
             "position": self._position,
             "batch": self._batch,
+            "counted": self._counted,
+            "rate": self._rate.at(self._n_seen),
         }
         progress["is_plain"] = self._is_plain
         scheduler = None if self._scheduler is None else self._scheduler.state_dict()
@@ -423,6 +496,8 @@ class ElasticRun:
         self.step_number, self.epoch = progress["step"], progress["epoch"]
         self._position, self._batch = progress["position"], progress["batch"]
         self._is_plain = progress["is_plain"]
+        self._counted = progress.get("counted", self.step_number)
+        self._rate = _Rate(progress.get("rate", 1.0))
         if self._steps_in(self._n_examples - self._position) == 0:  # saved between two epochs
             self.epoch, self._position = self.epoch + 1, 0
             if self._scheduler is not None and not self._steps_scheduler:

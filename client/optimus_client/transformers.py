@@ -15,7 +15,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from .agreement import Agreement
-from .batch import accumulation_steps, global_batch_size, warn_if_uneven, worker_batch_size
+from .batch import accumulation_steps, global_batch_size, refuse_weak_scaling, warn_if_uneven, worker_batch_size
 from .reporting import report, resumes, stopped
 
 _NOT_FIGURES = ("loss", "grad_norm", "learning_rate", "epoch", "step")
@@ -68,6 +68,7 @@ class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._agreement = Agreement()
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        refuse_weak_scaling("the Trainer")
         given = global_batch_size()
         if given is None:
             return

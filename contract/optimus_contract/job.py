@@ -511,7 +511,7 @@ def _check_task(spec: JobSpec) -> None:
 _SCRIPT_ONLY = ("command", "python", "image", "resumes", "progress_patterns", "max_worker_batch_size")
 _TASK_ONLY = (
     *("task", "task_args", "evaluate_epochs", "checkpoint_url", "compression_keep", "gradient_statistics"),
-    *("warmup_epochs", "max_gradient_norm", "compile", "deterministic", "from_job"),
+    *("max_gradient_norm", "compile", "deterministic", "from_job"),
 )
 """What our own training loops do; a script does it by its own means."""
 
@@ -541,8 +541,8 @@ def _check_script(spec: JobSpec) -> None:
         raise FieldError("max_worker_batch_size", "divides the global batch: give global_batch_size as well")
     if spec.mode != "sync":
         raise FieldError("mode", "a script has no mode: leave it out")
-    if spec.scaling != "strong":
-        raise FieldError("scaling", "a script scales as it is written: leave it out")
+    if spec.scaling == "weak" and spec.tracked:
+        raise FieldError("scaling", "is for jobs that are scheduled: the size of a tracked job stays")
     if spec.compression != "none":
         raise FieldError("compression", "is for jobs with a task: leave it out")
     if spec.servers.max > 0:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.client.agent import Agent, Script, agent, assert_same, stop_after, wait_until
+
+from optimus_client.loop import _Rate
+from optimus_workers.coordinator.plan import JobPlan, next_batch
+from optimus_workers.script.agent import script_profile
+from optimus_workers.wire.values import GlobalBatch, followed
 
 SCRIPT = "elastic_script.py"
 N_STEPS = 3 * 26
@@ -56,6 +65,58 @@ def test_a_global_batch_that_accumulates(heard: Agent, tmp_path: Path, undisturb
     assert heard.steps == list(range(1, N_STEPS + 1))
     assert used(tmp_path) == [3] * 103
     assert_same(tmp_path, undisturbed)
+
+
+def test_a_batch_that_grows_with_the_processes(heard: Agent, tmp_path: Path) -> None:
+    """Weak scaling: each example of an epoch once; schedule and learning rate go by the batch of one process."""
+    one = {"OPTIMUS_GLOBAL_BATCH_SIZE": "4", "OPTIMUS_BATCH_FACTOR": "1", "STEP_SECONDS": "0.05"}
+    three = {"OPTIMUS_GLOBAL_BATCH_SIZE": "12", "OPTIMUS_BATCH_FACTOR": "3", "OPTIMUS_WORKER_BATCH_SIZE": "4"}
+    first = stop_after(heard, Script(SCRIPT, heard, 1, str(tmp_path), variables=one), 5)
+    Script(SCRIPT, heard, 3, str(tmp_path), variables={**three, "OPTIMUS_WARMUP_EPOCHS": "1"}).wait()
+    assert used(tmp_path) == [3] * 103
+    assert heard.steps == list(range(1, len(heard.steps) + 1))
+    in_first, rest = divmod(103 - 4 * first, 12)
+    assert len(heard.steps) == heard.readings[-1].total_steps == first + in_first + (rest > 0) + 2 * 9
+    rates = {each.step: each.learning_rate for each in heard.readings if each.learning_rate is not None}
+
+    def expected(step: int, seen: int) -> float:
+        """After `step` steps; `seen`: examples before the last of them."""
+        counted = step if step <= first else first + 3 * (step - first)
+        factor = 1.0 if step <= first else 1 + 2 * min(1.0, (seen - 4 * first) / 103)
+        return float(factor * 0.01 * (1 + math.cos(math.pi * counted / 78)) / 2)
+
+    assert rates[first] == pytest.approx(expected(first, 0))
+    assert rates[first + 1] == pytest.approx(expected(first + 1, 4 * first))
+    assert rates[first + 5] == pytest.approx(expected(first + 5, 4 * first + 48))
+    last = len(heard.steps)
+    assert rates[last - 3] == pytest.approx(expected(last - 3, 3 * 103), rel=1e-6), "the warm-up is over"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 40)), min_size=1, max_size=6), st.sampled_from([0.0, 0.5, 3.0])
+)
+def test_the_learning_rate_grows_as_in_jobs_with_a_task(memberships: list[tuple[int, int]], warmup: float) -> None:
+    """Memberships: workers and steps."""
+    plan, task = JobPlan(is_weak=True, warmup_epochs=warmup), script_profile(10)
+    task = replace(task, n_examples=500)
+    batches, step, rate = tuple[GlobalBatch, ...](), 0, _Rate()
+    for n_workers, n_steps in memberships:
+        batch = next_batch(plan, task, n_workers, step, batches)
+        rate = rate.changed(n_workers, batch.first_example, warmup * 500)
+        for each in range(step, step + n_steps + 1):
+            assert rate.at(batch.position(each)) == pytest.approx(batch.learning_rate_factor(each))
+        batches, step = followed(batches, batch), step + n_steps
+
+
+def test_a_loop_that_steps_by_itself_is_not_divided_where_the_job_says_it_must_be(heard: Agent, tmp_path: Path) -> None:
+    """It had two processes, and goes on with one that cannot compute the whole step."""
+    slow = {"STEP_SECONDS": "0.05", "OPTIMUS_GLOBAL_BATCH_SIZE": "4", "OPTIMUS_WORKER_BATCH_SIZE": "2"}
+    stop_after(heard, Script(SCRIPT, heard, 2, str(tmp_path), "--plain", variables=slow), 5)
+    small = {**slow, "OPTIMUS_ACCUMULATION_STEPS": "2"}
+    (process,) = Script(SCRIPT, heard, 1, str(tmp_path), "--plain", variables=small).processes
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "call run.backward(loss) and run.step()" in errors
 
 
 def test_sharded_models_go_on_with_another_number_of_processes(heard: Agent, tmp_path: Path, undisturbed: Path) -> None:

@@ -114,6 +114,8 @@ ELASTIC = {"minimum": 16, "maximum": 64, "per_pass": 16}
     [
         ({"elastic_batch": ELASTIC}, "elastic_batch", "the noise of the gradients, which a script does not measure"),
         ({"max_worker_batch_size": 8}, "max_worker_batch_size", "give global_batch_size as well"),
+        ({"scaling": "weak", "tracked": True}, "scaling", "the size of a tracked job stays"),
+        ({"warmup_epochs": 2.0}, "body", "warmup_epochs is for scaling weak"),
     ],
 )
 def test_a_batch_that_a_script_cannot_have_is_refused(api: Api, spec: dict[str, Any], field: str, words: str) -> None:

@@ -98,6 +98,42 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
         torch.testing.assert_close(found[name], values, rtol=1e-9, atol=1e-12)
 
 
+def test_a_script_with_weak_scaling_counts_steps_of_one_workers_batch(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Also when a worker is lost, and the script goes on from a step of a smaller membership."""
+    script, out = str(SCRIPTS / "elastic_train.py"), tmp_path / "final.pt"
+    options = ["--accumulates", "--step-seconds", "0.1", "--out", str(out)]
+    weak = {"scaling": "weak", "warmup_epochs": 1.0, "global_batch_size": 48}
+    job = make_script_job("torchrun", script, *options, **weak)
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0)
+    job.wait_for_step(one["step"] + 10)
+    job.scale(worker(0), worker(1), worker(2))
+    three = job.wait_for_size(3, 0)
+    assert three["step"] >= 10
+    job.wait_for_step(three["step"] + 12)
+    job.kill(worker(2))
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0, after_epoch=three["epoch"])
+    assert (two["cause"], two["step"]) == ("worker_lost", three["step"]), "it was saved when the size changed"
+    assert two["lost_steps"] >= 12
+    result = job.wait_for_result()
+    # Ten epochs of twenty steps; the last step of an epoch may have fewer examples than it counts.
+    assert result["outcome"] == "succeeded"
+    assert 200 <= result["step"] <= 210
+    counts = {membership["epoch"]: membership["step"] for membership in (one, three, two)}
+    for sample in job.service.samples:
+        epoch, workers = sample["membership_epoch"], sample["workers"]
+        assert sample["n_steps"] % workers == 0
+        assert sample["step"] - sample["n_steps"] == counts[epoch], "no step is missing or twice"
+        counts[epoch] = sample["step"]
+    assert counts[two["epoch"]] == result["step"]
+    profile = job.service.profile
+    assert profile is not None
+    assert (profile["total_steps"], profile["steps_per_epoch"]) == (result["step"], 20.0)
+
+
 def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:

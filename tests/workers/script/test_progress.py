@@ -78,6 +78,21 @@ def test_with_more_processes_fewer_steps_are_the_same_way() -> None:
     assert last.step == 1000
 
 
+def test_with_weak_scaling_steps_stay_those_of_the_script() -> None:
+    """The coordinator knows what they count as; only an epoch is counted here, where all steps count the same."""
+    two = Progress(START, 0, weight=2)
+    assert read(two, step=50, total_steps=500, total_epochs=5, loss=1.0) is not None
+    assert (two.learned.total_steps, two.learned.steps_per_epoch) == (500, 200.0)
+    assert not two.has_old_total
+    four = Progress(START, 50, two.learned, weight=4)
+    assert four.has_old_total
+    found = read(four, step=51, total_steps=275, total_epochs=5, loss=0.9)
+    assert found is not None
+    assert (found.step, found.n_steps) == (51, 1)
+    assert (four.learned.total_steps, four.learned.steps_per_epoch) == (275, 200.0)
+    assert not four.has_old_total
+
+
 def test_losses_without_steps_count_as_steps_after_a_while() -> None:
     progress = Progress(START, 0)
     assert read(progress, loss=1.0, at=START + 1.0) is None

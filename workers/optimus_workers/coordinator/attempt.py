@@ -231,7 +231,8 @@ class ScriptAttempt(Attempt):
         workers = self.members.workers
         self.awaiting = set(workers)
         return [
-            Send(name, StartCommand(self.epoch, rank, len(workers), self.version)) for rank, name in enumerate(workers)
+            Send(name, StartCommand(self.epoch, rank, len(workers), self.version, self.batch))
+            for rank, name in enumerate(workers)
         ]
 
 

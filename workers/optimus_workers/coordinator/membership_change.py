@@ -20,7 +20,7 @@ from optimus_workers.coordinator.events import (
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members
 from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
-from optimus_workers.coordinator.script import all_stopped, end_of_command, new_attempt
+from optimus_workers.coordinator.script import all_stopped, end_of_command, new_attempt, recount_script
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
 from optimus_workers.coordinator.tasks import desired_members, dismiss_leavers, regroup
 from optimus_workers.errors import LET_GO
@@ -260,7 +260,8 @@ def begin_training(state: State) -> Effects:
     attempt = state.change.present
     if attempt.awaiting:
         return end_of_command(state) if state.plan.is_script else []
-    effects = _record_membership(state, attempt) if attempt.members.workers else []
+    effects = recount_script(state, attempt) if state.plan.is_script else []
+    effects += _record_membership(state, attempt) if attempt.members.workers else []
     state.version = attempt.version
     state.training.barrier = state.new_barrier(None if state.plan.is_async else attempt.batch)
     if state.checkpoints.newest is None:

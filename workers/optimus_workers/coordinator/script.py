@@ -7,13 +7,14 @@ An agent per worker starts the processes, reports how far they are, and stops th
 
 from __future__ import annotations
 
-from optimus_workers.coordinator.attempt import ScriptAttempt
+from optimus_workers.coordinator.attempt import Attempt, ScriptAttempt
 from optimus_workers.coordinator.ending import fail, finish, pause
-from optimus_workers.coordinator.events import Effects
+from optimus_workers.coordinator.events import Effects, Send
 from optimus_workers.coordinator.membership import Cover, Members
+from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
 from optimus_workers.coordinator.tasks import dismiss_leavers
-from optimus_workers.wire.messages import CommandEnded, CommandStarted, CommandStopped
+from optimus_workers.wire.messages import CommandEnded, CommandStarted, CommandStopped, Recount
 from optimus_workers.wire.values import TaskProfile
 
 FAILURE_SECONDS = 5.0
@@ -57,7 +58,7 @@ def all_stopped(state: State, cover: Cover) -> Effects | None:
     state.version = cover.version
     was = state.formed.workers if state.formed else ()
     is_done = bool(was) and attempt.finished >= set(was)
-    if state.plan.max_steps is not None and cover.version >= state.plan.max_steps:
+    if state.plan.max_steps is not None and state.reported_version >= state.plan.max_steps:
         is_done = True
     if is_done or state.directive == "finish":
         return finish(state, {})
@@ -68,6 +69,17 @@ def all_stopped(state: State, cover: Cover) -> Effects | None:
     state.change.since = state.now
     state.phase = Phase.GATHERING
     return dismiss_leavers(state, but=Members())
+
+
+def recount_script(state: State, attempt: Attempt) -> Effects:
+    """JOINING: the script has said from which step it goes on. With weak scaling, steps before it count as the steps of
+    the memberships that made them, and those after it as many times as there are workers."""
+    workers = attempt.members.workers
+    if not state.plan.is_weak or not workers:
+        return []
+    batches = state.training.batches
+    attempt.batch = next_batch(state.plan, state.known_profile, len(workers), attempt.version, batches)
+    return [Send(worker, Recount(state.epoch, attempt.batch)) for worker in workers]
 
 
 def command_ended(state: State, name: str, message: CommandEnded) -> Effects:

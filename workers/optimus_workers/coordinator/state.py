@@ -287,9 +287,9 @@ class State:
 
     def new_barrier(self, batch: GlobalBatch | None) -> Barrier:
         """The barrier of the present members from the present version on, whose steps have `batch` (sync)."""
-        if self.plan.is_script:
-            return ReportedSteps(self.members.workers, self.version, self.plan.max_steps)
         last_step = self.plan.last_step(self.known_profile, batch)
+        if self.plan.is_script:
+            return ReportedSteps(self.members.workers, self.version, last_step)
         kind = AsyncBarrier if self.plan.is_async else SyncBarrier
         return kind(self.members.workers, self.version, last_step)
 

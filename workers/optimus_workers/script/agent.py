@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -32,11 +32,12 @@ from optimus_workers.script.launch import (
     batch_variables,
     distributed_variables,
     python_environment,
+    weak_variables,
 )
 from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of
+from optimus_workers.script.samples import Numbered, counted_as, finite, profile_of, sample_of
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
@@ -52,10 +53,11 @@ from optimus_workers.wire.messages import (
     Leave,
     Publish,
     Published,
+    Recount,
     StartCommand,
     StopCommand,
 )
-from optimus_workers.wire.values import TaskProfile, TaskRole, UpdateRule
+from optimus_workers.wire.values import GlobalBatch, TaskProfile, TaskRole, UpdateRule
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +106,8 @@ class Run:
     printed: Printed
     begun_at: float
     """`time.monotonic` when they were started."""
+    batch: GlobalBatch
+    """How the script's steps count as steps of the job."""
     is_formed: bool = False
     """The coordinator has formed the membership: samples count."""
     is_reported: bool = False
@@ -230,6 +234,8 @@ class Agent:
                     self._stop(message)
                 case Published():
                     self._published(message)
+                case Recount():
+                    self._recount(message)
                 case Go():
                     self._formed(message)
                 case Reading():
@@ -308,8 +314,9 @@ class Agent:
         with suppress(OSError):
             self._stop_file.unlink()
         version = max(order.step, self._remembered_step())
-        progress = Progress(time.time(), version, self._remembered(), self._spec.global_batch_size)
-        run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic())
+        weight = order.n_workers if self._is_weak else None
+        progress = Progress(time.time(), version, self._remembered(), self._batch_size(order.n_workers), weight)
+        run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic(), order.batch)
         if order.rank == 0:
             folders = log_folders(self._spec.command or (), self._variables)
             run.files = tuple(TensorBoardFiles(self._working_directory / each, time.time()) for each in folders)
@@ -325,12 +332,24 @@ class Agent:
     def _process_variables(self, place: Place, local_rank: int) -> dict[str, str]:
         world = place.n_workers * self._launch.n_processes
         rank = place.rank * self._launch.n_processes + local_rank
-        found = batch_variables(self._spec.global_batch_size, world, rank, at_once=self._spec.max_worker_batch_size)
+        size = self._batch_size(place.n_workers)
+        found = batch_variables(size, world, rank, at_once=self._spec.max_worker_batch_size)
+        if self._is_weak:
+            found |= weak_variables(place.n_workers, self._spec.warmup_epochs)
         if self._launch.is_distributed:
             found |= distributed_variables(self._launch, place, local_rank, self._environment.job_id)
             if place.master[0].startswith("127."):
                 found |= {name: "lo" for name in ("GLOO_SOCKET_IFNAME",) if name not in self._variables}
         return found
+
+    @property
+    def _is_weak(self) -> bool:
+        return self._spec.scaling == "weak"
+
+    def _batch_size(self, n_workers: int) -> int | None:
+        """Examples of one step of so many workers; None: the job names no batch."""
+        size = self._spec.global_batch_size
+        return size if size is None or not self._is_weak else size * n_workers
 
     def _printed(self, local_rank: int, data: bytes) -> None:
         """On the reading thread of a process: pass on what it prints, and learn from that of the first."""
@@ -493,6 +512,11 @@ class Agent:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
+    def _recount(self, message: Recount) -> None:
+        """The coordinator knows now from which step the script goes on."""
+        if self._run is not None and self._run.order.epoch == message.epoch:
+            self._run.batch = message.batch
+
     def _formed(self, message: Go) -> None:
         """The membership is formed: what the processes have done since their start may be reported."""
         run = self._run
@@ -526,7 +550,8 @@ class Agent:
     def _report(self, run: Run, advance: Advance) -> None:
         """Report steps to the service, and to the coordinator now and then."""
         order = run.order
-        sample = sample_of(advance, run.progress.learned, membership_epoch=order.epoch, workers=order.n_workers)
+        counted = counted_as(advance, run.batch) if self._is_weak else advance
+        sample = sample_of(counted, run.progress.learned, membership_epoch=order.epoch, workers=order.n_workers)
         self._telemetry.record(sample)
         now = time.monotonic()
         if now >= self._done_at + DONE_SECONDS or advance.is_first:
@@ -541,6 +566,11 @@ class Agent:
             return
         self._learned_at = now
         self._remember(learned, run.progress.step)
+        if self._is_weak:
+            if not run.is_formed or run.progress.has_old_total:
+                return  # it is not known yet how the steps to come count
+            if learned.total_steps is not None:
+                learned = replace(learned, total_steps=run.batch.reported_step(learned.total_steps))
         if learned == self._sent:
             return
         self._sent = learned

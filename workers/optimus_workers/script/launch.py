@@ -71,6 +71,12 @@ def batch_variables(
     }
 
 
+def weak_variables(n_workers: int, warmup_epochs: float | None) -> dict[str, str]:
+    """Weak scaling: how many times the batch of one worker the global batch is, and the learning rate with it."""
+    found = {"OPTIMUS_BATCH_FACTOR": str(n_workers)}
+    return found if warmup_epochs is None else {**found, "OPTIMUS_WARMUP_EPOCHS": str(warmup_epochs)}
+
+
 def python_environment(environment: Mapping[str, str], python: str) -> dict[str, str]:
     """The variables with which a command runs in the environment of this interpreter, as if that were activated."""
     found = dict(environment)

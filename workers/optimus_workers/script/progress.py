@@ -3,7 +3,8 @@
 A reading counts if no better channel has given steps. Steps count as the script counts them, with one exception: a
 script that computes with the same batch in each process makes fewer steps with more processes. When the number of steps
 after which it ends is known to have changed so, its steps are counted as steps of the job's first membership, so that
-the loss and the end stay functions of the same step (as with `scaling: weak`).
+the loss and the end stay functions of the same step. With `scaling: weak` steps stay those of the script here: the
+coordinator knows what each of them counts as, whatever the script did in memberships before.
 """
 
 from __future__ import annotations
@@ -53,9 +54,17 @@ class Learned:
 class Progress:
     """The steps of one worker's processes, from their start to their end."""
 
-    def __init__(self, started_at: float, version: int, learned: Learned = Learned(), batch: int | None = None) -> None:
+    def __init__(
+        self,
+        started_at: float,
+        version: int,
+        learned: Learned = Learned(),
+        batch: int | None = None,
+        weight: int | None = None,
+    ) -> None:
         """`started_at`: POSIX seconds; `version`: steps completed as far as was known; `learned`: from processes before
-        these; `batch`: the global batch in examples, where the job names it."""
+        these; `batch`: the global batch in examples, where the job names it; `weight`: with weak scaling, what each
+        step of these processes counts as."""
         self.learned = learned
         self.stopped_at: int | None = None
         """The step at which the script said that it stops."""
@@ -68,7 +77,7 @@ class Progress:
         self._total: int | None = None
         """Of these processes."""
         self._version = version
-        self._batch = batch
+        self._batch, self._weight = batch, weight
         self.last_at = started_at
         """POSIX seconds of the newest advance; before the first one, when the processes were started."""
         self._trust = Channel.PRINTED.trust
@@ -105,6 +114,11 @@ class Progress:
             return None
         return self._advance(reading, step)
 
+    @property
+    def has_old_total(self) -> bool:
+        """These processes have not said yet after how many steps they end; those before them had."""
+        return self.learned.total_steps is not None and self._total is None
+
     def _agrees(self, reading: Reading) -> bool:
         """Whether a channel that is trusted less counts the same steps: a progress bar is newer than rare reports."""
         return reading.step is not None and self._total is not None and reading.total_steps == self._total
@@ -121,7 +135,7 @@ class Progress:
         if step <= 0 or step > MAX_COUNT:
             return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
-        if known is None or total is None or known == total:
+        if self._weight is not None or known is None or total is None or known == total:
             return step
         return round(step * known / total)
 
@@ -174,17 +188,22 @@ class Progress:
             self._learn(resumes=before >= self._version // 2)
 
     def _learn_from(self, reading: Reading, step: int) -> None:
-        total = self._known_total or self._total
-        if total is not None and self._known_total is None:
+        is_weak = self._weight is not None
+        total = self._total if is_weak else self._known_total or self._total
+        if total is not None and (is_weak or self._known_total is None):
             self._known_total = total
             self._learn(total_steps=total)
-        each = self.learned.steps_per_epoch
-        if total is not None and reading.total_epochs is not None and reading.total_epochs > 0:
+        each = known = self.learned.steps_per_epoch
+        if is_weak and known is not None:
+            pass  # from the first membership, in which all steps counted the same
+        elif total is not None and reading.total_epochs is not None and reading.total_epochs > 0:
             each = total / reading.total_epochs
         elif each is None and reading.epoch and step > 0:
             # A printed epoch is a whole number that counts the present one; any other is how far the data was read.
             is_exact = reading.channel is not Channel.PRINTED or reading.epoch != int(reading.epoch)
             each = step / reading.epoch if is_exact and reading.epoch > 0 else None
+        if each is not None and each is not known:
+            each *= self._weight or 1
         if each is not None and 0 < each <= MAX_COUNT and math.isfinite(each):
             self._learn(steps_per_epoch=each)
         if self.learned.channel is not reading.channel:

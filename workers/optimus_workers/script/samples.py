@@ -9,9 +9,16 @@ from optimus_contract.result import JobProfile
 from optimus_contract.telemetry import Sample
 from optimus_workers.script.progress import Advance, Learned
 from optimus_workers.telemetry.sender import Aggregator
+from optimus_workers.wire.values import GlobalBatch
 
 MOST_STEPS = 10**6
 """Of one sample."""
+
+
+def counted_as(advance: Advance, batch: GlobalBatch) -> Advance:
+    """An advance in steps of the base batch, as the job counts them with weak scaling."""
+    step = batch.reported_step(advance.step)
+    return replace(advance, step=step, n_steps=step - batch.reported_step(advance.step - advance.n_steps))
 
 
 def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, workers: int) -> Sample:

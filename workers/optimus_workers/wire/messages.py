@@ -102,7 +102,7 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """Worker: from its first step on, count steps as this batch says; it is the membership's but for that."""
+    """Worker or agent: from its first step on, count steps as this batch says; it is the membership's but for that."""
 
     epoch: int
     batch: GlobalBatch
@@ -149,7 +149,9 @@ class StartCommand:
     rank: int
     n_workers: int
     step: int
-    """Steps completed as far as the coordinator knows."""
+    """Steps completed as far as the coordinator knows, as the script counts them ..."""
+    batch: GlobalBatch
+    """... and how steps from there on count. A `Recount` corrects it if the script goes on from another step."""
 
 
 @dataclass(frozen=True, slots=True)
