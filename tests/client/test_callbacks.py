@@ -79,6 +79,29 @@ for size in (4, 3):
     assert "a step has 18 examples and not 16 (global_batch_size)" in "".join(printed)
 
 
+@pytest.mark.parametrize(
+    ("framework", "said", "code"),
+    [
+        (
+            "transformers",
+            "the Trainer finds its place",
+            "from optimus_client.transformers import OptimusCallback; OptimusCallback().on_init_end(None, None, None)",
+        ),
+        (
+            "lightning",
+            "Lightning finds its place",
+            "from optimus_client.lightning import OptimusCallback; OptimusCallback().setup(None, None, 'fit')",
+        ),
+    ],
+)
+def test_callbacks_refuse_weak_scaling(framework: str, said: str, code: str) -> None:
+    pytest.importorskip(framework)
+    caught = f"try:\n    {code}\nexcept RuntimeError as error:\n    print(error)"
+    printed = run(caught, {"OPTIMUS_BATCH_FACTOR": "1"})
+    assert "scaling: weak is for optimus_client.elastic" in printed
+    assert said in printed
+
+
 def _check_reports(heard: Agent) -> None:
     assert sorted(set(heard.steps)) == list(range(1, N_STEPS + 1))
     assert {each.total_steps for each in heard.readings if each.step and not each.stopped} == {N_STEPS}
