@@ -175,7 +175,7 @@ def epoch(job: Job) -> str:
     return f", epoch {wording.number(job['epoch'])}" if is_known else ""
 
 
-_DOORS = {
+_CHANNELS = {
     "client": "its calls of optimus_client",
     "kubeflow": "its progress reports (Kubeflow's protocol)",
     "mlflow": "its MLflow metrics",
@@ -185,9 +185,14 @@ _DOORS = {
 }
 
 
+def channel(name: str | None) -> str:
+    """The way by which the steps of a script are known, in words."""
+    return _CHANNELS.get(name or "", wording.UNKNOWN)
+
+
 def learned_from(profile: JobProfile, *, is_tracked: bool) -> str:
     """How the steps of a script are known, and whether its size can change."""
-    way = _DOORS.get(profile["learned_from"] or "", wording.UNKNOWN)
+    way = channel(profile["learned_from"])
     if is_tracked:
         return way
     resumes = profile.get("resumes")

@@ -19,7 +19,7 @@ from tests.cli.conftest import Optimus
 from optimus_cli.demo import summary as summaries
 from optimus_cli.demo.processes import LocalService, end_processes
 from optimus_cli.demo.run import MARKER, Options, run
-from optimus_cli.demo.scenario import arrivals
+from optimus_cli.demo.scenario import arrivals, script_arrivals
 from optimus_cli.demo.summary import Record, prediction_at, sizes, summarize
 from optimus_cli.errors import DemoFailed
 from optimus_contract.job import JobSpec
@@ -228,3 +228,27 @@ def _processes_of(directory: Path) -> list[str]:
         if str(directory).encode() in command and int(entry.name) != os.getpid():
             found.append(command.decode(errors="replace"))
     return found
+
+
+# --- scripts
+
+
+def test_the_scripts_are_jobs_beside_one_with_servers(tmp_path: Path) -> None:
+    coming = script_arrivals(tmp_path)
+    specs = [checked(JobSpec, arrival.spec) for arrival in coming]
+    assert [spec.architecture for spec in specs] == ["script", "script", "ps"]
+    for spec in specs[:2]:
+        assert spec.command is not None
+        text = (tmp_path / spec.command[1]).read_text()
+        assert "optimus" not in text.replace("It knows nothing of Optimus", "").replace("knows nothing of Optimus", "")
+        assert (spec.working_directory, spec.resumes) == (str(tmp_path), True)
+
+
+def test_a_library_that_is_missing_is_told_before_anything_starts(
+    optimus: Optimus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("optimus_cli.demo.scenario.find_spec", lambda name: None if name == "transformers" else name)
+    done = optimus("demo", "--scripts", "--directory", str(tmp_path / "out"))
+    assert done.exit_code == 2
+    assert "pip install transformers" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -41,3 +41,25 @@ def test_demo_trains_rescales_and_cleans_up(tmp_path: Path) -> None:
     assert pictures
     assert all(picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for picture in pictures)
     assert not Service(output).processes(), "the demo left processes behind"
+
+
+def test_demo_of_scripts_learns_and_resizes_what_knows_nothing_of_it(tmp_path: Path) -> None:
+    for needed in ("transformers", "accelerate"):
+        pytest.importorskip(needed, reason=f"{needed} is not installed")
+    output = tmp_path / "demo-output"
+    done = subprocess.run(
+        [*OPTIMUS, "demo", "--scripts", "--directory", str(output)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    jobs = {job["name"]: job for job in json.loads((output / "summary.json").read_text())["jobs"]}
+    assert {job["state"] for job in jobs.values()} == {"succeeded"}
+    assert jobs["hugging-face"]["learned_from"] == "kubeflow"
+    assert jobs["ddp"]["learned_from"] == "printed"
+    assert jobs["ddp"]["last_step"] == 1500
+    sizes = {name: {point["workers"] for point in job["allocations"]} for name, job in jobs.items()}
+    assert len(sizes["ddp"] | sizes["hugging-face"]) > 1, "a script was resized"
+    assert not Service(output).processes(), "the demo left processes behind"

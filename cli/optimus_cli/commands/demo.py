@@ -23,6 +23,9 @@ def demo(
     keep_running: Annotated[
         bool, typer.Option("--keep-running", help="Leave the service up until Ctrl-C, to look around.")
     ] = False,
+    scripts: Annotated[
+        bool, typer.Option("--scripts", help="Two scripts that know nothing of Optimus, beside a job with servers.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a service, submit three jobs, show them live, write summary.json and demo.png, stop everything.
@@ -31,7 +34,7 @@ def demo(
     """
     from optimus_cli.demo.run import Options, run
 
-    options = Options(directory, slots, port, round_seconds, keep_running, as_json)
+    options = Options(directory, slots, port, round_seconds, keep_running, as_json, scripts)
     summary = run(options)
     if any(job["state"] != "succeeded" for job in summary["jobs"]):
         raise typer.Exit(1)

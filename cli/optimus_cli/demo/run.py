@@ -20,7 +20,7 @@ from optimus_cli.bodies import is_final
 from optimus_cli.client import Client
 from optimus_cli.demo import summary as summaries
 from optimus_cli.demo.processes import LocalService, end_processes
-from optimus_cli.demo.scenario import Arrival, arrivals
+from optimus_cli.demo.scenario import Arrival, arrivals, check_scripts_can_run, script_arrivals
 from optimus_cli.errors import DemoFailed, Unreachable
 from optimus_cli.live import Frame
 
@@ -41,10 +41,14 @@ class Options:
     round_seconds: float
     keep_running: bool
     as_json: bool
+    scripts: bool = False
+    """Trainings that know nothing of Optimus instead of networks of ours."""
 
 
 def run(options: Options) -> dict[str, Any]:
     """Run the demo; the summary, which is also written to `summary.json`. Raises `DemoFailed`."""
+    if options.scripts:
+        check_scripts_can_run()
     directory = options.directory.resolve()
     _make_directory(directory)
     with _only_one(directory), _interrupted_by_signals():
@@ -71,7 +75,8 @@ def _conduct(service: LocalService, options: Options, directory: Path) -> dict[s
     with Client(url, None) as client:
         display = watching.display(output.error_console() if options.as_json else output.console(), as_json=False)
         try:
-            jobs = watching.follow(_frames(service, client, arrivals()), display)
+            coming = script_arrivals(service.directory / "scripts") if options.scripts else arrivals()
+            jobs = watching.follow(_frames(service, client, coming), display)
             records = [_record(client, job["id"]) for job in jobs]
             cluster = client.cluster()
         except Unreachable as error:

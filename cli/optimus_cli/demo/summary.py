@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,9 @@ def _job_summary(record: Record) -> dict[str, Any]:
         "name": job["name"],
         "id": job["id"],
         "task": job["spec"]["task"],
+        "command": job["spec"].get("command"),
         "mode": job["spec"]["mode"],
+        "learned_from": None if job["profile"] is None else job["profile"].get("learned_from"),
         "convergence": job["spec"]["convergence"],
         "state": job["state"],
         "failure": job["failure"],
@@ -75,6 +78,7 @@ def _allocation(point: AllocationPoint) -> dict[str, Any]:
         "step": point["step"],
         "cause": point["cause"],
         "pause_seconds": point["pause_seconds"],
+        "lost_steps": point["lost_steps"],
         "membership_epoch": point["membership_epoch"],
     }
 
@@ -118,7 +122,7 @@ def closing_words(summary: dict[str, Any]) -> RenderableType:
 def _job_words(job: dict[str, Any]) -> RenderableType:
     title = Text.assemble(
         (job["name"], "bold"),
-        f" ({job['mode']}) ",
+        f" ({shlex.join(job['command']) if job['command'] else job['mode']}) ",
         render.state(job["state"]),
         f" in {wording.duration(job['jct_seconds'])}",
     )
@@ -126,10 +130,14 @@ def _job_words(job: dict[str, Any]) -> RenderableType:
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     facts.add_row("  workers + servers", sizes(job["allocations"]))
+    facts.add_row("  changes cost", _changes(job["allocations"]))
+    if job["learned_from"] is not None:
+        facts.add_row("  learned from", render.channel(job["learned_from"]))
     facts.add_row("  steps predicted", ", ".join(_compared(prediction) for prediction in job["predictions"]))
     facts.add_row("  steps", wording.count(job["last_step"]))
     facts.add_row("  final loss", wording.number(job["final_loss"]))
-    facts.add_row("  test accuracy", wording.number(job["test_accuracy"]))
+    if job["command"] is None:
+        facts.add_row("  test accuracy", wording.number(job["test_accuracy"]))
     if job["failure"]:
         facts.add_row("  failure", Text(job["failure"], style="red"))
     return Group(title, facts, Text())
@@ -143,6 +151,14 @@ def sizes(allocations: Sequence[dict[str, Any]]) -> str:
         if not words or words[-1] != size:
             words.append(size)
     return " → ".join(words) or wording.UNKNOWN
+
+
+def _changes(allocations: Sequence[dict[str, Any]]) -> str:
+    """How long training stood still in each change of size, and what was lost by all of them."""
+    changes = [point for point in allocations[1:] if point["pause_seconds"] is not None]
+    pauses = ", ".join(wording.duration(point["pause_seconds"]) for point in changes)
+    lost = sum(point["lost_steps"] for point in changes)
+    return f"{pauses}; {wording.count(lost)} steps lost" if changes else wording.UNKNOWN
 
 
 def _compared(prediction: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
 from optimus_workers.script.samples import Numbered, counted_as, finite, profile_of, sample_of
+from optimus_workers.script.saving import Writes
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
@@ -68,6 +69,8 @@ STOPPING_TICK_SECONDS = 0.02
 FIRST_STEP_SECONDS = 30.0
 """A script that has not reported a step for so long after its start may never report one: the membership counts as
 formed then."""
+SAVING_SECONDS = 10.0
+"""How long a checkpoint that is being written is waited for before SIGTERM; at most half of the time to stop."""
 KILL_SECONDS = 5.0
 """Between the last request to stop and the end by force, where no time to save is given."""
 DONE_SECONDS = 0.25
@@ -129,6 +132,8 @@ class Stopping:
     since: float
     terminate_at: float
     kill_at: float
+    writes: Writes | None = None
+    """They are terminated as soon as they write nothing, `terminate_at` at the latest."""
     terminated: bool = False
 
 
@@ -378,7 +383,8 @@ class Agent:
             at = now + self._spec.stop_seconds
             self._stopping = Stopping(message.epoch, now, at, at + KILL_SECONDS)
         else:
-            self._stopping = Stopping(message.epoch, now, now, now + self._spec.stop_seconds)
+            at = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS)
+            self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, Writes(now))
 
     @property
     def _remembers_stop_file(self) -> bool:
@@ -457,10 +463,15 @@ class Agent:
         if now >= stopping.kill_at:
             for process in run.processes:
                 signal_group(process, signal.SIGKILL)
-        elif now >= stopping.terminate_at and not stopping.terminated:
+        elif not stopping.terminated and (now >= stopping.terminate_at or self._is_between_saves(run, stopping, now)):
             stopping.terminated = True
             for process in run.processes:
                 signal_group(process, signal.SIGTERM)
+
+    def _is_between_saves(self, run: Run, stopping: Stopping, now: float) -> bool:
+        """Whether nothing stands against SIGTERM: half a checkpoint may keep a script from going on."""
+        groups = [process.pid for process in run.processes if process.exit_code is None]
+        return stopping.writes is not None and stopping.writes.are_quiet(groups, now)
 
     def _look_at_end(self, run: Run) -> None:
         codes = [process.poll() for process in run.processes]
