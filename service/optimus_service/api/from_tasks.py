@@ -16,6 +16,7 @@ from optimus_contract.telemetry import IgnoredSample, Telemetry, TelemetryAnswer
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.analytic.layers import InvalidNetwork
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
+from optimus_scheduler.model import JobState
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented, invalid_field
@@ -28,6 +29,9 @@ from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
 """Longest long poll: below the idle timeouts of common proxies."""
+
+EARLY = 0.9
+"""A command that ends before this part of the steps that it announced has ended early."""
 
 router = APIRouter(route_class=StrictRoute, tags=["calls of a job's tasks"])
 
@@ -137,10 +141,26 @@ def report_result(
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
         job = tx.advance_job(job_id, event, services.clock())
+        if not had_ended and (words := _ended_early(job, event)) is not None:
+            tx.add_event(job_id, "EndedEarly", words, {"step": event.step}, services.clock())
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.hub.notify(job_id, job.generation)
     services.trigger_round("result")
+
+
+def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
+    """What to say of a command that ended well, but long before it said that it would; None: it did not."""
+    total = (job.profile or {}).get("total_steps")
+    rules = job.spec.get("convergence") or {}
+    is_limited = any(value is not None for name, value in rules.items() if name != "command_ends")
+    if job.state is not JobState.SUCCEEDED or not total or is_limited or event.step >= EARLY * total:
+        return None
+    changed = f", after {job.rescales} changes of its size" if job.rescales else ""
+    return (
+        f"The command ended with exit code 0 at step {event.step} of {total}{changed}. A training that counts its "
+        "steps by its number of processes takes a resumed one for further than it is (docs/scripts.md)."
+    )
 
 
 def _observe_end(services: Services, job: JobRecord, event: ResultReported) -> None:

@@ -59,3 +59,17 @@ def test_nothing_is_planned_or_resumed_for_it(api: Api) -> None:
     assert api.post(f"/v1/jobs/{job_id}/cancel").json()["state"] == "cancelled"
     assert "start it again where it ran" in problem(api.post(f"/v1/jobs/{job_id}/resume"), 409)["detail"]
     problem(api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id), token=token), 409)
+
+
+@pytest.mark.parametrize(("step", "said"), [(740, True), (2048, False), (1900, False)])
+def test_a_command_that_ends_long_before_it_said_is_told(api: Api, step: int, said: bool) -> None:
+    job_id, token = register(api)
+    api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=2, servers=0), token=token)
+    api.call("PUT", f"/v1/jobs/{job_id}/profile", json={"total_steps": 2048}, token=token)
+    result = {"outcome": "succeeded", "step": step}
+    for _ in range(2):
+        assert api.post(f"/v1/jobs/{job_id}/result", json=result, token=token).status_code == 204
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    early = [event["message"] for event in events if event["type"] == "EndedEarly"]
+    assert len(early) == said
+    assert all("step 740 of 2048" in message for message in early)

@@ -31,14 +31,14 @@ class Sentences(torch.utils.data.Dataset):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output-dir", required=True)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=1500)
     options = parser.parse_args()
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4))
     arguments = TrainingArguments(
         output_dir=options.output_dir,
         per_device_train_batch_size=8,
-        num_train_epochs=options.epochs,
+        max_steps=options.steps,
         learning_rate=1e-3,
         logging_steps=5,
         save_steps=50,
