@@ -19,6 +19,7 @@ from optimus_client.configuration import place
 from optimus_client.tracking import tracked_spec
 from optimus_contract.command import UnknownOption, launch
 from optimus_contract.job import checked_patterns
+from optimus_contract.limits import MAX_TASKS
 
 
 def track(
@@ -26,7 +27,7 @@ def track(
     project: Annotated[str | None, typer.Option(help="Project of the job; default: default.")] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="Processes that train together; default: what torchrun is told, else 1."),
+        typer.Option(min=1, max=MAX_TASKS, help="Processes that train together; default: as torchrun is told, else 1."),
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=0, max=64, help="GPUs of each process; default: 1 if this machine shows any.")
