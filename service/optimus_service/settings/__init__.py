@@ -45,12 +45,15 @@ _VARIABLES_OF_OTHERS = frozenset(
         "TRANSPORT",
         # the processes of scripts
         "ACCUMULATION_STEPS",
+        "BATCH_FACTOR",
+        "BATCH_PART",
         "CHECKPOINT_DIRECTORY",
         "GLOBAL_BATCH_SIZE",
         "JOB",
         "REPORT_TOKEN_FILE",
         "REPORT_URL",
         "STOP_FILE",
+        "WARMUP_EPOCHS",
         "WORKER_BATCH_SIZE",
         # images, tests and benchmarks
         "VERSION",

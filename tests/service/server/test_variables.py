@@ -75,7 +75,7 @@ def test_settings_in_parts_are_known() -> None:
 
 def test_every_variable_of_our_programs_is_known() -> None:
     """A new variable of the command line or of tasks has to be named in the settings, or the service refuses it."""
-    folders = ("cli", "workers", "service", "benchmarks", "docker", "helm")
+    folders = ("cli", "client", "workers", "service", "benchmarks", "docker", "helm")
     files = [
         path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".yaml", ".sh")
     ]
