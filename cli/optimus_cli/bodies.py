@@ -43,6 +43,7 @@ class JobProfile(TypedDict):
     total_steps: int | None
     learned_from: str | None
     resumes: bool | None
+    fixed_workers: int | None
 
 
 class JobUsage(TypedDict):

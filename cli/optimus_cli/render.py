@@ -195,6 +195,8 @@ def learned_from(profile: JobProfile, *, is_tracked: bool) -> str:
     way = channel(profile["learned_from"])
     if is_tracked:
         return way
+    if (fixed := profile.get("fixed_workers")) is not None:
+        return f"{way}; it counts its steps by its number of processes, so its size stays (workers: {fixed})"
     resumes = profile.get("resumes")
     size = {
         True: "it resumes from its checkpoint, so its size can change",

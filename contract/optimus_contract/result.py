@@ -26,6 +26,15 @@ class JobProfile(Message):
     resumes: Annotated[
         bool | None, About("script: whether it goes on from a checkpoint of its own when it is started again")
     ] = None
+    fixed_workers: Annotated[
+        int | None,
+        About(
+            "script: the only number of workers at which it goes on, because it counts its steps by its number of "
+            "processes",
+            ge=1,
+            le=MAX_COUNT,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

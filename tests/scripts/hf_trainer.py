@@ -38,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output-dir", required=True)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--epochs", type=float, help="instead of steps")
     parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -45,7 +46,7 @@ def main() -> None:
     arguments = TrainingArguments(
         output_dir=options.output_dir,
         per_device_train_batch_size=8,
-        max_steps=options.steps,
+        **({"max_steps": options.steps} if options.epochs is None else {"num_train_epochs": options.epochs}),
         logging_steps=5,
         save_steps=10,
         save_total_limit=2,

@@ -359,6 +359,11 @@ export interface components {
              * @default null
              */
             resumes: boolean | null;
+            /**
+             * @description script: the only number of workers at which it goes on, because it counts its steps by its number of processes
+             * @default null
+             */
+            fixed_workers: number | null;
         };
         /** @description How the job ended (`POST /v1/jobs/{id}/result`). */
         JobResult: {

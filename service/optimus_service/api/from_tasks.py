@@ -33,6 +33,11 @@ MAX_WAIT_SECONDS = 60.0
 EARLY = 0.9
 """A command that ends before this part of the steps that it announced has ended early."""
 
+_SIZE_FIXED = (
+    "The training counts its steps by its number of processes, so at another size it went on from the wrong step. "
+    "Number of workers from now on: {} (docs/scripts.md)."
+)
+
 router = APIRouter(route_class=StrictRoute, tags=["calls of a job's tasks"])
 
 
@@ -81,7 +86,15 @@ def put_profile(
     job_id: str, profile: Annotated[JobProfile, Body(openapi_examples=examples.PROFILES)], services: ServicesDep
 ) -> None:
     """Tell what only the job's code knows: parameters, examples, steps per epoch."""
-    services.repository.put_profile(job_id, write(profile))
+    with services.repository.write() as tx:
+        known = (tx.get_job(job_id).profile or {}).get("fixed_workers")
+        tx.put_profile(job_id, write(profile))
+        fixed = profile.fixed_workers
+        is_fixed = fixed is not None and fixed != known
+        if is_fixed:
+            tx.add_event(job_id, "SizeFixed", _SIZE_FIXED.format(fixed), {"workers": fixed}, services.clock())
+    if is_fixed:
+        services.trigger_round("profile")
 
 
 @router.put("/v1/jobs/{job_id}/network", status_code=204)

@@ -105,9 +105,10 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     worker = _demand("workers", said.workers, gpu_type, least=1)
     resumes = reported.get("resumes") if said.resumes is None else said.resumes
-    if said.architecture == "script" and not said.tracked and not resumes:
-        # A change of size would make it begin anew.
-        size = min(max(job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
+    fixed = reported.get("fixed_workers")
+    if said.architecture == "script" and not said.tracked and (fixed or not resumes):
+        # A change of size would make it begin anew, or go on from the wrong step.
+        size = min(max(fixed or job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
         worker = replace(worker, minimum=size, maximum=size)
     return JobSpec(
         worker=worker,

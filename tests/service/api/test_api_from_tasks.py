@@ -289,8 +289,17 @@ PROFILE = {"n_parameters": 1000, "n_examples": 600, "global_batch_size": 60, "st
 def test_a_profile_is_shown(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json=PROFILE).status_code == 204
-    of_scripts = {"total_steps": None, "learned_from": None, "resumes": None}
+    of_scripts = {"total_steps": None, "learned_from": None, "resumes": None, "fixed_workers": None}
     assert api.job(job_id)["profile"] == PROFILE | of_scripts
+
+
+def test_the_only_size_of_a_script_is_told_once(api: Api, job_id: str) -> None:
+    for _ in range(2):
+        assert api.as_task("PUT", job_id, "profile", json={**PROFILE, "fixed_workers": 2}).status_code == 204
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    fixed = [event for event in events if event["type"] == "SizeFixed"]
+    assert [event["data"] for event in fixed] == [{"workers": 2}]
+    assert "Number of workers from now on: 2" in fixed[0]["message"]
 
 
 @on_sqlite

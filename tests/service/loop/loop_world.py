@@ -40,8 +40,9 @@ class VirtualClock:
 
 
 def speed(workers: int, servers: int) -> float:
-    """Steps per second of every job here (Eq. 4 with made-up coefficients)."""
-    return 1.0 / (0.4 / workers + 0.02 + 0.02 * workers / servers + 0.002 * workers + 0.002 * servers)
+    """Steps per second of every job here (Eq. 4 with made-up coefficients); 0 servers: of a script."""
+    transfer = 0.02 * workers / servers if servers else 0.02
+    return 1.0 / (0.4 / workers + 0.02 + transfer + 0.002 * workers + 0.002 * servers)
 
 
 ELASTIC: dict[str, Any] = {"minimum": 32, "maximum": 512, "per_pass": 64}

@@ -154,6 +154,30 @@ def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
     assert (out / "checkpoint-300").is_dir()
 
 
+def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """128 steps of one process. Resumed at step 80 by two, whose 64 steps are fewer, it ends at once: nothing of that
+    counts, the service hears at which size it can go on, and there it makes all its steps."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    options = ["--output-dir", str(tmp_path / "out"), "--epochs", "2", "--step-seconds", "0.1"]
+    job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options)
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    job.wait_for_step(85)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    job.wait_for("the only size is known", lambda: (job.service.profile or {}).get("fixed_workers") == 1)
+    assert "went on from the wrong step" in job.logs()
+    assert job.service.result is None
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0, after_epoch=two["epoch"])
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 128)
+    assert one["step"] >= 80
+    assert {sample["workers"] for sample in job.service.samples} == {1}, "nothing of the two counts"
+
+
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_with_more_processes_fewer_steps_are_the_same_way() -> None:
     alone = Progress(START, 0)
     read(alone, step=200, total_steps=1000, loss=1.0)
     assert alone.learned.total_steps == 1000
-    four = Progress(START, 200, alone.learned)
+    four = Progress(START, 200, alone.learned, n_workers=4)
     found = read(four, step=60, total_steps=250, loss=0.9)
     assert found is not None
     assert found.step == 240
@@ -76,6 +77,49 @@ def test_with_more_processes_fewer_steps_are_the_same_way() -> None:
     last = read(four, step=250, total_steps=250, loss=0.5)
     assert last is not None
     assert last.step == 1000
+
+
+@pytest.mark.parametrize(("n_workers", "total", "step"), [(4, 512, 745), (4, 512, 740), (1, 8192, 745)])
+def test_processes_that_resume_at_the_same_step_of_another_total_are_misplaced(
+    n_workers: int, total: int, step: int
+) -> None:
+    """740 of 2,048 steps with two workers are 185 of 512 with four: one that goes on from 740 is wrong."""
+    known = Learned(Channel.PRINTED, total_steps=2048, total_workers=2)
+    progress = Progress(START, 740, known, n_workers=n_workers)
+    assert read(progress, step=step, total_steps=total, loss=1.0) is None
+    assert progress.is_misplaced
+    assert progress.learned.fixed_workers == 2
+    assert progress.learned.total_steps == 2048
+    assert read(progress, step=step + 5, total_steps=total, loss=1.0) is None, "nothing of them counts"
+    assert progress.step is None
+    again = Progress(START, 740, progress.learned, n_workers=2)
+    found = read(again, step=745, total_steps=2048, loss=1.0)
+    assert found is not None
+    assert (found.step, found.n_steps) == (745, 5)
+    assert not again.is_misplaced
+
+
+def test_a_stock_trainer_of_transformers_says_so_before_its_first_step() -> None:
+    known = Learned(Channel.KUBEFLOW, total_steps=2048, resumes=True, total_workers=2)
+    progress = Progress(START, 740, known, n_workers=4)
+    assert read(progress, Channel.KUBEFLOW, total_steps=512) is None
+    assert progress.is_misplaced
+    same_total = Progress(START, 740, known, n_workers=4)
+    assert read(same_total, Channel.KUBEFLOW, total_steps=2048) is None
+    assert not same_total.is_misplaced, "it has max_steps"
+    of_first_size = Progress(START, 740, known, n_workers=2)
+    assert read(of_first_size, Channel.KUBEFLOW, total_steps=2050) is None
+    assert not of_first_size.is_misplaced
+
+
+@pytest.mark.parametrize("step", [185, 186, 170, 1])
+def test_processes_that_resume_at_the_same_part_of_their_data_are_not_misplaced(step: int) -> None:
+    known = Learned(Channel.PRINTED, total_steps=2048, total_workers=2)
+    progress = Progress(START, 740, known, n_workers=4)
+    found = read(progress, step=step, total_steps=512, loss=1.0)
+    assert found is not None
+    assert found.step == 4 * step
+    assert not progress.is_misplaced
 
 
 def test_with_weak_scaling_steps_stay_those_of_the_script() -> None:

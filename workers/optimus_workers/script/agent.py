@@ -81,6 +81,10 @@ LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
 MASTER_KEY = "master"
 """The key under which worker 0 publishes where the processes meet."""
+MISPLACED = (
+    "the command counts its steps by its number of processes, and with %d workers went on from the wrong step: nothing "
+    "of this counts, and the job is started again with %d workers"
+)
 ERROR_CHARACTERS = 8000
 TELEMETRY_SECONDS = 5.0
 MEMORY_NAME = "script.json"
@@ -122,6 +126,11 @@ class Run:
     """What may be written beside; only worker 0 reads it."""
     looks_at_stop_file: bool = False
     """They use `optimus_client`, by which they save and end when the stop file appears."""
+
+    @property
+    def end_counts(self) -> bool:
+        """False for misplaced processes that ended well: their job has not ended."""
+        return self.end is None or self.end.exit_code != 0 or not self.progress.is_misplaced
 
 
 @dataclass(slots=True)
@@ -320,7 +329,8 @@ class Agent:
             self._stop_file.unlink()
         version = max(order.step, self._remembered_step())
         weight = order.n_workers if self._is_weak else None
-        progress = Progress(time.time(), version, self._remembered(), self._batch_size(order.n_workers), weight)
+        batch, n_workers = self._batch_size(order.n_workers), order.n_workers
+        progress = Progress(time.time(), version, self._remembered(), batch, weight, n_workers)
         run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic(), order.batch)
         if order.rank == 0:
             folders = log_folders(self._spec.command or (), self._variables)
@@ -393,7 +403,7 @@ class Agent:
 
     def _stopped(self, epoch: int) -> None:
         run, self._stopping = self._run, None
-        finished = run is not None and run.end is not None and run.end.exit_code == 0
+        finished = run is not None and run.end is not None and run.end.exit_code == 0 and run.end_counts
         step = since_step = None
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
@@ -441,11 +451,15 @@ class Agent:
             self._look_at_end(run)
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
+        expected = expected and not run.progress.is_misplaced
         if not run.is_reported and (not expected or run.first_step is not None):
             run.is_reported = True
             self._send(CommandStarted(run.order.epoch, run.first_step))
-            if run.end is not None:
-                self._send(run.end)
+            self._send_end(run)
+
+    def _send_end(self, run: Run) -> None:
+        if run.end is not None and run.is_reported and run.end_counts:
+            self._send(run.end)
 
     def _read_files(self, run: Run) -> None:
         """Read what was logged to files, unless a better channel speaks."""
@@ -492,8 +506,7 @@ class Agent:
             run.end = CommandEnded(run.order.epoch, code, _explained(failed[0], code))
         if run.order.rank == 0:
             self._report_learned(run)
-        if run.is_reported:
-            self._send(run.end)
+        self._send_end(run)
 
     def _killed(self, code: int) -> None:
         """Somebody killed a process (out of memory?): this worker counts as lost, as one does that is killed itself."""
@@ -543,9 +556,12 @@ class Agent:
         if run is None:
             return
         run.looks_at_stop_file = run.looks_at_stop_file or reading.resumes
+        was_misplaced = run.progress.is_misplaced
         advance = run.progress.add(reading)
         if run.order.rank != 0:
             return
+        if run.progress.is_misplaced and not was_misplaced:
+            log.warning(MISPLACED, run.order.n_workers, run.progress.learned.fixed_workers)
         if advance is not None:
             if run.first_step is None:
                 run.first_step = advance.step - advance.n_steps
@@ -576,7 +592,7 @@ class Agent:
         if now < self._learned_at + LEARNED_SECONDS and run.end is None:
             return
         self._learned_at = now
-        self._remember(learned, run.progress.step)
+        self._remember(learned, run.progress.step or self._remembered_step())
         if self._is_weak:
             if not run.is_formed or run.progress.has_old_total:
                 return  # it is not known yet how the steps to come count
@@ -607,6 +623,8 @@ class Agent:
                 found.get("total_steps"),
                 found.get("steps_per_epoch"),
                 found.get("resumes"),
+                found.get("total_workers"),
+                found.get("fixed_workers"),
             )
         except (OSError, ValueError, AttributeError):
             return Learned()
@@ -619,13 +637,15 @@ class Agent:
             return 0
         return step if isinstance(step, int) and step > 0 else 0
 
-    def _remember(self, learned: Learned, step: int | None) -> None:
+    def _remember(self, learned: Learned, step: int) -> None:
         path = self._environment.job_directory / MEMORY_NAME
         document = {
             "channel": learned.channel,
             "total_steps": learned.total_steps,
             "steps_per_epoch": learned.steps_per_epoch,
             "resumes": learned.resumes,
+            "total_workers": learned.total_workers,
+            "fixed_workers": learned.fixed_workers,
             "step": step,
         }
         scratch = path.with_name(f"{MEMORY_NAME}.{os.getpid()}")

@@ -19,6 +19,8 @@ from optimus_workers.script.reading import Channel, Reading
 METRIC_NAME_LENGTH = 100
 PATIENCE_SECONDS = 10.0
 """A script that reports losses without steps gets so long to report a step, before its losses count as steps."""
+NEAR = 0.1
+"""How close to the known step, as a part of it, misplaced processes begin: they lost at most a checkpoint's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Learned:
     total_steps: int | None = None
     steps_per_epoch: float | None = None
     resumes: bool | None = None
+    total_workers: int | None = None
+    """The workers of the processes that said `total_steps`."""
+    fixed_workers: int | None = None
+    """The only number of workers at which the script can go on; None: any."""
 
 
 class Progress:
@@ -61,10 +67,11 @@ class Progress:
         learned: Learned = Learned(),
         batch: int | None = None,
         weight: int | None = None,
+        n_workers: int = 1,
     ) -> None:
         """`started_at`: POSIX seconds; `version`: steps completed as far as was known; `learned`: from processes before
         these; `batch`: the global batch in examples, where the job names it; `weight`: with weak scaling, what each
-        step of these processes counts as."""
+        step of these processes counts as; `n_workers`: that train together."""
         self.learned = learned
         self.stopped_at: int | None = None
         """The step at which the script said that it stops."""
@@ -77,7 +84,9 @@ class Progress:
         self._total: int | None = None
         """Of these processes."""
         self._version = version
-        self._batch, self._weight = batch, weight
+        self._batch, self._weight, self._n_workers = batch, weight, n_workers
+        self.is_misplaced = False
+        """These processes went on from the wrong step: what they do does not count."""
         self.last_at = started_at
         """POSIX seconds of the newest advance; before the first one, when the processes were started."""
         self._trust = Channel.PRINTED.trust
@@ -100,6 +109,8 @@ class Progress:
         if reading.channel.trust < self._trust and not self._agrees(reading):
             return None
         step = self._step_of(reading)
+        if self.is_misplaced or self._begins_misplaced(reading, step):
+            return None
         if reading.loss is not None:
             self._loss = reading.loss
         if reading.stopped and step is not None:
@@ -138,6 +149,23 @@ class Progress:
         if self._weight is not None or known is None or total is None or known == total:
             return step
         return round(step * known / total)
+
+    def _begins_misplaced(self, reading: Reading, step: int | None) -> bool:
+        """Whether this reading, before the first step, tells that the processes went on from the wrong step."""
+        known, total, workers = self._known_total, self._total, self.learned.total_workers
+        if self.step is not None or self._weight is not None or not self._version or self.learned.resumes is False:
+            return False
+        if known is None or total in (None, known) or workers in (None, self._n_workers):
+            return False
+        if reading.channel is not Channel.KUBEFLOW:  # its one speaker, transformers, always resumes at its last step
+            if step is None or reading.step is None:
+                return False
+            distance = abs(reading.step - self._version)
+            if distance >= abs(step - self._version) or distance > NEAR * self._version:
+                return False
+        self.is_misplaced = True
+        self.learned = replace(self.learned, fixed_workers=workers)
+        return True
 
     def _counted(self, reading: Reading) -> int | None:
         """A loss without a step: of an epoch, which then is a step, or else one more step."""
@@ -193,6 +221,7 @@ class Progress:
         if total is not None and (is_weak or self._known_total is None):
             self._known_total = total
             self._learn(total_steps=total)
+            self.learned = replace(self.learned, total_workers=self._n_workers)
         each = known = self.learned.steps_per_epoch
         if is_weak and known is not None:
             pass  # from the first membership, in which all steps counted the same
@@ -218,11 +247,12 @@ class Progress:
         resumes: bool | None = None,
     ) -> None:
         old = self.learned
-        self.learned = Learned(
-            channel or old.channel,
-            total_steps or old.total_steps,
-            steps_per_epoch or old.steps_per_epoch,
-            old.resumes if resumes is None else resumes,
+        self.learned = replace(
+            old,
+            channel=channel or old.channel,
+            total_steps=total_steps or old.total_steps,
+            steps_per_epoch=steps_per_epoch or old.steps_per_epoch,
+            resumes=old.resumes if resumes is None else resumes,
         )
 
     def _add_metrics(self, reading: Reading) -> None:

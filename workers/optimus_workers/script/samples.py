@@ -50,6 +50,7 @@ def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:
         total_steps=learned.total_steps,
         learned_from=None if learned.channel is None else learned.channel.value,
         resumes=learned.resumes,
+        fixed_workers=learned.fixed_workers,
     )
 
 

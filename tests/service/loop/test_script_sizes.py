@@ -1,0 +1,46 @@
+"""At which sizes a script may run: at any if it goes on from a checkpoint, else at one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.service.loop.loop_world import World
+
+SCRIPT: dict[str, Any] = {
+    "task": None,
+    "command": ["python", "train.py"],
+    "working_directory": "/srv",
+    "architecture": "script",
+    "servers": {"min": 0, "max": 0},
+}
+
+
+def test_a_script_that_goes_on_grows(world: World) -> None:
+    world.submit(**SCRIPT, resumes=True)
+    world.live_until("several workers", lambda: len(world.repository.get_wanted("job-1").tasks) > 1)
+
+
+def test_one_that_is_not_known_to_go_on_keeps_its_size(world: World) -> None:
+    world.submit(**SCRIPT)
+    for _ in range(10):
+        world.round()
+        world.train(5.0)
+    assert len(world.repository.get_wanted("job-1").tasks) == 1
+
+
+def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: World) -> None:
+    world.submit(**SCRIPT, resumes=True)
+    world.live_until("several workers", lambda: len(world.repository.get_wanted("job-1").tasks) > 1)
+    world.repository.put_profile("job-1", {"total_steps": 4000, "steps_per_epoch": 100.0, "fixed_workers": 1})
+    for _ in range(3):
+        world.round()
+        assert len(world.repository.get_wanted("job-1").tasks) == 1
+
+
+def test_the_only_size_is_within_what_the_owner_allows(world: World) -> None:
+    world.submit(**SCRIPT, resumes=True, workers={"min": 2, "max": 3})
+    world.live_until("running", lambda: len(world.repository.get_wanted("job-1").tasks) > 1)
+    for fixed, wanted in ((1, 2), (9, 3)):
+        world.repository.put_profile("job-1", {"total_steps": 4000, "fixed_workers": fixed})
+        world.round()
+        assert len(world.repository.get_wanted("job-1").tasks) == wanted
