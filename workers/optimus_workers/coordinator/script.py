@@ -85,6 +85,7 @@ def recount_script(state: State, attempt: Attempt) -> Effects:
 def command_ended(state: State, name: str, message: CommandEnded) -> Effects:
     """The processes of a worker have ended by themselves; what follows is for `end_of_command`."""
     ends = state.training.command = state.training.command or CommandEnds()
+    ends.counts = ends.counts and message.counts
     if message.exit_code == 0:
         ends.done.add(name)
         ends.metrics |= message.metrics
@@ -104,4 +105,4 @@ def end_of_command(state: State) -> Effects:
         if state.now < ends.failed_at + FAILURE_SECONDS:
             return []
         return fail(state, ends.error, permanent=ends.is_permanent)
-    return finish(state, ends.metrics) if ends.done >= set(state.members.workers) else []
+    return finish(state, ends.metrics) if ends.counts and ends.done >= set(state.members.workers) else []

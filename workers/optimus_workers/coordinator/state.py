@@ -123,6 +123,8 @@ class CommandEnds:
     """... at this time, in seconds since the Unix epoch."""
     is_permanent: bool = False
     """Another attempt would fail likewise."""
+    counts: bool = True
+    """False: the processes went on from the wrong step. They have ended, and the job waits for another membership."""
 
 
 @dataclass(slots=True)

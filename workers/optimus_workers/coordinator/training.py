@@ -79,7 +79,8 @@ def _reason_to_stop_command(state: State) -> Callable[[State], Effects] | None:
     """The same for a script, whose processes save by themselves when they are stopped."""
     if state.training.barrier.is_exhausted or state.directive in ("finish", "pause"):
         return partial(begin_attempt, members=state.members)
-    if state.training.command is not None:
+    ends = state.training.command
+    if ends is not None and ends.counts:
         return None  # about to end
     members = desired_members(state)
     if members != state.members and (state.members.names - members.names or not still_waits(state, members)):

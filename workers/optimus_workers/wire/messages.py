@@ -326,6 +326,8 @@ class CommandEnded:
     """The end of what was printed, if one of them failed."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures of the last evaluation that they reported."""
+    counts: bool = True
+    """False: they went on from the wrong step, and their job has not ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,133 @@
+"""The coordinator of a script, whose processes start, save and end by themselves: which membership follows what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.workers.coordinator.harness import World
+
+from optimus_workers.coordinator.journal import Past
+from optimus_workers.coordinator.plan import JobPlan
+from optimus_workers.coordinator.script import FAILURE_SECONDS
+from optimus_workers.wire.messages import (
+    CommandEnded,
+    CommandStarted,
+    CommandStopped,
+    Done,
+    FromTask,
+    StartCommand,
+    StopCommand,
+    ToTask,
+)
+
+
+@dataclass
+class ScriptWorld(World):
+    """Agents whose processes start and stop at once."""
+
+    runs: dict[str, StartCommand] = field(default_factory=dict)
+    """Worker → its processes that run."""
+    finished: set[str] = field(default_factory=set)
+    """Workers whose processes ended well by themselves, which their coordinator may not know yet."""
+    version: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.last.epoch
+
+    def ends(self, name: str, exit_code: int = 0, **more: Any) -> None:
+        """The processes of a worker end by themselves."""
+        order = self.runs.pop(name)
+        if exit_code == 0 and more.get("counts", True):
+            self.finished.add(name)
+        self.says(name, CommandEnded(order.epoch, exit_code, **more))
+
+    def comes_to(self, step: int) -> None:
+        self.version = step
+        self.says("worker-0", Done(self.epoch, step, 1.0, 1))
+
+    def _work(self, name: str, message: ToTask) -> list[FromTask]:
+        match message:
+            case StopCommand():
+                self.runs.pop(name, None)
+                self.going.pop(name, None)
+                step = self.version if name == "worker-0" else None
+                return [CommandStopped(message.epoch, step, name in self.finished, 0.0)]
+            case StartCommand():
+                self.runs[name] = message
+                self.finished.discard(name)
+                return [CommandStarted(message.epoch, self.version if message.rank == 0 else None)]
+            case _:
+                return super()._work(name, message)
+
+
+def script_world(workers: int) -> ScriptWorld:
+    """A script that trains."""
+    world = ScriptWorld.of(JobPlan(checkpoint_seconds=1e9, is_script=True), Past(), 1000.0)
+    names = [f"worker-{rank}" for rank in range(workers)]
+    world.wants(*names)
+    world.arrives(*names)
+    assert set(world.runs) == set(names)
+    world.comes_to(100)
+    return world
+
+
+def test_the_job_ends_when_the_processes_of_all_workers_have_ended() -> None:
+    world = script_world(2)
+    world.ends("worker-1")
+    assert world.result is None
+    world.ends("worker-0", metrics={"accuracy": 0.9})
+    assert world.result is not None
+    assert (world.result.outcome, world.result.metrics) == ("succeeded", {"accuracy": 0.9})
+
+
+def test_a_job_that_is_about_to_end_is_not_started_again_at_another_size() -> None:
+    world = script_world(2)
+    world.ends("worker-1")
+    world.wants("worker-0")
+    assert world.epoch == 1
+    world.ends("worker-0")
+    assert world.result is not None
+    assert world.result.outcome == "succeeded"
+
+
+@pytest.mark.parametrize("order", [("worker-0", "worker-1"), ("worker-1", "worker-0")])
+def test_processes_that_went_on_from_the_wrong_step_end_nothing(order: tuple[str, ...]) -> None:
+    """Only the first worker, whose steps are read, knows that they did."""
+    world = script_world(2)
+    for name in order:
+        world.ends(name, counts=name != "worker-0")
+    world.passes(60.0)
+    assert world.result is None
+    world.wants("worker-0")
+    assert (world.epoch, set(world.runs)) == (2, {"worker-0"})
+    assert world.runs["worker-0"].step == 100
+    world.ends("worker-0")
+    assert world.result is not None
+    assert world.result.outcome == "succeeded"
+
+
+def test_a_job_that_waits_for_its_size_can_be_paused() -> None:
+    world = script_world(2)
+    world.ends("worker-1")
+    world.ends("worker-0", counts=False)
+    world.wants(directive="pause")
+    assert (world.last.cause, world.result) == ("pause", None)
+
+
+def test_a_failure_that_a_lost_worker_explains_does_not_fail_the_job() -> None:
+    world = script_world(2)
+    world.ends("worker-0", 1, error="connection reset")
+    world.is_lost("worker-1")
+    world.passes(FAILURE_SECONDS + 1)
+    assert world.result is None
+
+
+def test_a_failure_by_itself_fails_the_job() -> None:
+    world = script_world(2)
+    world.ends("worker-0", 1, error="no such column")
+    world.passes(FAILURE_SECONDS + 1)
+    assert world.result is not None
+    assert (world.result.outcome, world.result.error) == ("failed", "no such column")
