@@ -44,6 +44,8 @@ class JobProfile(TypedDict):
     learned_from: str | None
     resumes: bool | None
     fixed_workers: int | None
+    checkpoint_every_seconds: float | None
+    checkpoint_write_seconds: float | None
 
 
 class JobUsage(TypedDict):
@@ -283,6 +285,16 @@ class Advice(TypedDict):
     cost_ratio: Interval
 
 
+class CheckpointAdvice(TypedDict):
+    every_seconds: float
+    write_seconds: float
+    best_every_seconds: float
+    seconds_between_interruptions: float
+    lost_share: float
+    best_lost_share: float
+    message: str
+
+
 class Predictions(TypedDict):
     at: str | None
     total_steps: Interval | None
@@ -300,6 +312,7 @@ class Predictions(TypedDict):
     metric: MetricCurve | None
     cost: Cost | None
     advice: list[Advice]
+    checkpoints: CheckpointAdvice | None
     outcome: Outcome | None
 
 

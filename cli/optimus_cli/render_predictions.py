@@ -24,11 +24,14 @@ def prediction(job: Job, predictions: Predictions) -> RenderableType:
 
 
 def _advice(predictions: Predictions) -> Iterator[RenderableType]:
-    """Sizes worth a thought."""
-    found = predictions.get("advice") or []  # an older service gives none
+    """Sizes and checkpoints worth a thought."""
+    found = [advice["message"] for advice in predictions.get("advice") or []]  # an older service gives none
+    checkpoints = predictions.get("checkpoints")
+    if checkpoints is not None:
+        found.append(checkpoints["message"])
     if found:
         yield Text("\nWorth a thought", style="bold")
-        yield from (Text(f"  {advice['message']}") for advice in found)
+        yield from (Text(f"  {message}") for message in found)
 
 
 def _active(job: Job, predictions: Predictions) -> Iterator[RenderableType]:

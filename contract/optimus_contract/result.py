@@ -35,6 +35,12 @@ class JobProfile(Message):
             le=MAX_COUNT,
         ),
     ] = None
+    checkpoint_every_seconds: Annotated[
+        float | None, FINITE, About("script: between two of the checkpoints that it writes", gt=0, le=1e9)
+    ] = None
+    checkpoint_write_seconds: Annotated[
+        float | None, FINITE, About("script: for which it writes one of them", gt=0, le=1e9)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

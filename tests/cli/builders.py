@@ -165,6 +165,7 @@ def predictions(**changes: Any) -> Predictions:
         "learned": {"finished_runs": 0, "share": 0.0, "speeds_from": "measured"},
         "metric": None,
         "cost": None,
+        "checkpoints": None,
         "outcome": None,
     }
     return cast("Predictions", {**body, **changes})

@@ -45,6 +45,18 @@ export interface components {
             pause_seconds: number | null;
             lost_steps: number;
         };
+        /** @description How often a script writes its checkpoint, and how often would lose the least time (docs/scripts.md). */
+        CheckpointAdvice: {
+            every_seconds: number;
+            write_seconds: number;
+            best_every_seconds: number;
+            /** @description expected, from this installation's past */
+            seconds_between_interruptions: number;
+            /** @description part of the time that checkpoints and repeated steps cost, 0 to 1 */
+            lost_share: number;
+            best_lost_share: number;
+            message: string;
+        };
         /** @description A size, and what finishing with it would take. */
         Choice: {
             workers: number;
@@ -364,6 +376,16 @@ export interface components {
              * @default null
              */
             fixed_workers: number | null;
+            /**
+             * @description script: between two of the checkpoints that it writes
+             * @default null
+             */
+            checkpoint_every_seconds: number | null;
+            /**
+             * @description script: for which it writes one of them
+             * @default null
+             */
+            checkpoint_write_seconds: number | null;
         };
         /** @description How the job ended (`POST /v1/jobs/{id}/result`). */
         JobResult: {
@@ -778,6 +800,8 @@ export interface components {
             cost: components["schemas"]["Cost"] | null;
             /** @description sizes worth a thought; empty while too little is measured */
             advice: components["schemas"]["Advice"][];
+            /** @description of a script that has written three checkpoints */
+            checkpoints: components["schemas"]["CheckpointAdvice"] | null;
             /** @description of a job that has ended */
             outcome: components["schemas"]["Outcome"] | null;
         };
@@ -916,6 +940,7 @@ export interface components {
 export type Advice = components['schemas']['Advice'];
 export type Allocation = components['schemas']['Allocation'];
 export type AllocationPoint = components['schemas']['AllocationPoint'];
+export type CheckpointAdvice = components['schemas']['CheckpointAdvice'];
 export type Choice = components['schemas']['Choice'];
 export type ClusterHistory = components['schemas']['ClusterHistory'];
 export type ClusterLine = components['schemas']['ClusterLine'];

@@ -120,6 +120,9 @@ interface StoryProps {
 
 function Story({ known, now, problem, needsToken }: StoryProps) {
   const { job, explanation, predictions, allocations, events } = known;
+  const advice = [...predictions.advice, ...(predictions.checkpoints ? [predictions.checkpoints] : [])].map(
+    (each) => each.message,
+  );
   const waiting = !job.finished_at && job.wanted.workers === 0;
   const tracked = job.spec.tracked === true;
   const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
@@ -205,14 +208,14 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
             {explanation.what_would_change_it}
           </p>
         )}
-        {predictions.advice.length > 0 && (
+        {advice.length > 0 && (
           <>
             <p>
               <strong>Worth a thought:</strong>
             </p>
             <ul>
-              {predictions.advice.map((each) => (
-                <li key={each.kind}>{each.message}</li>
+              {advice.map((each) => (
+                <li key={each}>{each}</li>
               ))}
             </ul>
           </>

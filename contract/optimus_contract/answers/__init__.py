@@ -38,6 +38,7 @@ from optimus_contract.answers.jobs import (
 from optimus_contract.answers.predictions import (
     Advice,
     AdviceKind,
+    CheckpointAdvice,
     Choice,
     Cost,
     CurvePoint,
@@ -59,6 +60,7 @@ __all__ = [
     "Allocation",
     "AllocationList",
     "AllocationPoint",
+    "CheckpointAdvice",
     "Choice",
     "Cluster",
     "ClusterHistory",

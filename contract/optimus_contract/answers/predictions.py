@@ -133,6 +133,19 @@ class Advice(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAdvice(Message):
+    """How often a script writes its checkpoint, and how often would lose the least time (docs/scripts.md)."""
+
+    every_seconds: float
+    write_seconds: float
+    best_every_seconds: float
+    seconds_between_interruptions: Annotated[float, About("expected, from this installation's past")]
+    lost_share: Annotated[float, About("part of the time that checkpoints and repeated steps cost, 0 to 1")]
+    best_lost_share: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions(Message):
     """What Optimus believes of a job now (`GET /v1/jobs/{id}/predictions`)."""
 
@@ -152,4 +165,5 @@ class Predictions(Message):
     metric: Annotated[Metric | None, About("with a `target_metric`")]
     cost: Annotated[Cost | None, About("null when the service has no prices")]
     advice: Annotated[list[Advice], About("sizes worth a thought; empty while too little is measured")]
+    checkpoints: Annotated[CheckpointAdvice | None, About("of a script that has written three checkpoints")]
     outcome: Annotated[Outcome | None, About("of a job that has ended")]

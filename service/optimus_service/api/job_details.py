@@ -12,12 +12,13 @@ from optimus_contract.limits import MAX_TASKS
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.problems import documented, invalid_field
-from optimus_service.api.services import HistoriesDep, ServicesDep
+from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
+from optimus_service.insight.checkpoints import PAST_SECONDS, checkpoint_advice
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.sizes import Limits
 from optimus_service.insight.usage import told_by_tasks, told_by_workers
-from optimus_service.store.records import TaskRecord
+from optimus_service.store.records import JobRecord, TaskRecord
 
 MAX_TAIL_BYTES = 262_144
 MAX_LOGS = 50
@@ -78,7 +79,16 @@ def predict_job(
     job = histories.job(record, services.repository.memberships(job_id), services.clock())
     decisions = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
     question = Question(*sizes, Limits(deadline_seconds, budget))
-    return predictions_body(record, job, decisions, question, services.settings.scheduling)
+    checkpoints = _checkpoints(record, services)
+    return predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints)
+
+
+def _checkpoints(record: JobRecord, services: Services) -> answers.CheckpointAdvice | None:
+    if (record.profile or {}).get("checkpoint_every_seconds") is None:
+        return None
+    now = services.clock()
+    past = services.repository.interruptions(now - PAST_SECONDS, now)
+    return checkpoint_advice(record, past, now)
 
 
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))

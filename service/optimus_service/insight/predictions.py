@@ -129,7 +129,12 @@ class Question(NamedTuple):
 
 
 def predictions_body(
-    record: JobRecord, job: Job, decisions: Sequence[DecisionRecord], question: Question, settings: Settings
+    record: JobRecord,
+    job: Job,
+    decisions: Sequence[DecisionRecord],
+    question: Question,
+    settings: Settings,
+    checkpoints: answers.CheckpointAdvice | None = None,
 ) -> answers.Predictions:
     """Everything that is believed of a job; of one that has ended, also what came. Pure.
 
@@ -139,6 +144,7 @@ def predictions_body(
         decisions: its past decisions, newest first.
         question: what is asked.
         settings: the constants of a round.
+        checkpoints: of a script (`checkpoint_advice`).
     """
     latest = decisions[0] if decisions else None
     believed = {} if latest is None else latest.forecast
@@ -166,6 +172,7 @@ def predictions_body(
         metric=_metric_body(job, fitted.metric, total_steps),
         cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
         advice=advice(job, fitted.speeds, settings),
+        checkpoints=checkpoints,
         outcome=outcome_body(record, decisions, job.spent if is_priced else None),
     )
 

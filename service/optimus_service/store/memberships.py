@@ -133,6 +133,20 @@ def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
     return records
 
 
+def interruptions(session: Session, since: float, now: float) -> tuple[int, float]:
+    """See `Repository.interruptions`."""
+    jobs = JobRow.created_at >= since, JobRow.started_at.is_not(None)
+    seconds = func.sum(func.coalesce(JobRow.finished_at, now) - JobRow.started_at)
+    retries, running = session.execute(select(func.sum(JobRow.retries), seconds).where(*jobs)).one()
+    lost = (
+        select(func.count())
+        .select_from(MembershipRow)
+        .join(JobRow, JobRow.id == MembershipRow.job_id)
+        .where(*jobs, MembershipRow.cause.in_(("worker_lost", "server_lost")))
+    )
+    return (session.scalar(lost) or 0) + int(retries or 0), max(0.0, float(running or 0.0))
+
+
 def record(row: MembershipRow) -> MembershipRecord:
     """A row as a value."""
     return MembershipRecord(

@@ -275,6 +275,12 @@ class Repository:
         with self._read() as session:
             return jobs.count_by_state(session)
 
+    def interruptions(self, since: float, now: float) -> tuple[int, float]:
+        """How often jobs that were submitted after `since` lost a task or went on after an error, and the seconds from
+        their starts to their ends, or to `now`; all times are POSIX seconds."""
+        with self._read() as session:
+            return memberships.interruptions(session, since, now)
+
     def advance_job(self, job_id: str, event: Event, now: float) -> JobRecord:
         """Apply `optimus_scheduler.lifecycle.advance` and carry out its effects.
 

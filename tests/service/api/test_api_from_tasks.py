@@ -289,8 +289,16 @@ PROFILE = {"n_parameters": 1000, "n_examples": 600, "global_batch_size": 60, "st
 def test_a_profile_is_shown(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json=PROFILE).status_code == 204
-    of_scripts = {"total_steps": None, "learned_from": None, "resumes": None, "fixed_workers": None}
-    assert api.job(job_id)["profile"] == PROFILE | of_scripts
+    assert {name: value for name, value in api.job(job_id)["profile"].items() if value is not None} == PROFILE
+
+
+def test_how_a_script_writes_checkpoints_becomes_advice(api: Api, job_id: str) -> None:
+    assert api.get(f"/v1/jobs/{job_id}/predictions").json()["checkpoints"] is None
+    times = {"checkpoint_every_seconds": 30.0, "checkpoint_write_seconds": 3.0}
+    assert api.as_task("PUT", job_id, "profile", json={**PROFILE, **times}).status_code == 204
+    advice = api.get(f"/v1/jobs/{job_id}/predictions").json()["checkpoints"]
+    assert (advice["every_seconds"], advice["write_seconds"]) == (30.0, 3.0)
+    assert "instead of every 30 s" in advice["message"]
 
 
 def test_the_only_size_of_a_script_is_told_once(api: Api, job_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.service.store.store_builders import MakeJob, a_membership, a_sample
 
-from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
 from optimus_scheduler.model import NOTHING, Allocation
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.repository import Repository
@@ -52,6 +52,21 @@ def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repos
     assert repository.get_job("job-1").step == 100
     repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
     assert repository.get_job("job-1").step == 95
+
+
+def test_interruptions_of_all_jobs_are_counted(repository: Repository, make_job: MakeJob) -> None:
+    assert repository.interruptions(0.0, 1000.0) == (0, 0.0)
+    make_job(at=100.0)
+    make_job("job-2", at=200.0)
+    make_job("waits", at=300.0)
+    for job_id, started_at in (("job-1", 500.0), ("job-2", 600.0)):
+        repository.report_membership(job_id, a_membership(job_id=job_id, epoch=1))
+        repository.advance_job(job_id, MembershipFormed(1), started_at)
+    for epoch, cause in enumerate(("rescale", "worker_lost", "server_lost", "pause"), start=2):
+        repository.report_membership("job-1", a_membership(epoch=epoch, cause=cause))
+    repository.advance_job("job-2", ResultReported(Outcome.FAILED, 1, error="boom", permanent=True), 650.0)
+    assert repository.interruptions(0.0, 1000.0) == (2, 550.0)
+    assert repository.interruptions(150.0, 1000.0) == (0, 50.0), "jobs that were submitted later"
 
 
 def test_a_late_report_of_an_ended_job_is_kept_but_nothing_runs(repository: Repository, make_job: MakeJob) -> None:

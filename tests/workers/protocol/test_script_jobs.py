@@ -178,6 +178,25 @@ def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
     assert {sample["workers"] for sample in job.service.samples} == {1}, "nothing of the two counts"
 
 
+def test_how_a_script_writes_its_checkpoints_is_learned(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(
+        "import pathlib, time\n"
+        "for step in range(1, 41):\n"
+        "    print(f'step {step}/40 loss {1 / step}')\n"
+        "    time.sleep(0.2)\n"
+        "    if step % 10 == 0:\n"
+        "        pathlib.Path('checkpoint').write_bytes(bytes(2**20))\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    assert job.wait_for_result()["outcome"] == "succeeded"
+    profile = job.service.profile
+    assert profile is not None
+    assert 1.5 < profile["checkpoint_every_seconds"] < 10
+    assert 0 < profile["checkpoint_write_seconds"] < profile["checkpoint_every_seconds"] / 2
+
+
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 

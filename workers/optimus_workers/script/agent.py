@@ -16,17 +16,19 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from optimus_contract.command import launch
+from optimus_contract.limits import MAX_COUNT
 from optimus_contract.result import JobProfile
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
+from optimus_workers.script.checkpoints import CheckpointWatch
 from optimus_workers.script.launch import (
     Place,
     batch_variables,
@@ -37,7 +39,7 @@ from optimus_workers.script.launch import (
 from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import Numbered, counted_as, finite, profile_of, sample_of
+from optimus_workers.script.samples import Numbered, counted_as, finite, profile_of, sample_of, with_checkpoints
 from optimus_workers.script.saving import Writes
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Telemetry
@@ -124,13 +126,9 @@ class Run:
     first_step: int | None = None
     files: tuple[TensorBoardFiles, ...] = ()
     """What may be written beside; only worker 0 reads it."""
+    checkpoints: CheckpointWatch = field(default_factory=CheckpointWatch)
     looks_at_stop_file: bool = False
     """They use `optimus_client`, by which they save and end when the stop file appears."""
-
-    @property
-    def end_counts(self) -> bool:
-        """False for misplaced processes that ended well: their job has not ended."""
-        return self.end is None or self.end.exit_code != 0 or not self.progress.is_misplaced
 
 
 @dataclass(slots=True)
@@ -403,7 +401,7 @@ class Agent:
 
     def _stopped(self, epoch: int) -> None:
         run, self._stopping = self._run, None
-        finished = run is not None and run.end is not None and run.end.exit_code == 0 and run.end_counts
+        finished = run is not None and run.end is not None and run.end.exit_code == 0 and run.end.counts
         step = since_step = None
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
@@ -448,6 +446,7 @@ class Agent:
             self._look_at_stopping(run, self._stopping, now)
             return
         if run.end is None:
+            self._look_at_checkpoints(run, now)
             self._look_at_end(run)
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
@@ -458,8 +457,13 @@ class Agent:
             self._send_end(run)
 
     def _send_end(self, run: Run) -> None:
-        if run.end is not None and run.is_reported and run.end_counts:
+        if run.end is not None and run.is_reported:
             self._send(run.end)
+
+    def _look_at_checkpoints(self, run: Run, now: float) -> None:
+        if run.order.rank == 0:
+            run.checkpoints.look([process.pid for process in run.processes], now)
+            run.progress.learned = with_checkpoints(run.progress.learned, run.checkpoints.found)
 
     def _read_files(self, run: Run) -> None:
         """Read what was logged to files, unless a better channel speaks."""
@@ -498,7 +502,8 @@ class Agent:
         if run.is_formed and run.progress.step is not None:
             self._send(Done(run.order.epoch, run.progress.step, 0.0, 0))  # steps are reported now and then only
         if not failed:
-            run.end = CommandEnded(run.order.epoch, 0, metrics=finite(run.progress.metrics))
+            counts = not run.progress.is_misplaced
+            run.end = CommandEnded(run.order.epoch, 0, metrics=finite(run.progress.metrics), counts=counts)
         else:
             code = failed[0].exit_code or 1
             if code > 128 and code - 128 in (signal.SIGKILL, signal.SIGTERM):
@@ -617,16 +622,12 @@ class Agent:
         """What agents of this job have learned of the script so far."""
         try:
             found = json.loads((self._environment.job_directory / MEMORY_NAME).read_text())
-            channel = found.get("channel")
-            return Learned(
-                None if channel is None else Channel(channel),
-                found.get("total_steps"),
-                found.get("steps_per_epoch"),
-                found.get("resumes"),
-                found.get("total_workers"),
-                found.get("fixed_workers"),
-            )
-        except (OSError, ValueError, AttributeError):
+            known = {each.name: found[each.name] for each in fields(Learned) if found.get(each.name) is not None}
+            channel = known.pop("channel", None)
+            if not all(isinstance(value, int | float) and 0 <= value <= MAX_COUNT for value in known.values()):
+                return Learned()  # the job's directory is the script's, too
+            return Learned(None if channel is None else Channel(channel), **known)
+        except (OSError, ValueError, AttributeError, TypeError):
             return Learned()
 
     def _remembered_step(self) -> int:
@@ -639,15 +640,7 @@ class Agent:
 
     def _remember(self, learned: Learned, step: int) -> None:
         path = self._environment.job_directory / MEMORY_NAME
-        document = {
-            "channel": learned.channel,
-            "total_steps": learned.total_steps,
-            "steps_per_epoch": learned.steps_per_epoch,
-            "resumes": learned.resumes,
-            "total_workers": learned.total_workers,
-            "fixed_workers": learned.fixed_workers,
-            "step": step,
-        }
+        document = {**asdict(learned), "step": step}
         scratch = path.with_name(f"{MEMORY_NAME}.{os.getpid()}")
         with suppress(OSError):
             scratch.write_text(json.dumps(document))

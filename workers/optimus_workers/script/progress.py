@@ -55,6 +55,8 @@ class Learned:
     """The workers of the processes that said `total_steps`."""
     fixed_workers: int | None = None
     """The only number of workers at which the script can go on; None: any."""
+    checkpoint_every_seconds: float | None = None
+    checkpoint_write_seconds: float | None = None
 
 
 class Progress:

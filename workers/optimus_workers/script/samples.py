@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from optimus_contract.result import JobProfile
 from optimus_contract.telemetry import Sample
+from optimus_workers.script.checkpoints import Checkpoints
 from optimus_workers.script.progress import Advance, Learned
 from optimus_workers.telemetry.sender import Aggregator
 from optimus_workers.wire.values import GlobalBatch
 
 MOST_STEPS = 10**6
 """Of one sample."""
+NEWS = 0.2
+"""A time of checkpoints that changed by less than this part is told no more."""
 
 
 def counted_as(advance: Advance, batch: GlobalBatch) -> Advance:
@@ -51,7 +54,23 @@ def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:
         learned_from=None if learned.channel is None else learned.channel.value,
         resumes=learned.resumes,
         fixed_workers=learned.fixed_workers,
+        checkpoint_every_seconds=learned.checkpoint_every_seconds,
+        checkpoint_write_seconds=learned.checkpoint_write_seconds,
     )
+
+
+def with_checkpoints(learned: Learned, found: Checkpoints | None) -> Learned:
+    """What was learned, with how checkpoints are written, if that is new: these figures vary a little all the time."""
+    if found is None or not (
+        _differs(found.every_seconds, learned.checkpoint_every_seconds)
+        or _differs(found.write_seconds, learned.checkpoint_write_seconds)
+    ):
+        return learned
+    return replace(learned, checkpoint_every_seconds=found.every_seconds, checkpoint_write_seconds=found.write_seconds)
+
+
+def _differs(value: float, known: float | None) -> bool:
+    return known is None or abs(value - known) > NEWS * known
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:

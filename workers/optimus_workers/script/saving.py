@@ -37,7 +37,7 @@ class Writes:
     def are_quiet(self, groups: Iterable[int], now: float) -> bool:
         """Whether no process of these groups has written a file for `QUIET_SECONDS`."""
         processes = list(_processes(frozenset(groups)))
-        written = {pid: _bytes_to_disk(pid) for pid in processes}
+        written = {pid: bytes_to_disk(pid) for pid in processes}
         since = {key: self._open_since.get(key, now) for pid in processes for key in _open_files(pid)}
         much = any(number - self._written.get(pid, number) > MUCH_BYTES for pid, number in written.items())
         if much or any(now - opened < LOG_SECONDS for opened in since.values()):
@@ -53,7 +53,8 @@ def _processes(groups: frozenset[int]) -> Iterator[int]:
                 yield int(entry.name)
 
 
-def _bytes_to_disk(pid: int) -> int:
+def bytes_to_disk(pid: int) -> int:
+    """What a process has written so far; 0 where the system does not show it."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("write_bytes:")).split()[1])

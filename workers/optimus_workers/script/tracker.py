@@ -30,9 +30,10 @@ from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
+from optimus_workers.script.checkpoints import CheckpointWatch
 from optimus_workers.script.progress import Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of
+from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Telemetry
 
@@ -98,9 +99,12 @@ class Tracker:
         self._is_begun = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tracker", daemon=True)
+        self._process: int | None = None
+        self._checkpoints = CheckpointWatch()
 
-    def start(self) -> None:
-        """Begin to report: the run has started."""
+    def start(self, process: int | None = None) -> None:
+        """Begin to report: the run has started. `process`: the command's, to see how it writes its checkpoints."""
+        self._process = process
         self._begun_at = time.time()
         self._progress = Progress(self._begun_at, 0)
         self._thread.start()
@@ -162,6 +166,9 @@ class Tracker:
         if now >= self._files_at + FILES_SECONDS or self._closing.is_set():
             self._files_at = now
             self._read_files()
+        if self._process is not None and not self._closing.is_set():
+            self._checkpoints.look([self._process], now)
+            self._progress.learned = with_checkpoints(self._progress.learned, self._checkpoints.found)
         if self._refused:
             return
         if self._tracked is None:
@@ -283,7 +290,7 @@ def run_tracked(
         environment.setdefault("PYTHONUNBUFFERED", "1")
         output = Output(progress_patterns, tracker.put)
         process = _start(command, environment, output)
-        tracker.start()
+        tracker.start(process.pid)
         code = _wait(process)
         output.close()
         tracker.close(code, None if code == 0 else _explained(code, output.tail()))
