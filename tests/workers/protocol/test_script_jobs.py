@@ -178,6 +178,37 @@ def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
     assert {sample["workers"] for sample in job.service.samples} == {1}, "nothing of the two counts"
 
 
+def test_steps_of_an_epoch_count_on_through_a_change_of_size(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """A loop that names epochs and the steps in them, and goes on with the epoch that it was in."""
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "kept = pathlib.Path('epoch')\n"
+        "epoch = int(kept.read_text()) if kept.exists() else 1\n"
+        "each = 40 // int(os.environ['WORLD_SIZE'])\n"
+        "for epoch in range(epoch, 7):\n"
+        "    kept.write_text(str(epoch))\n"
+        "    for step in range(1, each + 1):\n"
+        "        time.sleep(0.05)\n"
+        "        if step % 5 == 0:\n"
+        "            print(f'Epoch [{epoch}/6], Step [{step}/{each}], Loss: {1 / (epoch * each + step):.4f}')\n"
+    )
+    job = make_script_job("torchrun", str(script))
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    job.wait_for_step(90)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 240)
+    assert two["step"] >= 80
+    profile = job.service.profile
+    assert profile is not None
+    assert (profile["total_steps"], profile["steps_per_epoch"], profile["resumes"]) == (240, 40.0, True)
+
+
 def test_how_a_script_writes_its_checkpoints_is_learned(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
     script = tmp_path / "saves.py"
     script.write_text(

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.channels.printed import MAX_LINE_BYTES, MAX_LINES_PER_SECOND, Printed
+from optimus_workers.script.channels.printed import (
+    MAX_BYTES_PER_SECOND,
+    MAX_LINE_BYTES,
+    MAX_LINES_PER_SECOND,
+    Printed,
+)
 from optimus_workers.script.reading import Reading
 
 
@@ -17,7 +22,16 @@ def read(text: str, printed: Printed | None = None) -> list[dict[str, Any]]:
 
 
 def said(reading: Reading) -> dict[str, Any]:
-    names = ("step", "total_steps", "epoch", "total_epochs", "loss", "learning_rate", "gradient_norm")
+    names = (
+        "step",
+        "total_steps",
+        "steps_per_epoch",
+        "epoch",
+        "total_epochs",
+        "loss",
+        "learning_rate",
+        "gradient_norm",
+    )
     found = {name: value for name in names if (value := getattr(reading, name)) is not None}
     return found | ({"metrics": dict(reading.metrics)} if reading.metrics else {})
 
@@ -33,7 +47,7 @@ def said(reading: Reading) -> dict[str, Any]:
         (" 92%|█████████▎| 111/120 [00:20<00:03,  2.85it/s]", {"step": 111, "total_steps": 120}),
         (
             "Epoch 0:  45%|####5     | 45/100 [00:10<00:12, 4.4it/s, v_num=0, train_loss=0.123]",
-            {"step": 45, "epoch": 0.0, "loss": 0.123},
+            {"step": 45, "steps_per_epoch": 100, "epoch": 0, "loss": 0.123},
         ),
         ("step 12/200 loss 0.4", {"step": 12, "total_steps": 200, "loss": 0.4}),
         ("Step 10/1000, loss=0.1", {"step": 10, "total_steps": 1000, "loss": 0.1}),
@@ -42,6 +56,27 @@ def said(reading: Reading) -> dict[str, Any]:
         ("loss: 0.123", {"loss": 0.123}),
         ("\x1b[32mINFO\x1b[0m train_loss=1.5 global_step=20", {"loss": 1.5, "step": 20}),
         ("step=20 loss=1.5 val_loss=1.7", {"step": 20, "loss": 1.5, "metrics": {"val_loss": 1.7}}),
+        ("Epoch [1/5], Step [100/600], Loss: 0.2345",
+         {"step": 100, "total_steps": 3000, "steps_per_epoch": 600, "epoch": 1, "total_epochs": 5.0, "loss": 0.2345}),
+        ("| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.34 | loss  7.63",
+         {"step": 200, "steps_per_epoch": 2983, "epoch": 1, "loss": 7.63, "learning_rate": 20.0}),
+        ("Epoch: [0][ 10/5005]\tTime  0.2 ( 0.5)\tLoss 6.9e+00 (7.0e+00)\tAcc@1 0.0",
+         {"step": 10, "steps_per_epoch": 5005, "epoch": 0, "loss": 6.9}),
+        ("Epoch(train)   [1][ 50/3907]  lr: 1.0000e-02  eta: 1:00:00  loss: 0.5",
+         {"step": 50, "steps_per_epoch": 3907, "epoch": 1, "loss": 0.5, "learning_rate": 0.01}),
+        ("2026-11-24 | INFO | train_inner | epoch 001:    100 / 1000 loss=10.1",
+         {"step": 100, "steps_per_epoch": 1000, "epoch": 1, "loss": 10.1}),
+        (" iteration      100/  500000 | consumed samples:        25600 | lm loss: 9.1E+00 | loss scale: 1.0 |",
+         {"step": 100, "total_steps": 500000, "loss": 9.1}),
+        ("      1/100      2.05G     0.0512     0.0321        102        640: 100%|####| 50/50 [00:10<00:00,  4.9it/s]",
+         {"step": 50, "total_steps": 5000, "steps_per_epoch": 50, "epoch": 1, "total_epochs": 100}),
+        ("Training:  20%|##        | 10/50 [00:00<00:02, 3.5it/s]", {"step": 10, "total_steps": 50}),
+        (" 20%|##        | 10/50 [00:10<00:40, 1.02s/it, loss=0.4]", {"step": 10, "total_steps": 50, "loss": 0.4}),
+        ("[1,  2000] loss: 2.217", {"step": 2000, "epoch": 1, "loss": 2.217}),
+        ("[10:00:00] Step 5,000/10,000 | Loss: 1.234", {"step": 5000, "total_steps": 10000, "loss": 1.234}),
+        ("step 10 of 100 took 3 s, loss 2", {"step": 10, "total_steps": 100, "loss": 2.0}),
+        ("Training loss at step 100: 3.3", {"step": 100, "loss": 3.3}),
+        ("Batch 10 / 50", {"step": 10, "total_steps": 50}),
         ("Epoch 3/10 - loss: 0.5 - acc: 1", {"epoch": 3.0, "total_epochs": 10.0, "loss": 0.5, "metrics": {"acc": 1.0}}),
     ],
 )  # fmt: skip
@@ -54,16 +89,74 @@ def test_lines_of_common_libraries(line: str, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["resuming", "Loading weights", "http://127.0.0.1:8080/a", "2026-11-23 10:00:00 INFO ok"]
+    "line",
+    [
+        "resuming",
+        "Loading weights",
+        "http://127.0.0.1:8080/a",
+        "2026-11-23 10:00:00 INFO ok",
+        "batch size 32",
+        "Map:  20%|##        | 1000/5000 [00:00<00:02, 1234.5 examples/s]",
+        "Loading checkpoint shards: 100%|###| 2/2 [00:01<00:00,  1.50it/s]",
+        "Evaluating:  20%|##        | 10/50 [00:00<00:02, 3.5it/s]",
+        "model.safetensors: 100%|###| 548M/548M [00:03<00:00, 160MB/s]",
+        "Epoch 3/10",
+    ],
 )
 def test_other_lines_say_nothing(line: str) -> None:
     assert read(line) == []
 
 
-def test_bars_that_begin_anew_in_each_epoch_count_on() -> None:
+def steps(printed: Printed, *lines: str) -> list[int]:
+    return [each["step"] for line in lines for each in read(line, printed) if "step" in each]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch {epoch}: 50%|## | {count}/100 [00:01, 9it/s, loss=1.0]",
+        "Epoch [{epoch}/9], Step [{count}/100], Loss: 0.5",
+        "Epoch: [{epoch}][{count}/100] Loss 6.9",
+        "Train Epoch: {epoch} [{count}/100 ({count}%)] Loss: 2.1",
+        "epoch {epoch} step {count} loss 0.5",
+        "[{epoch}, {count}] loss: 2.2",
+        "Epoch {epoch}/9\n{count}/100 ━━━━━ 1s 3ms/step - loss: 2.3",
+    ],
+)
+def test_counts_that_begin_anew_in_each_epoch_count_on(line: str, first: int) -> None:
     printed = Printed()
-    lines = [f"Epoch {epoch}: 50%|## | {count}/100 [00:01, loss=1.0]" for epoch in (0, 1) for count in (50, 100)]
-    assert [read(line, printed)[0]["step"] for line in lines] == [50, 100, 150, 200]
+    lines = [line.format(epoch=epoch, count=count) for epoch in (first, first + 1, first + 2) for count in (50, 100)]
+    assert steps(printed, *lines) == [50, 100, 150, 200, 250, 300]
+    assert printed._counts.first_epoch == first
+
+
+@pytest.mark.parametrize(
+    "line", ["Epoch {epoch}: 50%|## | {count}/100 [00:01, loss=1.0]", "epoch {epoch} step {count} loss 0.5"]
+)
+def test_processes_that_go_on_in_a_later_epoch_count_from_there(line: str) -> None:
+    printed = Printed(first_epoch=1, steps_per_epoch=100.0)
+    assert steps(printed, *(line.format(epoch=7, count=count) for count in (10, 20))) == [610, 620]
+
+
+@pytest.mark.parametrize("line", ["epoch {epoch} step {count}/1000 loss 1", "epoch {epoch} step {count} loss 1"])
+def test_counts_of_the_whole_training_are_kept_beside_epochs(line: str) -> None:
+    printed = Printed()
+    lines = [line.format(epoch=1 + count // 100, count=count) for count in range(20, 400, 40)]
+    assert steps(printed, *lines) == list(range(20, 400, 40))
+    end = read(line.format(epoch=5, count=420), printed)[0]
+    assert end.get("total_steps") == (1000 if "/1000" in line else None)
+
+
+def test_what_seemed_to_be_all_of_the_training_is_corrected() -> None:
+    printed = Printed()
+    bar = " {percent}%|## | {count}/50 [00:01<00:01, 9it/s]\n"
+    first = printed.feed(bar.format(percent=100, count=50).encode(), 1.0)[0]
+    again = printed.feed(bar.format(percent=20, count=10).encode(), 2.0)[0]
+    later = printed.feed(bar.format(percent=40, count=20).encode(), 3.0)[0]
+    assert (first.step, first.total_steps, first.corrects) == (50, 50, False)
+    assert (again.step, again.total_steps, again.steps_per_epoch, again.corrects) == (60, None, 50, True)
+    assert (later.step, later.corrects) == (70, False)
 
 
 def test_patterns_of_the_user_come_alone() -> None:
@@ -86,6 +179,15 @@ def test_too_much_is_skipped_in_bounded_memory() -> None:
     many = b"".join(b"step %d loss 1\n" % step for step in range(10 * MAX_LINES_PER_SECOND))
     assert len(printed.feed(many, 2.0)) == MAX_LINES_PER_SECOND
     assert len(printed.feed(b"step 9 loss 1\n", 3.0)) == 1
+
+
+def test_long_lines_are_not_read_without_end() -> None:
+    """A line of a word and many spaces took minutes: expressions went through all the ways to divide them."""
+    printed = Printed()
+    line = b"loss" + b" " * (MAX_LINE_BYTES - 100) + b"0.5\n"
+    assert [each.loss for each in printed.feed(line, 1.0)] == [0.5]
+    n_read = len(printed.feed(line * MAX_LINES_PER_SECOND, 2.0))
+    assert n_read == MAX_BYTES_PER_SECOND // len(line) + 1
 
 
 @given(st.lists(st.binary(max_size=300), max_size=10))

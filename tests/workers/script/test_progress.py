@@ -32,7 +32,7 @@ def test_steps_losses_and_times_add_up() -> None:
     assert read(progress, step=5, loss=1.5) is None, "said twice"
 
 
-def test_a_better_door_is_believed_and_a_worse_one_only_where_it_counts_the_same() -> None:
+def test_a_better_channel_is_believed_and_a_worse_one_only_where_it_counts_the_same() -> None:
     progress = Progress(START, 0)
     assert read(progress, Channel.KUBEFLOW, step=10, total_steps=100, loss=1.0) is not None
     assert read(progress, Channel.PRINTED, step=40) is None, "which steps these are is not known"
@@ -40,6 +40,41 @@ def test_a_better_door_is_believed_and_a_worse_one_only_where_it_counts_the_same
     assert found is not None
     assert found.step == 11
     assert progress.learned.channel is Channel.KUBEFLOW
+
+
+def test_a_total_that_was_an_epochs_is_forgotten() -> None:
+    """A bar without a name begins anew: what it said was the length of an epoch."""
+    progress = Progress(START, 0)
+    read(progress, step=50, total_steps=50, loss=1.0)
+    assert (progress.learned.total_steps, progress.learned.steps_per_epoch) == (50, None)
+    found = read(progress, step=60, steps_per_epoch=50, corrects=True, loss=0.9, at=START + 2.0)
+    assert found is not None
+    assert (found.step, found.n_steps) == (60, 10)
+    assert (progress.learned.total_steps, progress.learned.total_workers) == (None, None)
+    assert progress.learned.steps_per_epoch == 50
+
+
+def test_steps_of_shorter_epochs_count_as_those_of_the_first_size() -> None:
+    """With twice as many processes an epoch has half as many steps; how many epochs there are was never said."""
+    first = Progress(START, 0)
+    read(first, step=300, steps_per_epoch=100, epoch=3, loss=1.0)
+    second = Progress(START, 300, first.learned, n_workers=2)
+    found = read(second, step=160, steps_per_epoch=50, epoch=4, loss=0.9)
+    assert found is not None
+    assert (found.step, found.n_steps) == (320, 20)
+    assert second.learned.resumes is True
+
+
+def test_epochs_that_count_from_zero_are_known_to_the_next_processes() -> None:
+    later = START + PATIENCE_SECONDS + 1.0
+    first = Progress(START, 0)
+    for epoch in range(12):
+        read(first, loss=1.0, epoch=float(epoch), at=later + epoch)
+    assert (first.step, first.learned.first_epoch) == (12, 0)
+    second = Progress(START, 12, first.learned)
+    found = read(second, loss=0.5, epoch=12.0, at=later)
+    assert found is not None
+    assert (found.step, found.n_steps) == (13, 1)
 
 
 def test_processes_that_go_on_are_told_from_those_that_begin_anew() -> None:

@@ -329,7 +329,10 @@ class Agent:
         weight = order.n_workers if self._is_weak else None
         batch, n_workers = self._batch_size(order.n_workers), order.n_workers
         progress = Progress(time.time(), version, self._remembered(), batch, weight, n_workers)
-        run = Run(order, [], progress, Printed(self._spec.progress_patterns), time.monotonic(), order.batch)
+        learned = progress.learned
+        each = None if self._is_weak else learned.steps_per_epoch
+        printed = Printed(self._spec.progress_patterns, first_epoch=learned.first_epoch, steps_per_epoch=each)
+        run = Run(order, [], progress, printed, time.monotonic(), order.batch)
         if order.rank == 0:
             folders = log_folders(self._spec.command or (), self._variables)
             run.files = tuple(TensorBoardFiles(self._working_directory / each, time.time()) for each in folders)

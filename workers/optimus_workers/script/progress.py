@@ -57,6 +57,8 @@ class Learned:
     """The only number of workers at which the script can go on; None: any."""
     checkpoint_every_seconds: float | None = None
     checkpoint_write_seconds: float | None = None
+    first_epoch: int | None = None
+    """What it calls its first epoch: 0 or 1."""
 
 
 class Progress:
@@ -85,6 +87,9 @@ class Progress:
         """Of the first membership: what steps are counted in."""
         self._total: int | None = None
         """Of these processes."""
+        self._known_each = learned.steps_per_epoch
+        self._each: int | None = None
+        """The same for the steps of an epoch."""
         self._version = version
         self._batch, self._weight, self._n_workers = batch, weight, n_workers
         self.is_misplaced = False
@@ -94,8 +99,6 @@ class Progress:
         self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
-        self._from_zero = False
-        """Epochs count from 0."""
         self._loss: float | None = None
         self._unreported: dict[str, float] = {}
 
@@ -105,6 +108,8 @@ class Progress:
             reading = replace(reading, epoch=None, total_epochs=None)
         if reading.resumes:
             self._learn(resumes=True)
+        if reading.first_epoch is not None and self.learned.first_epoch is None:
+            self.learned = replace(self.learned, first_epoch=reading.first_epoch)
         if reading.rank not in (None, 0) and reading.channel is Channel.CLIENT:
             return None  # all processes make the same steps; the first one speaks for them
         self._add_metrics(reading)
@@ -141,6 +146,9 @@ class Progress:
     def _step_of(self, reading: Reading) -> int | None:
         """The step of the job that a reading names; one that has only a loss is a step."""
         step = reading.step
+        if reading.corrects:
+            self._total = self._known_total = None
+            self.learned = replace(self.learned, total_steps=None, total_workers=None, steps_per_epoch=None)
         if reading.total_steps is not None and reading.total_steps > 0:
             self._total = reading.total_steps
         if step is None:
@@ -148,9 +156,15 @@ class Progress:
         if step <= 0 or step > MAX_COUNT:
             return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
-        if self._weight is not None or known is None or total is None or known == total:
+        if self._weight is not None:
             return step
-        return round(step * known / total)
+        if known is not None and total is not None:
+            return step if known == total else round(step * known / total)
+        known_each, each = self._known_each, reading.steps_per_epoch or self._each
+        self._each = each
+        if known_each is None or not each or abs(each - known_each) <= NEAR * known_each:
+            return step  # a number of steps that was not said, but seen, is not exact
+        return round(step * known_each / each)
 
     def _begins_misplaced(self, reading: Reading, step: int | None) -> bool:
         """Whether this reading, before the first step, tells that the processes went on from the wrong step."""
@@ -177,8 +191,9 @@ class Progress:
             return None  # another channel may be about to tell steps
         self._counts = True
         if reading.epoch is not None and reading.epoch == int(reading.epoch) and 0 <= reading.epoch <= MAX_COUNT:
-            self._from_zero = self._from_zero or reading.epoch == 0
-            return int(reading.epoch) + self._from_zero
+            if reading.epoch == 0:
+                self.learned = replace(self.learned, first_epoch=0)
+            return int(reading.epoch) + (self.learned.first_epoch == 0)
         base = self._version if self.learned.resumes is True else 0
         return min((base if self.step is None else self.step) + 1, MAX_COUNT)
 
@@ -225,7 +240,9 @@ class Progress:
             self._learn(total_steps=total)
             self.learned = replace(self.learned, total_workers=self._n_workers)
         each = known = self.learned.steps_per_epoch
-        if is_weak and known is not None:
+        if reading.steps_per_epoch is not None and known is None:
+            each = reading.steps_per_epoch
+        elif is_weak and known is not None:
             pass  # from the first membership, in which all steps counted the same
         elif total is not None and reading.total_epochs is not None and reading.total_epochs > 0:
             each = total / reading.total_epochs

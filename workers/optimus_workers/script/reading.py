@@ -39,6 +39,11 @@ class Reading:
     step: int | None = None
     """Optimizer steps completed."""
     total_steps: int | None = None
+    steps_per_epoch: int | None = None
+    first_epoch: int | None = None
+    """What the script calls its first epoch: 0 or 1."""
+    corrects: bool = False
+    """Totals that were said before are wrong: what seemed to be the training's was an epoch's."""
     epoch: float | None = None
     """Passes over the data so far."""
     total_epochs: float | None = None
