@@ -77,6 +77,11 @@ def said(reading: Reading) -> dict[str, Any]:
         ("step 10 of 100 took 3 s, loss 2", {"step": 10, "total_steps": 100, "loss": 2.0}),
         ("Training loss at step 100: 3.3", {"step": 100, "loss": 3.3}),
         ("Batch 10 / 50", {"step": 10, "total_steps": 50}),
+        ("loss: 0.5  batch: 100", {"step": 100, "loss": 0.5}),
+        ("Epoch:  3 Batch: 40 Loss:0.5", {"step": 40, "epoch": 3, "loss": 0.5}),
+        ("Test set: Average loss: 0.02, Accuracy: 97/100 (97%)", {"metrics": {"val_loss": 0.02, "accuracy": 97.0}}),
+        ("Test: [ 10/98]\tTime  0.2\tLoss 6.9e+00 (7.0e+00)", {"metrics": {"val_loss": 6.9}}),
+        ("step 250: train loss 1.9, val loss 2.0", {"step": 250, "loss": 1.9, "metrics": {"val_loss": 2.0}}),
         ("Epoch 3/10 - loss: 0.5 - acc: 1", {"epoch": 3.0, "total_epochs": 10.0, "loss": 0.5, "metrics": {"acc": 1.0}}),
     ],
 )  # fmt: skip
@@ -121,6 +126,7 @@ def steps(printed: Printed, *lines: str) -> list[int]:
         "Train Epoch: {epoch} [{count}/100 ({count}%)] Loss: 2.1",
         "epoch {epoch} step {count} loss 0.5",
         "[{epoch}, {count}] loss: 2.2",
+        "Epoch:  {epoch} Batch: {count} Loss:0.5",
         "Epoch {epoch}/9\n{count}/100 ━━━━━ 1s 3ms/step - loss: 2.3",
     ],
 )
@@ -129,6 +135,12 @@ def test_counts_that_begin_anew_in_each_epoch_count_on(line: str, first: int) ->
     lines = [line.format(epoch=epoch, count=count) for epoch in (first, first + 1, first + 2) for count in (50, 100)]
     assert steps(printed, *lines) == [50, 100, 150, 200, 250, 300]
     assert printed._counts.first_epoch == first
+
+
+def test_steps_that_begin_anew_before_their_epoch_is_named_count_on() -> None:
+    lines = [f"Step: {count} avg_batch_loss: 0.5" for count in (50, 100)]
+    epochs = [line for epoch in (0, 1, 2) for line in (*lines, f"EPOCH: {epoch} train_loss: 0.4 test_loss: 0.5")]
+    assert steps(Printed(), *epochs) == [50, 100, 150, 200, 250, 300]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class EpochCounts:
     """Follows one count through the epochs of one process.
 
     A count like `30/100` is of an epoch if an epoch was named, or once it begins anew; else it is of the whole
-    training. One without an end, `step 30`, is of an epoch once it begins anew with another epoch.
+    training. One without an end, `step 30`, is of an epoch once it begins anew.
     """
 
     def __init__(self, first_epoch: int | None = None, steps_per_epoch: float | None = None) -> None:
@@ -35,6 +35,8 @@ class EpochCounts:
         self._counted_epoch: int | None = None
         """In which the newest count was."""
         self._total: int | None = None
+        self._first: int | None = None
+        """The first count of this process."""
         self._last = 0
         self._before = 0
         """Steps of the epochs before the present one."""
@@ -71,7 +73,9 @@ class EpochCounts:
             self._before = round(self._epochs_before() * self._known)  # a count of all steps would be further
             self._is_whole = False
         each = None
-        if self._is_new_epoch() and count < self._last and self._is_whole is not True:
+        self._first = count if self._first is None else self._first
+        begins = count <= self._first or self._is_new_epoch()
+        if begins and count < self._last and self._is_whole is not True:
             each, self._is_whole = self._last, False
             self._before += self._last
         elif self._is_new_epoch() and self._is_whole is None:

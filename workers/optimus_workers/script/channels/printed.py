@@ -53,7 +53,11 @@ _RATE_OF_STEPS = re.compile(
     r"(?<![A-Za-z])(?:it|steps?|batch(?:es)?|iters?|updates?)/s|s/(?:it|step|batch|iter|update)\b"
 )
 _TRAINS = re.compile(r"train|epoch|step|iter|batch|updat|optimi[sz]|fit|\bloss\b|\bep\b", re.IGNORECASE)
-_EVALUATES = re.compile(r"\b(?:val|valid|eval|test|predict|sanity|dev)|validat|evaluat", re.IGNORECASE)
+_EVALUATES = re.compile(
+    r"\b(?:val|valid|validat(?:e|ion|ing)|eval|evaluat(?:e|ion|ing)|test(?:ing|set)?|dev|predict(?:ion|ing)?|sanity)\b",
+    re.IGNORECASE,
+)
+_LOSS_WORD = re.compile(r"loss|train", re.IGNORECASE)
 _LOSS = frozenset({"loss", "train loss", "training loss", "train/loss", "objective", "nll", "cross entropy", "ce loss"})
 _STEP = frozenset(
     {
@@ -72,7 +76,7 @@ _STEP = frozenset(
 )
 _EPOCH = frozenset({"epoch", "epochs", "ep"})
 _BATCH = frozenset({"batch", "batches", "minibatch", "mini batch"})
-"""Counted like steps if their end is said: `batch 30/500`; else `batch 32` may be a size."""
+"""Counted like steps beside an epoch, a loss or their end: `batch 32` alone may be a size."""
 _RATE = frozenset({"learning rate", "lr", "learning rate/lr", "lr 0"})
 _NORM = frozenset({"grad norm", "gradient norm", "gnorm", "grad norm total"})
 _EVALUATED = ("val", "valid", "validation", "eval", "test", "dev")
@@ -127,7 +131,7 @@ class Printed:
     def _read(self, line: str, at: float) -> Reading | None:
         if self._patterns:
             return self._by_patterns(line, at)
-        said = _Said()
+        said = _Said(is_evaluation=_is_of_evaluation(line))
         for match in _PAIR.finditer(line):
             said.add(_normal(match[1]), match[2], match[3])
         for match in _AT.finditer(line):
@@ -144,6 +148,10 @@ class Printed:
             said.epoch, said.total_epochs = int(leading[1]), int(leading[2])
         if said.step is None and said.loss is not None and (counts := _PAIR_OF_COUNTS.match(line)):
             said.epoch, said.step = _whole(counts[1]), _whole(counts[2])
+        if said.is_evaluation:
+            return None
+        if said.step is None and (said.epoch is not None or said.loss is not None):
+            said.step = said.batch
         if isinstance(said.epoch, int):
             self._counts.names(said.epoch, None if said.total_epochs is None else int(said.total_epochs))
         if said.step is not None:
@@ -173,6 +181,12 @@ def _whole(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+def _is_of_evaluation(line: str) -> bool:
+    """Whether the losses and counts of a line are of an evaluation: `Test: [10/98] Loss 0.9`."""
+    evaluates, trains = _EVALUATES.search(line), _LOSS_WORD.search(line)
+    return evaluates is not None and (trains is None or evaluates.start() < trains.start())
+
+
 def _is_of_training(before: str, rate: str, said: _Said) -> bool:
     """Whether a bar counts steps, not files or examples: by its rate, and by what stands before it."""
     if "/s" in rate and not _RATE_OF_STEPS.search(rate):
@@ -189,7 +203,10 @@ def _is_of_training(before: str, rate: str, said: _Said) -> bool:
 class _Said:
     """What one line says."""
 
+    is_evaluation: bool = False
     step: int | None = None
+    batch: int | None = None
+    """A number of batches without an end."""
     total_steps: int | None = None
     end: int | None = None
     """Of `step`: how many there are, in an epoch or in all."""
@@ -207,10 +224,14 @@ class _Said:
         value = float(text)
         words = name.split("/")[-1].split(" ")
         if name in _LOSS or (words[-1] == "loss" and not set(name.replace("/", " ").split()) & set(_EVALUATED)):
-            if self.loss is None or name in _LOSS:
+            if self.is_evaluation:
+                self.metrics = {**(self.metrics or {}), "val_loss": value}
+            elif self.loss is None or name in _LOSS:
                 self.loss = value
         elif name in _STEP or words[-1] in _STEP or (words[-1] in _BATCH and total is not None):
             self._count(value, total)
+        elif name in _BATCH and text.isdigit() and len(text) < 16:
+            self.batch = int(text)
         elif words[-1] in _EPOCH:
             if 0 <= value <= MAX_COUNT:
                 self.epoch = int(text) if text.isdigit() else value
