@@ -41,7 +41,16 @@ from benchmarks.training_logs import (
     usable_curves,
 )
 
-from optimus_models import FinishedRun, LossCurve, PaperLossCurve, Prior, Rule, convergence_step, has_converged
+from optimus_models import (
+    FinishedRun,
+    LossCurve,
+    PaperLossCurve,
+    Prior,
+    RateSchedule,
+    Rule,
+    convergence_step,
+    has_converged,
+)
 
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
 TAIL_SHARE = 0.02
@@ -72,6 +81,11 @@ class LastValue:
         return mean - self._deviation, mean + self._deviation
 
 
+def _schedule(curve: Curve) -> RateSchedule | None:
+    """The learning rates of the whole run."""
+    return None if curve.rates is None else RateSchedule.of(curve.steps, curve.rates)
+
+
 Fit = Callable[[Curve, int], Forecaster]
 """A model of the first n points of a curve."""
 MODELS: Mapping[str, Fit] = {
@@ -82,7 +96,7 @@ MODELS: Mapping[str, Fit] = {
 WITH_HISTORY = "ours + runs"
 WITH_RATES: Mapping[str, Fit] = {
     **{name: MODELS[name] for name in ("paper", "ours")},
-    "ours + rates": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n], curve.rates),
+    "ours + rates": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n], schedule=_schedule(curve)),
 }
 """Models that are compared where the learning rates of the whole run are known."""
 

@@ -33,6 +33,7 @@ from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_models.history import LossBuckets, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve, PaperLossCurve
 from optimus_models.loss.finished_runs import FinishedRun, Prior
+from optimus_models.loss.rate_schedule import RateSchedule
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed import SpeedLaw
 from optimus_models.speed.batch import BatchSpeed
@@ -69,6 +70,7 @@ __all__ = [
     "Prediction",
     "Prices",
     "Prior",
+    "RateSchedule",
     "RescaleCost",
     "RingSamples",
     "RingSpeed",

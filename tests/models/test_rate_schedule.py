@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models import LossCurve
+from optimus_models import LossCurve, RateSchedule
+from optimus_models.history import LossHistory
 from optimus_models.loss.curve import PaperLossCurve
-from optimus_models.loss.rate_schedule import RateSchedule
 
 MakeLosses = Callable[..., Any]
-STEPS = np.arange(1.0, 41.0)
+STEPS, ALL_STEPS = np.arange(1.0, 41.0), np.arange(1.0, 101.0)
+DROP_AT_60 = RateSchedule.of(ALL_STEPS, np.where(ALL_STEPS < 60, 0.1, 0.01))
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
 
 
 def test_a_lowered_rate_lowers_the_loss_after_it_only(make_losses: MakeLosses) -> None:
     losses = make_losses(STEPS, noise=0.0)
-    drop_at_60 = np.where(np.arange(1, 101) < 60, 0.1, 0.01)
-    plain, informed = LossCurve.fit(STEPS, losses), LossCurve.fit(STEPS, losses, drop_at_60)
+    plain, informed = LossCurve.fit(STEPS, losses), LossCurve.fit(STEPS, losses, schedule=DROP_AT_60)
     before, after = np.array([20.0, 50.0]), np.array([61.0, 90.0])
     np.testing.assert_allclose(informed.predict(before), plain.predict(before))
     assert np.all(informed.predict(after) < plain.predict(after))
@@ -30,29 +30,43 @@ def test_a_lowered_rate_lowers_the_loss_after_it_only(make_losses: MakeLosses) -
 def test_rates_that_are_not_lowered_change_nothing(make_losses: MakeLosses, rates: Any) -> None:
     losses = make_losses(STEPS, noise=0.0)
     ahead = np.array([50.0, 100.0])
-    np.testing.assert_allclose(
-        LossCurve.fit(STEPS, losses, rates).predict(ahead), LossCurve.fit(STEPS, losses).predict(ahead)
-    )
+    schedule = RateSchedule.of(ALL_STEPS, rates)
+    informed = LossCurve.fit(STEPS, losses, schedule=schedule)
+    np.testing.assert_allclose(informed.predict(ahead), LossCurve.fit(STEPS, losses).predict(ahead))
 
 
 def test_the_papers_curve_does_not_look_at_rates(make_losses: MakeLosses) -> None:
-    losses, falling = make_losses(STEPS, noise=0.0), np.linspace(0.1, 0.0, 100)
+    losses = make_losses(STEPS, noise=0.0)
     plain = PaperLossCurve.fit(STEPS, losses)
-    informed = PaperLossCurve.fit(STEPS, losses, falling)
+    informed = PaperLossCurve.fit(STEPS, losses, schedule=DROP_AT_60)
     np.testing.assert_array_equal(informed.predict([100.0]), plain.predict([100.0]))
 
 
+def test_each_job_of_a_block_has_its_own_schedule(make_losses: MakeLosses) -> None:
+    history = LossHistory.of(STEPS, make_losses(STEPS, noise=0.0))
+    plain, informed = LossCurve.fit_many([history, history], schedules=[None, DROP_AT_60])
+    assert informed.predict([90.0])[0] < plain.predict([90.0])[0]
+
+
 def test_a_rate_that_ends_at_zero_has_a_bounded_effect() -> None:
-    schedule = RateSchedule.of(STEPS, np.linspace(0.1, 0.0, 100))
+    schedule = RateSchedule.of(ALL_STEPS, np.linspace(0.1, 0.0, 100))
     assert schedule is not None
-    assert schedule.factors(np.array([1e6]))[0] == pytest.approx(0.9, abs=0.02)
+    assert schedule.factors(np.array([1e6]), 40.0)[0] == pytest.approx(0.9, abs=0.02)
+
+
+def test_the_order_of_its_steps_does_not_matter() -> None:
+    one = RateSchedule.of([1, 2, 3], [0.3, 0.2, 0.1])
+    other = RateSchedule.of([3, 1, 2, 4], [0.1, 0.3, 0.2, np.nan])
+    assert one is not None
+    assert other is not None
+    np.testing.assert_array_equal(one, other)
 
 
 @settings(max_examples=100, deadline=None)
-@given(steps=st.lists(ANYTHING, max_size=30), rates=st.lists(ANYTHING, max_size=400))
-def test_no_schedule_makes_it_raise(steps: list[float], rates: list[float]) -> None:
+@given(steps=st.lists(ANYTHING, max_size=30), rates=st.lists(ANYTHING, max_size=400), last=st.floats(0, 1e9))
+def test_no_schedule_makes_it_raise(steps: list[float], rates: list[float], last: float) -> None:
     schedule = RateSchedule.of(steps, rates)
     if schedule is not None:
-        factors = schedule.factors(np.array([0.0, 1.0, 1e9]))
+        factors = schedule.factors(np.array([0.0, 1.0, 1e9]), last)
         assert np.all((factors > 0.8) & (factors <= 1.0))
         assert len(schedule.steps) <= 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import ClassVar, NamedTuple, Self
 
@@ -68,26 +68,23 @@ class LossCurve:
     experts: Experts | None = field(default=None, repr=False)
     """Finished runs of the same family, if there are any."""
     schedule: RateSchedule | None = field(default=None, repr=False)
-    """Learning rates to come, if they are known."""
+    """Its learning rates, past and planned, if they are known."""
 
     @classmethod
     def fit(
         cls,
         steps: ArrayLike,
         losses: ArrayLike,
-        learning_rates: ArrayLike | None = None,
         *,
         history: Prior | None = None,
+        schedule: RateSchedule | None = None,
     ) -> Self:
         """Fit to parallel arrays of steps and losses (any order, NaN and infinities allowed). Never raises on data.
 
-        `learning_rates`, one per point and then one for each point to come (a schedule is known in advance): the curve
-        expects a little more where they will be lowered (`rate_schedule`). `history`: finished runs of the same
-        family, which the curve follows as far as this run has gone their way.
+        `history`: finished runs of the same family, which the curve follows as far as this run has gone their way.
+        `schedule`: its learning rates, past and planned: where they will be lowered, the loss will fall further.
         """
-        curve = cls.fit_many([LossHistory.of(steps, losses)], priors=[history])[0]
-        schedule = None if learning_rates is None else RateSchedule.of(steps, learning_rates)
-        return curve if schedule is None else replace(curve, schedule=schedule)
+        return cls.fit_many([LossHistory.of(steps, losses)], priors=[history], schedules=[schedule])[0]
 
     @classmethod
     def fit_many(
@@ -95,16 +92,21 @@ class LossCurve:
         histories: Sequence[LossHistory],
         *,
         priors: Sequence[Prior | None] | None = None,
+        schedules: Sequence[RateSchedule | None] | None = None,
     ) -> list[Self]:
         """What `fit` gives for each of `histories`, at a fraction of the time.
 
-        `priors`, one for each: the `history` that `fit` takes. Jobs of one family should share one.
+        `priors`, one for each: the `history` that `fit` takes. Jobs of one family should share one. `schedules`, one
+        for each: the learning rates of each.
         """
         known_runs = priors if priors is not None and cls.takes_finished_runs else [None] * len(histories)
+        rates = schedules if schedules is not None else [None] * len(histories)
         curves: list[Self | None] = [None if len(history) else cls._unknown(history) for history in histories]
         known = sorted((i for i, curve in enumerate(curves) if curve is None), key=lambda i: len(histories[i]))
         for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
-            fitted = cls._fit_block([histories[i] for i in block], [known_runs[i] for i in block])
+            fitted = cls._fit_block(
+                [histories[i] for i in block], [known_runs[i] for i in block], [rates[i] for i in block]
+            )
             for i, curve in zip(block, fitted, strict=True):
                 curves[i] = curve
         return [curve for curve in curves if curve is not None]
@@ -160,7 +162,7 @@ class LossCurve:
         """The normalised loss at `k` (n,)."""
         assert self.mixture is not None
         own, spread = self.mixture.loss_and_spread(k)
-        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k))
+        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k, self.last_step))
         own = own - lowered
         if self.experts is None:
             return _Forecast(own, spread, 1.0, np.zeros(len(k)), lowered)
@@ -172,7 +174,12 @@ class LossCurve:
         return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
 
     @classmethod
-    def _fit_block(cls, histories: Sequence[LossHistory], priors: Sequence[Prior | None]) -> list[Self]:
+    def _fit_block(
+        cls,
+        histories: Sequence[LossHistory],
+        priors: Sequence[Prior | None],
+        schedules: Sequence[RateSchedule | None],
+    ) -> list[Self]:
         """Fit histories of about the same number of points, none of them empty."""
         batch = LossBatch.of(histories)
         laws = fit_inverse_laws(batch)
@@ -195,9 +202,10 @@ class LossCurve:
                 residual=residual,
                 mixture=mixture,
                 experts=experts,
+                schedule=schedule,
             )
-            for history, mixture, experts, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
-                histories, mixtures, _experts(batch, priors), numbers, strict=True
+            for history, mixture, experts, schedule, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
+                histories, mixtures, _experts(batch, priors), schedules, numbers, strict=True
             )
         ]
 
