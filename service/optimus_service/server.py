@@ -138,7 +138,7 @@ def warn_of_shared_user(settings: Settings) -> None:
     if settings.cluster == "local" and settings.task_user is None:
         _log.warning(
             "tasks run as the service's own user: they can read secret.key, the database and other jobs' environment",
-            instead="run the service as root with OPTIMUS_TASK_USER, see docs/operate.md",
+            instead="run the service as root with OPTIMUS_TASK_USER, see docs/data-directory.md",
         )
 
 

@@ -45,7 +45,7 @@ export interface components {
             pause_seconds: number | null;
             lost_steps: number;
         };
-        /** @description How often a script writes its checkpoint, and how often would lose the least time (docs/scripts.md). */
+        /** @description How often a script writes its checkpoint, and how often would lose the least time (docs/script-sizes.md). */
         CheckpointAdvice: {
             every_seconds: number;
             write_seconds: number;

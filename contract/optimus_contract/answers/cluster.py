@@ -52,7 +52,7 @@ class NodeList(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownTask(Message):
-    """A running task whose job the database does not know (docs/operate.md, backup and restore)."""
+    """A running task whose job the database does not know (docs/data-directory.md, backup and restore)."""
 
     task: str
     job_id: str

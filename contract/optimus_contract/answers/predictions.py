@@ -134,7 +134,7 @@ class Advice(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointAdvice(Message):
-    """How often a script writes its checkpoint, and how often would lose the least time (docs/scripts.md)."""
+    """How often a script writes its checkpoint, and how often would lose the least time (docs/script-sizes.md)."""
 
     every_seconds: float
     write_seconds: float

@@ -35,7 +35,7 @@ EARLY = 0.9
 
 _SIZE_FIXED = (
     "The training counts its steps by its number of processes, so at another size it went on from the wrong step. "
-    "Number of workers from now on: {} (docs/scripts.md)."
+    "Number of workers from now on: {} (docs/script-sizes.md)."
 )
 
 router = APIRouter(route_class=StrictRoute, tags=["calls of a job's tasks"])
@@ -172,7 +172,7 @@ def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
     changed = f", after {job.rescales} changes of its size" if job.rescales else ""
     return (
         f"The command ended with exit code 0 at step {event.step} of {total}{changed}. A training that counts its "
-        "steps by its number of processes takes a resumed one for further than it is (docs/scripts.md)."
+        "steps by its number of processes takes a resumed one for further than it is (docs/script-sizes.md)."
     )
 
 

@@ -1,6 +1,6 @@
 """What of a submitted job may be changed by changing its object. Pure.
 
-`python -m optimus_service.crd.editing` prints the table of docs/kubernetes.md.
+`python -m optimus_service.crd.editing` prints the table of docs/training-job.md.
 """
 
 from __future__ import annotations

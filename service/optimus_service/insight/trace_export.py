@@ -1,4 +1,4 @@
-"""What really happened, as a trace that `optimus simulate` replays (docs/simulate.md). Pure: rows in, documents out.
+"""What really happened, as a trace that `optimus simulate` replays (docs/traces.md). Pure: rows in, documents out.
 
 A job is told as it was: when it came, what it asked for, its measured speeds and losses, after how many steps it ended,
 however that was. Sizes that it never had are by the paper's speed form, fitted to those that it had.

@@ -1,4 +1,4 @@
-"""Our own trace format: JSON lines, or CSV for jobs of which only sizes and durations are known. See docs/simulate.md.
+"""Our own trace format: JSON lines, or CSV for jobs of which only sizes and durations are known. See docs/traces.md.
 
 The first line of a JSONL trace describes the cluster, every other one a job.
 """

@@ -20,7 +20,7 @@ from optimus_service.requests import checked
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
-DOCS = Path(__file__).resolve().parents[3] / "docs/kubernetes.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/training-job.md"
 
 cpus = st.sampled_from([0.5, 1.0, 1.5, 2.5, 4.0])
 demands = st.fixed_dictionaries(
