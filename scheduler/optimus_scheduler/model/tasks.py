@@ -44,7 +44,7 @@ class Trouble:
     """Why the cluster cannot run a task, or what it did to it. Words for people; no decision depends on it."""
 
     code: str
-    """One of a closed list of each cluster, e.g. `ImagePull`, `Unschedulable`, `Evicted` (docs/kubernetes-failures.md)."""
+    """One of a closed list of each cluster, such as `ImagePull` or `Evicted` (docs/kubernetes-failures.md)."""
     message: str
 
 
