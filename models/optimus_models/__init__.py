@@ -16,7 +16,7 @@ from optimus_models.analytic import (
 )
 from optimus_models.analytic.description import cost_of_description, description_of, network_from_description
 from optimus_models.analytic.networks import NETWORKS
-from optimus_models.convergence import Prediction, Rule, converged_epoch, convergence_step, has_converged
+from optimus_models.convergence import Rule, converged_epoch, convergence_step, has_converged
 from optimus_models.cost import (
     Allocation,
     Estimate,
@@ -32,6 +32,7 @@ from optimus_models.cost import (
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_models.history import LossBuckets, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve, PaperLossCurve
+from optimus_models.loss.ends import Prediction
 from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.loss.rate_schedule import RateSchedule
 from optimus_models.rescale import RescaleCost

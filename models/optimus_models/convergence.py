@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from optimus_models.history import BoolArray, FloatArray
+from optimus_models.history import BoolArray, FloatArray, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve
+from optimus_models.loss.ends import EndErrors, Ends, Prediction
+from optimus_models.loss.finished_runs import FinishedRun
 
 HORIZON = 50.0
 """A curve says nothing about more than so many times the steps it was fitted to: beyond it, there is no prediction."""
@@ -43,17 +45,6 @@ class Rule:
     max_cost: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Total steps after which the rule will hold: `low <= mean <= high`, an 80 % interval unless asked otherwise."""
-
-    mean: float
-    low: float
-    high: float
-    rule: str
-    """The field of the rule that is expected to hold first."""
-
-
 class _Progress(NamedTuple):
     """What a job has used so far and how fast it goes on."""
 
@@ -69,13 +60,6 @@ class _Progress(NamedTuple):
         return max(seconds, 0.0) * self.steps_per_second
 
 
-class _End(NamedTuple):
-    """One way for the job to end."""
-
-    step: float
-    rule: str
-
-
 def convergence_step(
     curve: LossCurve,
     rule: Rule,
@@ -87,7 +71,6 @@ def convergence_step(
     spent: float = 0.0,
     cost_per_second: float | None = None,
     metric: MetricCurve | None = None,
-    coverage: float = 0.8,
 ) -> Prediction | None:
     """Predict the total number of steps of the job; None when nothing can be said.
 
@@ -95,18 +78,19 @@ def convergence_step(
     `elapsed_seconds` by `max_seconds`, those and `spent` and `cost_per_second` (of the present allocation) by
     `max_cost`, `metric` by `target_metric`; a condition whose inputs are missing is left out. Never below `now_step`.
 
-    The rule is predicted as `has_converged` judges it, on the fitted curve: noise of the losses plays no part.
+    The rule is predicted as `has_converged` judges it, on the fitted curve: noise of the losses plays no part. With
+    finished runs, what is known of the end is their ends and that of the job's own curve (`Ends`).
     """
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
     by_loss = min(_curve_ends(curve, rule, steps_per_epoch, now_step, metric), default=None)
-    latest = max(limit.step, now_step) if limit else math.inf
+    if limit is None:
+        return by_loss
+    latest = max(limit.mean, now_step)
     if by_loss is None:
-        return Prediction(latest, latest, latest, limit.rule) if limit else None
-    expected = max(by_loss.step, now_step)
-    low, high = _bounds(expected, now_step, coverage, _DECREASE if by_loss.rule == "loss_decrease" else _TARGET)
-    name = by_loss.rule if expected <= latest or limit is None else limit.rule
-    return Prediction(min(expected, latest), min(low, latest), min(high, latest), name)
+        return Prediction(latest, latest, latest, limit.rule)
+    name = by_loss.rule if by_loss.mean <= latest else limit.rule
+    return Prediction(min(by_loss.mean, latest), min(by_loss.low, latest), min(by_loss.high, latest), name)
 
 
 def has_converged(
@@ -146,17 +130,21 @@ def has_converged(
 
 
 def converged_epoch(losses: ArrayLike, rule: Rule) -> int | None:
-    """The first epoch at whose end the decrease rule holds, by the true losses at the ends of epochs 0, 1, ...
+    """The first epoch at whose end `has_converged` would find the decrease rule to hold on the true losses.
 
-    None if it holds at none of them, or the rule has no `loss_decrease`.
+    `losses`: at the ends of epochs 0, 1, ... None if it holds at none of them, or the rule has no `loss_decrease`.
     """
     at_end = np.asarray(losses, dtype=np.float64)
     if rule.loss_decrease is None or not len(at_end):
         return None
-    little = _is_little(at_end[:-1], at_end[1:], rule, rule.loss_decrease, float(np.max(np.abs(at_end))))
+    largest = float(np.max(np.abs(at_end)))
+    little = _is_little(at_end[1:-1], at_end[2:], rule, rule.loss_decrease, largest)  # nothing is seen before epoch 1
     patience = max(rule.patience_epochs, 1)
     held = np.convolve(little, np.ones(patience), "valid") >= patience if len(little) >= patience else little[:0]
-    return int(np.argmax(held)) + patience if held.any() else None
+    ends = at_end[1 + patience :]
+    fell = ~_is_little(np.full(len(ends), at_end[0]), ends, rule, rule.loss_decrease, largest)
+    epochs = np.flatnonzero(held & fell[: len(held)])
+    return int(epochs[0]) + 1 + patience if len(epochs) else None
 
 
 def _epoch_steps(steps_per_epoch: float | None) -> float | None:
@@ -168,15 +156,21 @@ def _stays_small(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_s
     patience = max(rule.patience_epochs, 1)
     first = now_step - patience * epoch
     seen_before = first - curve.first_step >= -1e-9 and first >= epoch  # one epoch to start from, at least
-    if not seen_before or curve.n_points < LEAST_POINTS:
+    if not seen_before or not _has_fallen(curve, rule, delta):
         return False
     return bool(_decreases_stay_small(curve, rule, delta, epoch, np.array([first]))[0])
+
+
+def _has_fallen(curve: LossCurve, rule: Rule, delta: float) -> bool:
+    """Whether there is a fall that can have become small: none if the loss rises, diverges or has not moved yet."""
+    present = float(curve.predict([curve.last_step])[0]) if rule.relative else curve.scale
+    return curve.n_points >= LEAST_POINTS and curve.fall * curve.scale > delta * abs(present)
 
 
 def _decreases_stay_small(curve: LossCurve, rule: Rule, delta: float, epoch: float, starts: FloatArray) -> BoolArray:
     """(n,) whether the fitted loss falls by less than `delta` in each of the `patience_epochs` after `starts` (n,)."""
     begins = (starts[:, None] + epoch * np.arange(max(rule.patience_epochs, 1), dtype=np.float64)).reshape(-1)
-    little = _is_little(curve.predict(begins), curve.predict(begins + epoch), rule, delta, curve.scale)
+    little = _is_little(curve.predict_alone(begins), curve.predict_alone(begins + epoch), rule, delta, curve.scale)
     return np.asarray(little.reshape(len(starts), -1).all(axis=1))
 
 
@@ -186,60 +180,106 @@ def _is_little(before: FloatArray, after: FloatArray, rule: Rule, delta: float, 
     return little
 
 
-def _limits(rule: Rule, steps_per_epoch: float | None, now_step: float, progress: _Progress) -> list[_End]:
+def _limits(rule: Rule, steps_per_epoch: float | None, now_step: float, progress: _Progress) -> list[Prediction]:
     """The ends that do not depend on the loss."""
     epoch = _epoch_steps(steps_per_epoch)
-    limits = []
+    limits: dict[str, float] = {}
     if rule.max_steps is not None:
-        limits.append(_End(float(rule.max_steps), "max_steps"))
+        limits["max_steps"] = float(rule.max_steps)
     if rule.max_epochs is not None and epoch:
-        limits.append(_End(rule.max_epochs * epoch, "max_epochs"))
+        limits["max_epochs"] = rule.max_epochs * epoch
     if rule.max_seconds is not None:
-        left = progress.steps_in(rule.max_seconds - progress.elapsed_seconds)
-        limits.append(_End(now_step + left, "max_seconds"))
+        limits["max_seconds"] = now_step + progress.steps_in(rule.max_seconds - progress.elapsed_seconds)
     if rule.max_cost is not None and progress.cost_per_second:
         left = progress.steps_in((rule.max_cost - progress.spent) / progress.cost_per_second)
-        limits.append(_End(now_step + left, "max_cost"))
-    return [limit for limit in limits if limit.step < math.inf]
+        limits["max_cost"] = now_step + left
+    return [Prediction(step, step, step, name) for name, step in limits.items() if step < math.inf]
 
 
 def _curve_ends(
     curve: LossCurve, rule: Rule, steps_per_epoch: float | None, now_step: float, metric: MetricCurve | None
-) -> list[_End]:
+) -> list[Prediction]:
     """The ends that the loss and the metric decide, as far as they lie within the horizon."""
-    epoch, horizon = _epoch_steps(steps_per_epoch), HORIZON * max(now_step, curve.last_step, 1.0)
-    ends = []
+    epoch = _epoch_steps(steps_per_epoch)
+    ends: dict[str, Ends] = {}
     if rule.target_metric is not None and metric is not None and metric.n_points:
-        shortfall = metric.shortfall_at(rule.target_metric)
-        ends.append(_End(_target_step(metric.shortfall, shortfall, now_step, horizon), "target_metric"))
+        end = _target_step(metric.shortfall, metric.shortfall_at(rule.target_metric), now_step)
+        ends["target_metric"] = Ends.of_curve(end, now_step, _TARGET)
     if rule.target_loss is not None and curve.n_points:
-        ends.append(_End(_target_step(curve, rule.target_loss, now_step, horizon), "target_loss"))
-    if rule.loss_decrease is not None and epoch and curve.n_points >= LEAST_POINTS:
-        begins = _decrease_step(curve, rule, rule.loss_decrease, epoch, now_step, horizon)
-        ends.append(_End(begins + max(rule.patience_epochs, 1) * epoch, "loss_decrease"))
-    return [end for end in ends if end.step <= horizon]
+        end = _target_step(curve, rule.target_loss, now_step)
+        ends["target_loss"] = Ends.of_curve(end, now_step, _TARGET)
+    if rule.loss_decrease is not None and epoch and curve.n_points:
+        ends["loss_decrease"] = _decrease_ends(curve, rule, rule.loss_decrease, epoch, now_step)
+    predictions = [believed.prediction(name, now_step) for name, believed in ends.items()]
+    return [prediction for prediction in predictions if prediction is not None]
 
 
-def _target_step(curve: LossCurve, target: float, now_step: float, horizon: float) -> float:
-    step = curve.step_of_target(target)
-    return step if step is not None else _first_step(lambda steps: curve.predict(steps) <= target, now_step, horizon)
+def _decrease_ends(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> Ends:
+    experts = curve.experts
+    end = _decrease_step(curve, rule, delta, epoch, now_step)
+    if experts is None:
+        return Ends.of_curve(end, now_step, _DECREASE)
+    theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
+    return Ends.of_curve(end, now_step, _DECREASE, experts.own_share).with_runs(theirs, experts.shares)
 
 
-def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float, horizon: float) -> float:
-    """First step after which the loss falls by less than `delta` in each of the `patience_epochs`.
+def _horizon(curve: LossCurve, now_step: float) -> float:
+    return HORIZON * max(now_step, curve.last_step, 1.0)
+
+
+def _target_step(curve: LossCurve, target: float, now_step: float) -> float:
+    step, horizon = curve.step_of_target(target), _horizon(curve, now_step)
+    if step is None:
+        return _first_step(lambda steps: curve.predict(steps) <= target, now_step, horizon)
+    return step if step <= horizon else math.inf
+
+
+def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> float:
+    """The step at which the loss will have fallen by less than `delta` in each of the last `patience_epochs`, by the
+    job's own curve; inf if that is beyond the horizon, or nothing can be said because there is no fall yet.
 
     Not before the end of the first epoch: it has to be seen before anything can be compared with it.
     """
-    delta = min(max(delta, 1e-12), 1.0)
-    step = curve.step_of_decrease(delta, epoch, relative=rule.relative)
-    if step is not None:
-        return max(step, epoch)
-    earliest = max(now_step - max(rule.patience_epochs, 1) * epoch, epoch)
-    return _first_step(lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts), earliest, horizon)
+    if not _has_fallen(curve, rule, delta):
+        return math.inf
+    patience, horizon = max(rule.patience_epochs, 1) * epoch, _horizon(curve, now_step)
+    begins = curve.step_of_decrease(min(max(delta, 1e-12), 1.0), epoch, relative=rule.relative)
+    if begins is None:
+        earliest = max(now_step - patience, epoch)
+        begins = _first_step(lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts), earliest, horizon)
+    end = max(begins, epoch) + patience
+    return end if end <= horizon else math.inf
+
+
+@lru_cache(maxsize=4096)
+def _end_of_run(run: FinishedRun, rule: Rule, epoch: float) -> float:
+    """The step at which the decrease rule ended a finished run, or would have ended it; inf if never.
+
+    A run that was not ended by this rule is looked at with ever more of its losses, as `has_converged` looked at it.
+    """
+    if run.ended_at is not None:
+        return run.ended_at
+    steps, losses = run.history.steps, run.history.losses
+    before, held = LEAST_POINTS - 1, len(steps)
+    while held - before > 1:  # it did not hold with `before` losses; it does with `held`, unless it never does
+        numbers = np.unique(np.geomspace(before + 1, held, _REPLAYED).round().astype(int)).tolist()
+        curves = LossCurve.fit_many([LossHistory.of(steps[:n], losses[:n]) for n in numbers])
+        holds = [_stays_small(curve, rule, rule.loss_decrease or 0.0, epoch, curve.last_step) for curve in curves]
+        if True not in holds:
+            return _decrease_step(curves[-1], rule, rule.loss_decrease or 0.0, epoch, curves[-1].last_step)
+        first = holds.index(True)
+        before, held = numbers[first - 1] if first else before, numbers[first]
+    return float(steps[held - 1])
 
 
 # --- where a condition begins to hold, and how wrong that is ---------------------------------------------------------
 
+_DECREASE = EndErrors(down=0.45, up=0.1, up_per_ahead=0.2)
+"""A rule about the decrease of the loss: `has_converged` looks at fits like the one that predicts (docs/models.md)."""
+_TARGET = EndErrors(down=0.53, up=0.4, up_per_ahead=0.0)
+"""A target of the loss or of a metric: taken from measured ends of an earlier version, no data to fit it to."""
+_REPLAYED = 24
+"""Numbers of losses, ever closer, with which a finished run is looked at."""
 _SEARCH_POINTS = 128
 """Steps at which a curve without closed forms is looked at; again as often round the first hit, twice."""
 
@@ -259,31 +299,3 @@ def _first_step(holds: Callable[[FloatArray], BoolArray], earliest: float, horiz
             return float(steps[0])
         steps = np.linspace(steps[first - 1], steps[first], _SEARCH_POINTS)
     return float(steps[np.argmax(holds(steps))])
-
-
-class _EndErrors(NamedTuple):
-    """80 % bounds of log(true / predicted total steps), as functions of a = log(predicted / present step)."""
-
-    down: float
-    """Below: minus this share of a."""
-    up: float
-    """Above: this ..."""
-    up_per_ahead: float
-    """... plus this share of a ..."""
-    least_up: float
-    """... but at least so much."""
-
-
-_DECREASE = _EndErrors(down=0.4, up=0.1, up_per_ahead=0.15, least_up=0.1)
-"""A rule about the decrease of the loss: `has_converged` looks at fits like the one that predicts. A quantile
-regression; docs/models.md."""
-_TARGET = _EndErrors(down=0.53, up=0.45, up_per_ahead=-0.06, least_up=0.2)
-"""A target of the loss or of a metric: taken from measured ends of an earlier version, no data to fit it to."""
-
-
-def _bounds(expected: float, now_step: float, coverage: float, errors: _EndErrors) -> tuple[float, float]:
-    """Lowest and highest total number of steps. Errors are multiplicative."""
-    ahead = math.log(expected / max(now_step, 1.0)) if expected > max(now_step, 1.0) else 0.0
-    width = NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
-    up = max(errors.up + errors.up_per_ahead * ahead, errors.least_up)
-    return max(expected * math.exp(-width * errors.down * ahead), now_step), expected * math.exp(width * up)

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models import LossCurve, MetricCurve, Prediction, Rule, convergence_step, has_converged
+from optimus_models import (
+    FinishedRun,
+    LossCurve,
+    MetricCurve,
+    Prediction,
+    Prior,
+    Rule,
+    converged_epoch,
+    convergence_step,
+    has_converged,
+)
 from optimus_models.loss.curve import PaperLossCurve
 
 MakeLosses = Callable[..., Any]
@@ -77,6 +87,108 @@ def test_noise_alone_does_not_fire_the_rule(make_losses: MakeLosses) -> None:
 def test_a_young_job_never_counts_as_converged() -> None:
     flat = LossCurve.fit([1, 2, 3], [1.0, 1.0, 1.0])
     assert has_converged(flat, Rule(loss_decrease=0.01), steps_per_epoch=1, now_step=3) is None
+
+
+AT_ONCE = np.arange(1.0, 61.0)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        np.full(60, 2.3),
+        2.3 + 0.01 * np.cos(7.0 * AT_ONCE),
+        1.0 + 0.05 * AT_ONCE,
+        1.0 / AT_ONCE + 2.0 * (AT_ONCE > 20),
+        np.where(AT_ONCE < 20, 1.0 / AT_ONCE, 0.05 * 1.2 ** (AT_ONCE - 20)),
+    ],
+    ids=["flat", "first plateau", "rising", "a jump up", "diverging"],
+)
+def test_a_job_whose_loss_has_not_fallen_is_never_converged(losses: Any) -> None:
+    rule = Rule(loss_decrease=0.01)
+    for n in range(30, 61):
+        curve = LossCurve.fit(AT_ONCE[:n], losses[:n])
+        assert has_converged(curve, rule, steps_per_epoch=1.0, now_step=float(n)) is None
+        assert convergence_step(curve, rule, steps_per_epoch=1.0, now_step=float(n)) is None
+
+
+def ends(lengths: list[float]) -> Prior:
+    """Runs like `losses` of the fixture, each ended by the rule after so many steps."""
+    steps = np.arange(1.0, 401.0)
+    curve = 1.0 / (0.05 * steps + 1.1) + 0.15
+    return Prior.of(FinishedRun.of(steps, curve, same_project=True, ended_at=length) for length in lengths)
+
+
+def test_ends_of_runs_that_were_alike_decide(losses: Any) -> None:
+    rule = Rule(loss_decrease=0.01)
+    curve = LossCurve.fit(np.arange(1.0, 61.0), losses[:60], history=ends([300.0, 320.0, 340.0]))
+    predicted = convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=60)
+    assert predicted is not None
+    assert predicted.mean == pytest.approx(320.0, rel=0.05)
+    assert predicted.low < 300 < 340 < predicted.high < 450
+
+
+def test_a_run_that_ended_sooner_is_no_longer_believed(losses: Any) -> None:
+    rule = Rule(loss_decrease=0.01)
+    steps = np.arange(1.0, 251.0)
+    alone = LossCurve.fit(steps, losses[:250])
+    beside = LossCurve.fit(steps, losses[:250], history=ends([100.0]))
+    expected, predicted = (
+        convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=250) for curve in (alone, beside)
+    )
+    assert predicted == expected
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.03])
+def test_a_run_just_like_the_job_tells_its_end(losses: Any, delta: float) -> None:
+    """Also where its end has to be found: it was not this rule that ended it."""
+    rule, steps = Rule(loss_decrease=delta), np.arange(1.0, 401.0)
+    end = next(
+        n
+        for n in range(20, 401)
+        if has_converged(fitted(losses, n), rule, steps_per_epoch=EPOCH, now_step=float(n)) is not None
+    )
+    history = Prior.of([FinishedRun.of(steps, losses[:400], same_project=True)])
+    curve = LossCurve.fit(steps[: end // 2], losses[: end // 2], history=history)
+    predicted = convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=float(end // 2))
+    assert predicted is not None
+    assert predicted.mean == pytest.approx(end, rel=0.05)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(10.0, 1e5), min_size=1, max_size=6), st.integers(5, 60), st.randoms())
+def test_the_order_of_runs_does_not_matter(lengths: list[float], n: int, random: Any) -> None:
+    losses = 1.0 / (0.05 * np.arange(1.0, n + 1) + 1.1) + 0.15
+    shuffled = random.sample(lengths, len(lengths))
+    one, other = (
+        convergence_step(
+            LossCurve.fit(np.arange(1.0, n + 1), losses, history=ends(order)),
+            Rule(loss_decrease=0.01),
+            steps_per_epoch=EPOCH,
+            now_step=float(n),
+        )
+        for order in (lengths, shuffled)
+    )
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert n <= one.low <= one.mean <= one.high
+        assert one[:3] == pytest.approx(other[:3])
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+def test_the_true_end_is_where_the_live_rule_first_can_fire(patience: int) -> None:
+    rule, losses = Rule(loss_decrease=0.2, patience_epochs=patience), [1.0, 0.7, 0.65, 0.61, 0.6, 0.6, 0.6]
+    assert converged_epoch(losses, rule) == patience + 1
+    curve = LossCurve.fit(
+        np.linspace(0, patience + 1, 20), np.interp(np.linspace(0, patience + 1, 20), range(7), losses)
+    )
+    fires = has_converged(curve, rule, steps_per_epoch=1.0, now_step=patience + 1)
+    assert fires == "loss_decrease"
+    assert has_converged(curve, rule, steps_per_epoch=1.0, now_step=patience + 0.9) is None
+
+
+def test_true_losses_that_do_not_fall_have_no_end() -> None:
+    assert converged_epoch([1.0] * 20, Rule(loss_decrease=0.01)) is None
+    assert converged_epoch(np.linspace(1.0, 2.0, 20), Rule(loss_decrease=0.01)) is None
 
 
 def test_target_loss_is_predicted_and_fires(losses: Any) -> None:

@@ -99,7 +99,7 @@ def test_the_papers_jobs_end_where_their_true_curve_flattens() -> None:
     assert delta is not None
     falls = [1 - model.loss(epoch) / model.loss(epoch - 1) for epoch in range(1, end + 1)]
     assert all(fall < delta for fall in falls[-3:])
-    assert end == 3 or falls[-4] >= delta
+    assert end == 4 or falls[-4] >= delta  # the live rule needs an epoch to start from
 
 
 def test_a_scenario_can_be_repeated_from_its_command(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ _BLOCK = 32
 """Histories fitted in one go: the arrays of a block stay in the processor's cache."""
 _SURE_POINTS = 8.0
 """Points after which the mere number of points no longer holds confidence down by more than half."""
+_NOISES_FALL = 2.0
+"""Standard deviations of the mean over a third of the points that noise may make of a fall."""
 _SPREADS_UP, _NOISES_UP = 1.6, 0.2
 """Upper bound of the 80 % interval: so many spreads of the averaged curves and so much of the residual above."""
 _SPREADS_DOWN = 0.8
@@ -63,6 +65,9 @@ class LossCurve:
     """The newest step reported; predictions beyond it are extrapolation."""
     residual: float
     """Root mean squared residual as a fraction of `scale`."""
+    fall: float
+    """How far the loss has fallen since the start, as a fraction of `scale`; 0 where noise may be all of it, and of a
+    run that has lost more than half of its fall again."""
     mixture: PowerMixture | None = field(repr=False)
     """None when nothing is known."""
     experts: Experts | None = field(default=None, repr=False)
@@ -123,9 +128,18 @@ class LossCurve:
             return np.full(len(k), np.nan)
         return self._expected(k) * self.scale + self.offset
 
+    def predict_alone(self, steps: ArrayLike) -> FloatArray:
+        """The same by the job's own losses, without what finished runs and learning rates say."""
+        k = _as_steps(steps)
+        return np.full(len(k), np.nan) if self.mixture is None else self._own(k) * self.scale + self.offset
+
     def _expected(self, k: FloatArray) -> FloatArray:
         """The normalised loss at `k` (n,)."""
         return self._forecast(k).mean
+
+    def _own(self, k: FloatArray) -> FloatArray:
+        assert self.mixture is not None
+        return self.mixture.loss(k)
 
     def step_of_target(self, target: float) -> float | None:  # noqa: ARG002 - of those that have one
         """The step at which the loss has fallen to `target`, infinite if never; None: there is no closed form."""
@@ -185,8 +199,9 @@ class LossCurve:
         laws = fit_inverse_laws(batch)
         mixtures = fit_power_mixtures(batch)
         residuals = cls._residuals(laws, mixtures)
-        confidence = _confidence(histories, batch, residuals)
-        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals)
+        fall = _fall(batch, residuals)
+        confidence = _confidence(histories, batch, residuals, fall)
+        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, fall)
         numbers = zip(*(column.tolist() for column in columns), strict=True)
         return [
             cls(
@@ -200,11 +215,12 @@ class LossCurve:
                 first_step=float(history.steps[0]),
                 last_step=history.last_step,
                 residual=residual,
+                fall=fall,
                 mixture=mixture,
                 experts=experts,
                 schedule=schedule,
             )
-            for history, mixture, experts, schedule, (beta0, beta1, beta2, scale, offset, sure, residual) in zip(
+            for history, mixture, experts, schedule, (beta0, beta1, beta2, scale, offset, sure, residual, fall) in zip(
                 histories, mixtures, _experts(batch, priors), schedules, numbers, strict=True
             )
         ]
@@ -222,6 +238,7 @@ class LossCurve:
             first_step=history.last_step,
             last_step=history.last_step,
             residual=0.0,
+            fall=0.0,
             mixture=None,
         )
 
@@ -237,6 +254,8 @@ class PaperLossCurve(LossCurve):
 
     def _expected(self, k: FloatArray) -> FloatArray:
         return self.law.loss(k)
+
+    _own = _expected
 
     def step_of_target(self, target: float) -> float:
         """In closed form."""
@@ -283,17 +302,29 @@ def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts |
     return experts
 
 
-def _confidence(histories: Sequence[LossHistory], batch: LossBatch, residual: FloatArray) -> FloatArray:
+def _fall(batch: LossBatch, residual: FloatArray) -> FloatArray:
+    """(j,) how far the mean over a third of the points has fallen; see `LossCurve.fall`."""
+    width = np.ceil(batch.counts / 3).astype(np.intp)[:, None]
+    total = np.concatenate([np.zeros((len(width), 1)), np.cumsum(batch.losses, axis=1)], axis=1)
+    begins = np.broadcast_to(np.arange(total.shape[1]), total.shape)
+    ends = np.minimum(begins + width, total.shape[1] - 1)
+    newest = batch.counts.astype(np.intp)[:, None] - width
+    means = np.where(begins <= newest, (np.take_along_axis(total, ends, axis=1) - total) / width, np.inf)
+    fall = means[:, 0] - np.take_along_axis(means, newest, axis=1)[:, 0]
+    noise = _NOISES_FALL * residual * np.sqrt(2.0 / width[:, 0])
+    fell = (fall > noise) & (fall >= (means[:, 0] - means.min(axis=1)) / 2.0)
+    return np.where(fell, fall, 0.0)
+
+
+def _confidence(
+    histories: Sequence[LossHistory], batch: LossBatch, residual: FloatArray, fall: FloatArray
+) -> FloatArray:
     """(j,) high for many points that lie close to a falling curve; 0 for a run that has just diverged."""
     counts = np.array([history.n_points for history in histories])
     by_count = 1.0 - np.exp2(-(counts - 1) / _SURE_POINTS)
     spread = batch.losses.max(axis=1) - batch.losses.min(axis=1)
     by_fit = np.where(spread > 0, 1.0 - np.minimum(1.0, 2.0 * residual / np.maximum(spread, 1e-300)), 0.5)
-    third, place = np.ceil(batch.counts / 3), np.arange(batch.losses.shape[1])
-    begin = np.where(place < third[:, None], batch.losses, 0.0).sum(axis=1)
-    is_last = batch.inside & (place >= (batch.counts - third)[:, None])
-    falls = np.where(is_last, batch.losses, 0.0).sum(axis=1) < begin
-    by_trend = np.where(falls, 1.0, 0.2)  # nobody can say when a curve ends that does not fall
+    by_trend = np.where(fall > 0, 1.0, 0.2)  # nobody can say when a curve ends that does not fall
     ends_finite = np.array([history.ends_finite for history in histories])
     return np.where(ends_finite, np.clip(by_count * by_fit * by_trend, 0.0, 1.0), 0.0)
 

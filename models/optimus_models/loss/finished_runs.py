@@ -45,21 +45,29 @@ _LEAST_LOSS = 1e-9
 class FinishedRun:
     """The losses of a job that has ended; arrays (n,), n >= 1."""
 
+    history: LossHistory
     steps: FloatArray
     losses: FloatArray
     """Normalised and above 0."""
     mixture: PowerMixture
     """How it would have gone on."""
     same_project: bool
+    ended_at: float | None
 
     @classmethod
-    def of(cls, steps: ArrayLike, losses: ArrayLike, *, same_project: bool = False) -> FinishedRun | None:
-        """None without any finite loss. `same_project`: it differs from the running job in details only."""
+    def of(
+        cls, steps: ArrayLike, losses: ArrayLike, *, same_project: bool = False, ended_at: float | None = None
+    ) -> FinishedRun | None:
+        """None without any finite loss. `same_project`: it differs from the running job in details only.
+
+        `ended_at`: the step at which the rule of the running job ended it; None if another rule or none did.
+        """
         history = LossHistory.of(steps, losses)
         if not len(history):
             return None
         batch = LossBatch.of([history])
-        return cls(batch.steps[0], batch.losses[0], fit_power_mixtures(batch)[0], same_project)
+        mixture = fit_power_mixtures(batch)[0]
+        return cls(history, batch.steps[0], batch.losses[0], mixture, same_project, ended_at)
 
     def log_loss(self, steps: FloatArray) -> FloatArray:
         """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""

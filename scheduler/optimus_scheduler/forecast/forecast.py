@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from optimus_models.convergence import LEAST_POINTS, Prediction, Rule, convergence_step, has_converged
+from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged
 from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed import SpeedLaw
 from optimus_scheduler.forecast.fits import Fits, Fitted

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-from optimus_models.convergence import Prediction
+from optimus_models.loss.ends import Prediction
 from optimus_scheduler.model import EndedJob, Job
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
@@ -52,7 +51,7 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
         return own
     low, high = max(expected * math.exp(-_REACH * spread), float(job.step)), expected * math.exp(_REACH * spread)
     if own is not None and own.mean <= expected:
-        return replace(own, low=min(own.low, low))
+        return own._replace(low=min(own.low, low))
     return Prediction(expected, low, high if own is None else min(high, own.high), name)
 
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from optimus_models.loss.finished_runs import FinishedRun, Prior
-from optimus_scheduler.model import EndedJob, Job
+from optimus_scheduler.model import ConvergenceRule, EndedJob, Job
 
 MAX_PER_TASK = 16
 """Ended jobs remembered of one task, the newest: more add little, and each takes time in every fit."""
@@ -21,8 +21,8 @@ MAX_PRIORS = 128
 LEAST_LOSSES = 5
 """A run with fewer losses is no evidence for the losses of others."""
 
-_PriorKey = tuple[tuple[str, ...], float, str]
-"""Ids of the ended jobs, steps per epoch and project of the active one."""
+_PriorKey = tuple[tuple[str, ...], float, str, ConvergenceRule]
+"""Ids of the ended jobs; steps per epoch, project and rule of the active one."""
 
 
 class EndedJobs:
@@ -59,10 +59,10 @@ class LossPriors:
         """What the ended jobs `job.similar` say of its losses; None when that is nothing (see `has_prior`)."""
         if not job.steps_per_epoch or not has_prior(job):
             return None
-        key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project
+        key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project, job.spec.convergence
         prior = self._priors.pop(key, None)
         if prior is None:
-            prior = Prior.of(_finished_run(ended, job.steps_per_epoch, job.spec.project) for ended in job.similar)
+            prior = Prior.of(_finished_run(ended, *key[1:]) for ended in job.similar)
         self._priors[key] = prior
         if len(self._priors) > MAX_PRIORS:
             self._priors.popitem(last=False)
@@ -76,10 +76,11 @@ def has_prior(job: Job) -> bool:
     return any(ended.steps_per_epoch and len(ended.losses) >= LEAST_LOSSES for ended in job.similar)
 
 
-def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str) -> FinishedRun | None:
+def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str, rule: ConvergenceRule) -> FinishedRun | None:
     """The run in steps of a job that has so many in an epoch; None if it reported too few losses, or no epochs."""
     if len(ended.losses) < LEAST_LOSSES or not ended.steps_per_epoch:
         return None
     stretch = steps_per_epoch / ended.steps_per_epoch
     steps = [step * stretch for step in ended.loss_steps]
-    return FinishedRun.of(steps, ended.losses, same_project=ended.project == project)
+    ended_at = ended.total_steps * stretch if ended.rule == rule and ended.total_steps else None
+    return FinishedRun.of(steps, ended.losses, same_project=ended.project == project, ended_at=ended_at)
