@@ -103,7 +103,7 @@ WITH_RATES: Mapping[str, Fit] = {
 
 def ours_with_history(curves: Sequence[Curve]) -> Fit:
     """Our model with finished runs: the jobs of the same family that are of other sources, or earlier in the file."""
-    runs = [FinishedRun.of(curve.steps, curve.losses) for curve in curves]
+    runs = [FinishedRun.of(curve.steps, curve.losses, schedule=_schedule(curve)) for curve in curves]
     places = {curve.name: place for place, curve in enumerate(curves)}
 
     @lru_cache(maxsize=1)  # the prefixes of one curve follow each other

@@ -138,6 +138,21 @@ class LossBatch(NamedTuple):
         normalised = (replace_outliers(losses, inside) - offsets[:, None]) / scales[:, None]
         return cls(np.maximum(steps, 0.0), normalised, inside, counts.astype(np.float64), offsets, scales)
 
+    def rows(self, rows: Sequence[int]) -> LossBatch:
+        """Only these of the histories."""
+        steps, losses, inside, counts = self.steps[rows], self.losses[rows], self.inside[rows], self.counts[rows]
+        return LossBatch(steps, losses, inside, counts, self.offsets[rows], self.scales[rows])
+
+    def first_half(self) -> LossBatch:
+        """Each without its points beyond half of its last step; the first point stays."""
+        inside = self.inside & (self.steps <= self.steps[:, -1:] / 2)
+        inside[:, 0] = True
+        counts = inside.sum(axis=1)
+        inside = inside[:, : counts.max()]
+        filled = np.minimum(np.arange(counts.max()), counts[:, None] - 1)
+        steps, losses = (np.take_along_axis(table, filled, axis=1) for table in (self.steps, self.losses))
+        return self._replace(steps=steps, losses=losses, inside=inside, counts=counts.astype(np.float64))
+
     def mean(self, values: FloatArray) -> FloatArray:
         """(j,) means of `values` (j, n) over the points of each history."""
         means: FloatArray = np.where(self.inside, values, 0.0).sum(axis=1) / self.counts

@@ -221,7 +221,7 @@ class LossCurve:
                 schedule=schedule,
             )
             for history, mixture, experts, schedule, (beta0, beta1, beta2, scale, offset, sure, residual, fall) in zip(
-                histories, mixtures, _experts(batch, priors), schedules, numbers, strict=True
+                histories, mixtures, _experts(batch, priors, schedules), schedules, numbers, strict=True
             )
         ]
 
@@ -288,7 +288,9 @@ def _as_steps(steps: ArrayLike) -> FloatArray:
     return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
 
 
-def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts | None]:
+def _experts(
+    batch: LossBatch, priors: Sequence[Prior | None], schedules: Sequence[RateSchedule | None]
+) -> list[Experts | None]:
     """What the finished runs of each job say; jobs that share a prior are weighed together."""
     experts: list[Experts | None] = [None] * len(priors)
     rows: dict[int, list[int]] = {}
@@ -297,7 +299,7 @@ def _experts(batch: LossBatch, priors: Sequence[Prior | None]) -> list[Experts |
     for same in rows.values():
         prior = priors[same[0]]
         if prior is not None:
-            for row, found in zip(same, prior.experts(batch, same), strict=True):
+            for row, found in zip(same, prior.experts(batch, same, schedules), strict=True):
                 experts[row] = found
     return experts
 

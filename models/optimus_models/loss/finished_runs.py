@@ -3,7 +3,8 @@
 A run of the same kind, aligned by step, tells what no history can: when the learning rate will be lowered, and how far
 the loss then falls. Each finished run is one more expert beside the fitted curve. It predicts the present loss times
 its own ratio (its loss then / its loss at the present step), and counts the more, the more alike the two have gone on
-so far. The fitted curve itself has a fixed weight, so that it decides where no run is alike.
+so far. The fitted curve counts by how well the same fit to the first half of the known losses foretold the second.
+Where learning rates are planned, it counts against either that it has seen others than those to come.
 
 Runs of other kinds do not help (docs/studies/models.md), so a prior should hold those of the same family only.
 """
@@ -15,21 +16,26 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from optimus_models.history import BoolArray, FloatArray, LossBatch, LossHistory
-from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
+from optimus_models.history import FloatArray, LossBatch, LossHistory
+from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures, near_losses
+from optimus_models.loss.rate_schedule import RateSchedule
 
 MAX_RUNS = 64
 """Runs in one prior; the newest are kept. More only cost time."""
 
-_SAME_PROJECT, _SAME_FAMILY = 15.0, 0.35
-"""Weights of a run that went exactly the same way, where the job's own fitted curve has 1. Other people's runs of the
-same family alone hardly help, those of the same project very much; measured, see docs/studies/models.md."""
-_UNLIKE, _UNLIKE_POWER = 0.15, 2
-"""Mean difference in log loss at which a run counts a quarter, and how fast it then counts less."""
+_SAME_PROJECT = 10.0
+"""Weight of a run of the same project, where the job's own curve and a run that is only of the same family have 1:
+other people's runs hardly help; measured, see docs/studies/models.md."""
+_UNLIKE, _UNLIKE_POWER = 0.1, 2
+"""Mean error in log loss at which a run, or the job's own curve, counts a quarter, and how fast it then counts less."""
+_RATE_ERROR = 0.15
+"""Error in log loss per unit of log learning rate that a run does not share with the plan of the job."""
 _COMPARED = np.linspace(0.15, 1.0, 12)
 """Where two runs are compared, as parts of the present step."""
+_FORETOLD = slice(5, None)
+"""Those in the second half of the run."""
 _HALF_WINDOW = 0.045
 """Losses are means over this part of the step before and after."""
 _LARGEST_RISE = 0.3
@@ -53,21 +59,29 @@ class FinishedRun:
     """How it would have gone on."""
     same_project: bool
     ended_at: float | None
+    schedule: RateSchedule | None
 
     @classmethod
     def of(
-        cls, steps: ArrayLike, losses: ArrayLike, *, same_project: bool = False, ended_at: float | None = None
+        cls,
+        steps: ArrayLike,
+        losses: ArrayLike,
+        *,
+        same_project: bool = False,
+        ended_at: float | None = None,
+        schedule: RateSchedule | None = None,
     ) -> FinishedRun | None:
         """None without any finite loss. `same_project`: it differs from the running job in details only.
 
         `ended_at`: the step at which the rule of the running job ended it; None if another rule or none did.
+        `schedule`: its learning rates.
         """
         history = LossHistory.of(steps, losses)
         if not len(history):
             return None
         batch = LossBatch.of([history])
         mixture = fit_power_mixtures(batch)[0]
-        return cls(history, batch.steps[0], batch.losses[0], mixture, same_project, ended_at)
+        return cls(history, batch.steps[0], batch.losses[0], mixture, same_project, ended_at, schedule)
 
     def log_loss(self, steps: FloatArray) -> FloatArray:
         """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""
@@ -108,26 +122,45 @@ class Prior:
         share = place - before
         return np.asarray(self._table[:, before] * (1.0 - share) + self._table[:, before + 1] * share)
 
-    def experts(self, batch: LossBatch, rows: Sequence[int]) -> list[Experts | None]:
-        """Weigh the runs by how they resemble each of the `rows` of `batch`; None for a job without any step."""
+    def experts(
+        self, batch: LossBatch, rows: Sequence[int], schedules: Sequence[RateSchedule | None]
+    ) -> list[Experts | None]:
+        """Weigh the runs by how they resemble each of the `rows` of `batch`; None for a job without any step.
+
+        `schedules`: the learning rates of each row of `batch`, past and planned.
+        """
         if not self.runs:
             return [None] * len(rows)
-        inside = batch.inside[rows]
-        steps, losses, counts = batch.steps[rows], batch.losses[rows], batch.counts[rows].astype(np.intp)
-        last = steps[:, -1]
+        part = batch.rows(rows)
+        last = part.steps[:, -1]
         at = last[:, None] * _COMPARED  # (j, 12)
-        own = _log(_smoothed_rows(steps, losses, inside, counts, at))
+        own = _log(_smoothed_rows(part, at))
         theirs = self.log_losses(at)  # (r, j, 12)
         apart = theirs - theirs[:, :, -1:] - own + own[:, -1:]
-        kind = np.array([_SAME_PROJECT if run.same_project else _SAME_FAMILY for run in self.runs])
-        weights = kind[:, None] / (1.0 + np.mean(apart**2, axis=2) / _UNLIKE**2) ** _UNLIKE_POWER  # (r, j)
-        own_shares = 1.0 / (weights.sum(axis=0) + 1.0)
+        foretold = _log(near_losses(part.first_half(), at[:, _FORETOLD])) - own[:, _FORETOLD]
+        own_rates, rates = self._rate_errors(last, [schedules[row] for row in rows])
+        kind = np.array([_SAME_PROJECT if run.same_project else 1.0 for run in self.runs])
+        weights = kind[:, None] * _weight(np.mean(apart**2, axis=2) + rates)  # (r, j)
+        own_weights = _weight(np.mean(foretold**2, axis=1) + own_rates)
+        total = weights.sum(axis=0) + own_weights
+        shares, own_shares = weights / total, own_weights / total
         return [
-            Experts(self, weights[:, j] * own_shares[j], float(own_shares[j]), theirs[:, j, -1], float(last[j]))
-            if last[j] > 0
-            else None
+            Experts(self, shares[:, j], float(own_shares[j]), theirs[:, j, -1], float(last[j])) if last[j] > 0 else None
             for j in range(len(rows))
         ]
+
+    def _rate_errors(self, last: FloatArray, schedules: Sequence[RateSchedule | None]) -> tuple[FloatArray, FloatArray]:
+        """Mean squared errors in log loss, by planned learning rates, of each of j jobs' own curves (j,), which expect
+        the present rate, and of the runs (r, j), which had their own."""
+        own, theirs = np.zeros(len(last)), np.zeros((len(self.runs), len(last)))
+        for j, (step, schedule) in enumerate(zip(last.tolist(), schedules, strict=True)):
+            if schedule is not None:
+                steps = schedule.planned(step)
+                mine = schedule.ratios(steps, step)
+                own[j] = np.mean(mine**2)
+                known = [mine if run.schedule is None else run.schedule.ratios(steps, step) for run in self.runs]
+                theirs[:, j] = np.mean((np.array(known) - mine) ** 2, axis=1)
+        return _RATE_ERROR**2 * own, _RATE_ERROR**2 * theirs
 
 
 class Experts(NamedTuple):
@@ -164,10 +197,13 @@ def smoothed(steps: FloatArray, losses: FloatArray, at: FloatArray) -> FloatArra
     return np.asarray((total[last] - total[first]) / (last - first))
 
 
-def _smoothed_rows(
-    steps: FloatArray, losses: FloatArray, inside: BoolArray, counts: NDArray[np.intp], at: FloatArray
-) -> FloatArray:
-    """(j, m) what `smoothed` gives for each row of `steps`, `losses` (j, n) at `at` (j, m)."""
+def _weight(squared_error: FloatArray) -> FloatArray:
+    return np.asarray((1.0 + squared_error / _UNLIKE**2) ** -_UNLIKE_POWER)
+
+
+def _smoothed_rows(batch: LossBatch, at: FloatArray) -> FloatArray:
+    """(j, m) what `smoothed` gives for each row of `batch` at `at` (j, m)."""
+    steps, losses, inside, counts = batch.steps, batch.losses, batch.inside, batch.counts.astype(np.intp)
     rows = np.arange(len(steps))[:, None]
     gaps = np.sort(np.where(inside[:, 1:], np.diff(steps, axis=1), np.inf), axis=1)
     middle = np.maximum(counts - 2, 0)

@@ -95,32 +95,52 @@ class PowerMixture(NamedTuple):
 
 def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
     """One mixture for each history of `batch`."""
-    reach = batch.reach
-    position = batch.steps / reach[:, None]
-    stretched = np.log(1.0 + position[:, None, :] / _SCALES[:, None])  # (j, m, n)
-    near, residuals = _fit(position, stretched, batch, NEAR)
-    far, _ = _fit(position, stretched, batch, FAR)
-    noise = np.sqrt(batch.mean(residuals**2))
-    return [PowerMixture(*each) for each in zip(near, far, reach.tolist(), noise.tolist(), strict=True)]
+    near, far = _fit(batch, NEAR), _fit(batch, FAR)
+    noise = np.sqrt(batch.mean(near.residuals**2))
+    columns = (near.laws(NEAR), far.laws(FAR), batch.reach.tolist(), noise.tolist())
+    return [PowerMixture(*each) for each in zip(*columns, strict=True)]
 
 
-def _fit(
-    position: FloatArray, stretched: FloatArray, batch: LossBatch, horizon: Horizon
-) -> tuple[list[PowerLaws], FloatArray]:
-    """The averaged curves of one horizon, for each history, and the residuals (j, n) of their mean."""
+def near_losses(batch: LossBatch, steps: FloatArray) -> FloatArray:
+    """(j, p) normalised losses of the near average of each history at its `steps` (j, p)."""
+    fitted = _fit(batch, NEAR)
+    falling = _falling(steps / batch.reach[:, None], NEAR)
+    paths = np.maximum(fitted.levels[:, :, None] + fitted.amplitudes[:, :, None] * falling, 0.0)
+    return np.asarray((fitted.weights[:, None, :] @ paths)[:, 0, :])
+
+
+class _Fit(NamedTuple):
+    """The averaged curves of one horizon, for each history; arrays (j, m) as in `PowerLaws`."""
+
+    weights: FloatArray
+    levels: FloatArray
+    amplitudes: FloatArray
+    residuals: FloatArray
+    """(j, n) of their mean."""
+
+    def laws(self, horizon: Horizon) -> list[PowerLaws]:
+        return [PowerLaws(*each, _SCALES, horizon.exponent) for each in zip(*self[:3], strict=True)]
+
+
+def _falling(position: FloatArray, horizon: Horizon) -> FloatArray:
+    """(j, m, n) what the amplitudes are multiplied with."""
+    return np.asarray((1.0 + position[:, None, :] / _SCALES[:, None]) ** -horizon.exponent)
+
+
+def _fit(batch: LossBatch, horizon: Horizon) -> _Fit:
+    position = batch.steps / batch.reach[:, None]
     weights = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
-    falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
+    falling = _falling(position, horizon)
     recent = _recent(batch)
     sums = _Sums.of(falling, batch.losses, weights)
     levels, amplitudes = sums.nonnegative_fit()
     probability = _posterior(sums.squared_error(levels, amplitudes), batch.counts, horizon)
     recent_loss = (batch.losses * recent).sum(axis=1, keepdims=True)
     anchored = recent_loss - amplitudes * (falling @ recent[:, :, None])[:, :, 0]
-    laws = [PowerLaws(*each, _SCALES, horizon.exponent) for each in zip(probability, anchored, amplitudes, strict=True)]
     mean_level = (probability * levels).sum(axis=1, keepdims=True)
     fitted = mean_level + ((probability * amplitudes)[:, None, :] @ falling)[:, 0, :]
-    return laws, batch.losses - fitted
+    return _Fit(probability, anchored, amplitudes, batch.losses - fitted)
 
 
 def _recent(batch: LossBatch) -> FloatArray:

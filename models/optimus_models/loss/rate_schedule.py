@@ -14,6 +14,8 @@ _EXPONENT = 0.015
 detectors and language models alike; it is far too little for step schedules of classifiers (docs/models.md)."""
 _LEAST_RATIO = 1e-3
 """Of the largest rate: one that falls further does no more, for schedules end at 0."""
+PLANNED = 32
+"""Steps at which two schedules are compared."""
 _MAX_POINTS = 256
 """Points kept of a schedule."""
 
@@ -42,8 +44,15 @@ class RateSchedule(NamedTuple):
         kept = np.unique(np.linspace(0, len(k) - 1, _MAX_POINTS).round().astype(np.intp))
         return cls(k[kept], np.log(np.maximum(rate[kept], max(_LEAST_RATIO * float(rate.max()), 1e-300))))
 
-    def factors(self, steps: FloatArray, last_step: float) -> FloatArray:
-        """(n,) what losses at `steps` (n,) are multiplied with as rates there are below that at `last_step`, the
-        present one: above 0 and at most 1."""
+    def ratios(self, steps: FloatArray, last_step: float) -> FloatArray:
+        """(n,) logarithm of the rate at each of `steps` (n,) relative to that at `last_step`, the present one."""
         logs = np.interp(np.append(steps, last_step), self.steps, self.log_rates)
-        return np.asarray(np.exp(_EXPONENT * np.minimum(logs[:-1] - logs[-1], 0.0)))
+        return np.asarray(logs[:-1] - logs[-1])
+
+    def factors(self, steps: FloatArray, last_step: float) -> FloatArray:
+        """(n,) what losses at `steps` (n,) are multiplied with as rates are lowered: above 0 and at most 1."""
+        return np.asarray(np.exp(_EXPONENT * np.minimum(self.ratios(steps, last_step), 0.0)))
+
+    def planned(self, last_step: float) -> FloatArray:
+        """(p,) steps spread evenly over what is planned after `last_step`; that step itself if nothing is."""
+        return np.linspace(last_step, max(self.steps[-1], last_step), PLANNED + 1)[1:]
