@@ -12,6 +12,8 @@ MAX_SPEC_BYTES = 100_000
 """A job's specification as JSON: tasks get it in one environment variable, which Linux limits to 128 KiB."""
 MAX_METRICS = 20
 """Figures of one evaluation."""
+MAX_RATE_POINTS = 256
+"""Points of a planned schedule of learning rates."""
 DEFAULT_RETRIES = 2
 MAX_RETRIES = 20
 """Times that a job goes on after an error of its own."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from optimus_contract.fields import Count, Measured
-from optimus_contract.limits import MAX_COUNT
+from optimus_contract.limits import MAX_COUNT, MAX_RATE_POINTS
 from optimus_contract.message import FINITE, About, Message
 
 
@@ -50,6 +51,32 @@ class Network(Message):
     format: Literal["optimus-network/1"]
     name: Annotated[str, About(max_length=300)] = "network"
     layers: Annotated[list[dict[str, Any]], About("see docs/study.md", min_length=1, max_length=10000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRates(Message):
+    """The learning rates that a job is to have (`PUT /v1/jobs/{id}/learning-rates`); the newest plan counts.
+
+    Between two points they lie on a straight line, and after the last one they stay as they are. Only their ratios to
+    each other matter: what the job's rates are, its samples say.
+    """
+
+    steps: Annotated[
+        list[Count],
+        About("steps of the job completed before, increasing", min_length=1, max_length=MAX_RATE_POINTS),
+    ]
+    rates: Annotated[
+        list[Annotated[float, FINITE, About(ge=0, le=1e9)]],
+        About("the learning rate of the step that comes then", min_length=1, max_length=MAX_RATE_POINTS),
+    ]
+
+    def check(self) -> None:
+        if len(self.steps) != len(self.rates):
+            raise ValueError(
+                f"there are {len(self.steps)} steps and {len(self.rates)} rates: give one rate for each step"
+            )
+        if any(later <= earlier for earlier, later in pairwise(self.steps)):
+            raise ValueError("steps must be increasing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

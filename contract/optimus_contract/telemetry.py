@@ -51,6 +51,11 @@ class Sample(Message):
         Measured | None,
         About("mean over the examples of these steps; may be NaN or infinite; null: a script that did not report one"),
     ] = None
+    learning_rate: Annotated[
+        float | None,
+        FINITE,
+        About("of the last of these steps; of several parameter groups, the first's", ge=0, le=1e9),
+    ] = None
     n_examples: Count
     seconds: Annotated[Duration, About("wall time of these steps")]
     data_seconds: Duration = 0

@@ -2,7 +2,7 @@
 
     /healthz, /readyz                                    anybody: load balancers and kubelets have no token
     /, /icon.svg, /assets/...                            anybody: the program of the page, without any data
-    /v1/jobs/{id}/telemetry|membership|profile|network|result    the job's own token, nothing else
+    /v1/jobs/{id}/telemetry|membership|profile|network|learning-rates|result    the job's own token, nothing else
     all the rest                                         the user's token (OPTIMUS_TOKEN)
 
 Without a user's token the settings allow loopback only. Then users are told from web pages instead: a page that a
@@ -32,7 +32,7 @@ from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound
 from optimus_service.store.records import JobRecord
 
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-_JOB_PATH = re.compile(r"/v1/jobs/([^/]+)/(?:telemetry|membership|profile|network|result)")
+_JOB_PATH = re.compile(r"/v1/jobs/([^/]+)/(?:telemetry|membership|profile|network|learning-rates|result)")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/]+)(?::\d{1,5})?")
 """Host and port as in a Host header."""
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")

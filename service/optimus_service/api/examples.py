@@ -141,6 +141,13 @@ NETWORKS: Examples = {
     }
 }
 
+PLANNED_RATES: Examples = {
+    "warm-up": {
+        "summary": "A warm-up of 100 steps, a tenth from step 1000 on",
+        "value": {"steps": [0, 100, 999, 1000], "rates": [0.001, 0.1, 0.1, 0.01]},
+    }
+}
+
 RESULTS: Examples = {
     "succeeded": {
         "summary": "Converged",

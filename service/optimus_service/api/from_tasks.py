@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from optimus_contract.codec import write
 from optimus_contract.membership import MembershipReport, WantedMembership
-from optimus_contract.result import JobProfile, JobResult, Network
+from optimus_contract.result import JobProfile, JobResult, Network, PlannedRates
 from optimus_contract.telemetry import IgnoredSample, Telemetry, TelemetryAnswer
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.analytic.layers import InvalidNetwork
@@ -108,6 +108,15 @@ def put_network(
     except InvalidNetwork as error:
         raise invalid_field("layers", str(error)) from error
     services.repository.put_network(job_id, document)
+
+
+@router.put("/v1/jobs/{job_id}/learning-rates", status_code=204)
+def put_planned_rates(
+    job_id: str, planned: Annotated[PlannedRates, Body(openapi_examples=examples.PLANNED_RATES)], services: ServicesDep
+) -> None:
+    """Tell the learning rates that the job is to have: its loss falls where they are lowered. The newest plan
+    counts."""
+    services.repository.put_planned_rates(job_id, write(planned))
 
 
 @router.post("/v1/jobs/{job_id}/telemetry")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from sqlalchemy import ColumnElement, func, select, tuple_
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
@@ -136,10 +136,28 @@ def network_of(session: Session, job_id: str) -> Document | None:
 
 def networks_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
     """See `Repository.networks_of`."""
+    return _told(session, JobRow.network, job_ids)
+
+
+def put_planned_rates(session: Session, job_id: str, rates: Document) -> None:
+    """See `Repository.put_planned_rates`."""
+    row = locked(session, job_id)
+    row.planned_rates, row.planned_rates_version = rates, row.planned_rates_version + 1
+
+
+def planned_rates_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
+    """See `Repository.planned_rates_of`."""
+    return _told(session, JobRow.planned_rates, job_ids)
+
+
+def _told(
+    session: Session, column: InstrumentedAttribute[Document | None], job_ids: Collection[str]
+) -> dict[str, Document]:
+    """What these jobs' tasks have told of one kind, by job id."""
     found: dict[str, Document] = {}
     for chunk in chunks(job_ids):
-        rows = session.execute(select(JobRow.id, JobRow.network).where(JobRow.id.in_(chunk)))
-        found |= {job_id: network for job_id, network in rows if network is not None}
+        rows = session.execute(select(JobRow.id, column).where(JobRow.id.in_(chunk)))
+        found |= {job_id: told for job_id, told in rows if told is not None}
     return found
 
 

@@ -300,6 +300,8 @@ class Observed:
     """All reported memberships of each that has any, oldest first, by job id."""
     with_network: frozenset[str]
     """Those that have told the layers of what they train."""
+    planned_rates: Mapping[str, int]
+    """How often each has told the learning rates that it is to have, by job id, if it has."""
     tasks: tuple[TaskRecord, ...]
     """By key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
     projects: tuple[ProjectRecord, ...]

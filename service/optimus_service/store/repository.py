@@ -322,6 +322,20 @@ class Repository:
         with self._read() as session:
             return jobs.networks_of(session, job_ids)
 
+    def put_planned_rates(self, job_id: str, rates: Document) -> None:
+        """Store the learning rates that a job is to have (`PlannedRates`), in place of those told before.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            jobs.put_planned_rates(session, job_id, rates)
+
+    def planned_rates_of(self, job_ids: Collection[str]) -> dict[str, Document]:
+        """The learning rates that these jobs are to have, by job id; jobs that have not told them are left out."""
+        with self._read() as session:
+            return jobs.planned_rates_of(session, job_ids)
+
     def set_coordinator_address(self, job_id: str, address: str | None) -> None:
         """Store where the job's coordinator listens (host:port).
 
@@ -392,12 +406,13 @@ class Repository:
     def observed(self) -> Observed:
         """What a round begins with: one transaction of four statements, however many jobs there are."""
         with self._read() as session:
-            active, wanted_by_job, with_network = wanted.active_with_wanted(session)
+            active, wanted_by_job, told = wanted.active_with_wanted(session)
             return Observed(
                 jobs=tuple(active),
                 wanted=wanted_by_job,
                 memberships=memberships.of_active_jobs(session),
-                with_network=with_network,
+                with_network=told.networks,
+                planned_rates=told.planned_rates,
                 tasks=tuple(tasks.newest(session)),
                 projects=tuple(projects.every(session)),
             )

@@ -88,6 +88,10 @@ class JobRow(Base):
     profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
     network: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
     """The layers of what it trains (`optimus_models.analytic.description`); read once, before it has run."""
+    planned_rates: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
+    """The learning rates that it is to have (`PlannedRates`) ..."""
+    planned_rates_version: Mapped[int] = mapped_column(default=0, server_default="0")
+    """... and how often they were told: they are read when that has grown."""
     result: Mapped[dict[str, Any] | None] = mapped_column(Json)
     failure: Mapped[str | None]
     attempt: Mapped[int] = mapped_column(default=0, server_default="0")
@@ -151,6 +155,7 @@ class SampleRow(Base):
     data_epoch: Mapped[float]
     loss: Mapped[float | None]
     loss_kind: Mapped[str] = mapped_column(String(8))
+    learning_rate: Mapped[float | None]
     n_examples: Mapped[int]
     seconds: Mapped[float]
     data_seconds: Mapped[float]

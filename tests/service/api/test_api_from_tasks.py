@@ -385,6 +385,46 @@ def test_layers_that_cannot_be_are_refused(api: Api, body: dict[str, Any], field
     assert api.repository.network_of(job_id) is None
 
 
+# --- the learning rates that it is to have ---------------------------------------------------------------------------
+
+
+def test_the_newest_plan_of_learning_rates_counts(api: Api) -> None:
+    job_id = api.submit()
+    assert api.repository.observed().planned_rates == {}
+    for rate in (0.5, 0.25):
+        told = {"steps": [0, 100], "rates": [rate, 0.0]}
+        assert api.as_task("PUT", job_id, "learning-rates", json=told).status_code == 204
+    assert api.repository.planned_rates_of([job_id, "nobody"]) == {job_id: {"steps": [0, 100], "rates": [0.25, 0.0]}}
+    assert api.repository.observed().planned_rates == {job_id: 2}, "whoever has read the first reads again"
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("steps", "rates", "field", "message"),
+    [
+        ([], [], "steps", "at least 1"),
+        (list(range(257)), [0.1] * 257, "steps", "at most 256"),
+        ([0, 1], [0.1], "body", "2 steps and 1 rates"),
+        ([5, 5], [0.1, 0.2], "body", "increasing"),
+        ([0], [-0.1], "rates.0", "greater than or equal to 0"),
+        ([0], ["NaN"], "rates.0", "number"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(
+    api: Api, steps: list[int], rates: list[Any], field: str, message: str
+) -> None:
+    job_id = api.submit()
+    found = faults(api.as_task("PUT", job_id, "learning-rates", json={"steps": steps, "rates": rates}))
+    assert any(message in why for why in found.values()), found
+    assert field in found, found
+    assert api.repository.planned_rates_of([job_id]) == {}
+
+
+def test_samples_tell_their_learning_rate(api: Api, job_id: str) -> None:
+    post_samples(api, job_id, sample(step=1, learning_rate=0.5), sample(sequence=1, step=2))
+    assert [each.learning_rate for each in api.repository.samples_after(job_id, 0, 5)] == [0.5, None]
+
+
 # --- one transaction -------------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "samples_after_each": lambda store: store.samples_after_each({"job-1": 5, "job-2": 0}, 10),
     "newest_samples_of_each": lambda store: store.newest_samples_of_each(["job-1", "job-2"], 5),
     "networks_of": lambda store: store.networks_of(["job-1"]),
+    "planned_rates_of": lambda store: store.planned_rates_of(["job-1"]),
     "observed": lambda store: store.observed(),
     "tasks": lambda store: store.tasks(),
     "tasks of a job": lambda store: store.tasks(active_only=False, job_id="job-1"),
