@@ -11,7 +11,7 @@ import httpx
 
 from optimus_contract.codec import read, write
 from optimus_contract.membership import MembershipReport, WantedMembership
-from optimus_contract.result import JobProfile, JobResult
+from optimus_contract.result import JobProfile, JobResult, PlannedRates
 from optimus_contract.telemetry import Sample, TaskUsageReport
 from optimus_workers.errors import ServiceAway, ServiceRefused
 
@@ -64,6 +64,10 @@ class ServiceClient:
     def put_network(self, network: dict[str, Any]) -> None:
         """Report the layers of the network (the contract's `Network`, as `task.network` makes it)."""
         self._report("PUT", "network", network)
+
+    def put_planned_rates(self, plan: PlannedRates) -> None:
+        """Report the learning rates that the job is to have."""
+        self._report("PUT", "learning-rates", write(plan))
 
     def post_result(self, result: JobResult) -> None:
         """Report how the job ended."""

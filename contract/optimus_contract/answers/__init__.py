@@ -49,6 +49,7 @@ from optimus_contract.answers.predictions import (
     Outcome,
     PredictionPoint,
     Predictions,
+    RatePoint,
     ReviewPoint,
     SpeedPoint,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "ProblemError",
     "Project",
     "ProjectList",
+    "RatePoint",
     "RescaleEffect",
     "ReviewPoint",
     "Round",

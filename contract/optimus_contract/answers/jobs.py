@@ -107,6 +107,9 @@ class Job(Message):
     rescales: Annotated[int, About("membership changes while training")]
     usage: JobUsage | None = None
     noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/gradients.md")] = None
+    learning_rate: Annotated[
+        float | None, About("as its tasks told it last; none: they do not, or it does not run")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,14 @@ class MetricPoint(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint(Message):
+    """The learning rate of a step, counted from 0."""
+
+    step: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Message):
     """The figure that the convergence rule is about, as it was evaluated."""
 
@@ -162,6 +170,10 @@ class Predictions(Message):
     fitted: Annotated[list[FittedPoint], About("the fitted curve at the same steps and on to the predicted end")]
     history: Annotated[list[PredictionPoint], About("earlier predictions, one per round")]
     learned: Learned
+    learning_rates: Annotated[list[RatePoint], About("as they were reported, down-sampled; the last one is exact")]
+    planned_rates: Annotated[
+        list[RatePoint], About("the whole planned schedule, with straight lines between; only their ratios count")
+    ]
     metric: Annotated[Metric | None, About("with a `target_metric`")]
     cost: Annotated[Cost | None, About("null when the service has no prices")]
     advice: Annotated[list[Advice], About("sizes worth a thought; empty while too little is measured")]

@@ -13,6 +13,7 @@ from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_models.speed.goodput import Goodput, StepTimes
 from optimus_scheduler.forecast.goodput_fits import ElasticData
 from optimus_scheduler.forecast.priors import LossPriors, has_prior
+from optimus_scheduler.forecast.rates import rate_schedule
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds, without_noise
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import EndedJob, Job, JobSpec, MetricTarget, SpeedSample
@@ -20,6 +21,8 @@ from optimus_scheduler.settings import Settings
 
 _Points = tuple[tuple[float, ...], tuple[float, ...]]
 """Steps and the value at each."""
+_Rates = tuple[_Points, _Points]
+"""Learning rates: those reported, and those planned."""
 _Metric = tuple[_Points, MetricTarget]
 
 
@@ -29,6 +32,7 @@ class _Reported(NamedTuple):
     spec: JobSpec
     loss_steps: tuple[float, ...]
     losses: tuple[float, ...]
+    rates: _Rates
     speed_samples: tuple[SpeedSample, ...]
     calculated_speeds: tuple[SpeedSample, ...]
     similar: tuple[EndedJob, ...]
@@ -46,6 +50,7 @@ class _Reported(NamedTuple):
             job.spec,
             job.loss_steps,
             job.losses,
+            _rates(job),
             job.speed_samples,
             job.calculated_speeds,
             job.similar,
@@ -126,14 +131,19 @@ class Fits:
         priors = [self._priors.of(job) for job in jobs]
         # The prior of each key lives as long as this call, so its number in memory means no other.
         keys = [
-            ((job.loss_steps, job.losses), 0 if prior is None else id(prior))
+            ((job.loss_steps, job.losses), 0 if prior is None else id(prior), _rates(job))
             for job, prior in zip(jobs, priors, strict=True)
         ]
-        different = dict(zip(keys, priors, strict=True))
-        histories = [LossHistory.of(*points) for points, _ in different]
-        fitted = LossCurve.fit_many(histories, priors=list(different.values()))
+        different = dict(zip(keys, zip(jobs, priors, strict=True), strict=True))
+        histories = [LossHistory.of(*points) for points, _, _ in different]
+        schedules = [rate_schedule(job) for job, _ in different.values()]
+        fitted = LossCurve.fit_many(histories, priors=[prior for _, prior in different.values()], schedules=schedules)
         curves = dict(zip(different, fitted, strict=True))
         return [curves[key] for key in keys]
+
+
+def _rates(job: Job) -> _Rates:
+    return (job.rate_steps, job.learning_rates), (job.planned_rate_steps, job.planned_rates)
 
 
 def fit_metric(points: _Points, target: MetricTarget) -> MetricCurve:

@@ -152,6 +152,9 @@ class EndedJob:
     reports its speeds only."""
     loss_steps: tuple[float, ...] = field(default=(), compare=False)
     losses: tuple[float, ...] = field(default=(), compare=False)
+    rate_steps: tuple[float, ...] = field(default=(), compare=False)
+    learning_rates: tuple[float, ...] = field(default=(), compare=False)
+    """As in `Job`; empty: it did not report them."""
     speed_samples: tuple[SpeedSample, ...] = field(default=(), compare=False)
     mode: Mode = field(default=Mode.SYNC, compare=False)
     architecture: Architecture = field(default=Architecture.PS, compare=False)
@@ -192,6 +195,15 @@ class Job:
     """Steps of the (down-sampled) loss history, increasing."""
     losses: tuple[float, ...] = ()
     """Loss at each of `loss_steps`; may hold NaN and infinities."""
+    rate_steps: tuple[float, ...] = ()
+    """Steps, counted from 0, of the (down-sampled) learning rates, increasing."""
+    learning_rates: tuple[float, ...] = ()
+    """Learning rate of each of `rate_steps`, as it was reported."""
+    planned_rate_steps: tuple[float, ...] = ()
+    """Steps of the planned schedule of learning rates, increasing."""
+    planned_rates: tuple[float, ...] = ()
+    """Learning rate of each of `planned_rate_steps`: straight lines between them. Only their ratios count: a batch that
+    grows may multiply all of them."""
     metric_steps: tuple[float, ...] = ()
     """Steps at which the metric of `spec.convergence.target_metric` was evaluated, increasing."""
     metric_values: tuple[float, ...] = ()

@@ -17,6 +17,7 @@ from optimus_service.insight.moments import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, finite_document, interval, outlook
 from optimus_service.insight.usage import ToldUsage, job_usage
 from optimus_service.observe.noise import newest_noise_scale
+from optimus_service.observe.telemetry import newest_learning_rate
 from optimus_service.store.records import (
     DecisionRecord,
     Document,
@@ -72,6 +73,7 @@ def job_body(
         rescales=job.rescales,
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
+        learning_rate=newest_learning_rate(newest),
     )
 
 

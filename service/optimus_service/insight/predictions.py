@@ -64,6 +64,8 @@ class HistoryCache:
             metric_steps, metric_values = history.metrics.points()
             speeds = history.speeds.samples()
             noise = tuple(history.noise)
+            rate_steps, learning_rates = history.learning_rates()
+            planned_rate_steps, planned_rates = history.planned_rates
         spec = spec_of(record)
         until = now if record.finished_at is None else record.finished_at
         return Job(
@@ -76,6 +78,10 @@ class HistoryCache:
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
             loss_steps=loss_steps,
             losses=losses,
+            rate_steps=rate_steps,
+            learning_rates=learning_rates,
+            planned_rate_steps=planned_rate_steps,
+            planned_rates=planned_rates,
             metric_steps=metric_steps,
             metric_values=metric_values,
             speed_samples=speeds,
@@ -169,6 +175,8 @@ def predictions_body(
         fitted=_fitted_curve(fitted.curve, job, total_steps),
         history=[prediction_point_body(each) for each in reversed(decisions)],
         learned=_learned(fitted),
+        learning_rates=_rate_points(job.rate_steps, job.learning_rates),
+        planned_rates=_rate_points(job.planned_rate_steps, job.planned_rates),
         metric=_metric_body(job, fitted.metric, total_steps),
         cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
         advice=advice(job, fitted.speeds, settings),
@@ -231,6 +239,10 @@ def _metric_body(job: Job, curve: MetricCurve | None, total_steps: answers.Inter
 
 def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[answers.MetricPoint]:
     return [answers.MetricPoint(step=step, value=value) for step, value in zip(steps, values, strict=True)]
+
+
+def _rate_points(steps: Iterable[float], rates: Iterable[float]) -> list[answers.RatePoint]:
+    return [answers.RatePoint(step=step, rate=rate) for step, rate in zip(steps, rates, strict=True)]
 
 
 def _steps_and_ahead(told: Sequence[float], total_steps: answers.Interval | None) -> NDArray[np.float64]:

@@ -146,6 +146,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "steps_per_epoch": steps_per_epoch,
         "loss_steps": loss_steps,
         "losses": losses,
+        "learning_rates": history.learning_rates(),
         "speeds": speeds,
         "mode": spec.mode.value,
         "architecture": spec.architecture.value,
@@ -179,6 +180,7 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
     """The inverse of `lesson`; None for an empty one."""
     if not document:
         return None
+    rates = document.get("learning_rates") or ((), ())
     return EndedJob(
         id=job_id,
         task=document["task"],
@@ -186,6 +188,8 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         steps_per_epoch=document["steps_per_epoch"],
         loss_steps=tuple(document["loss_steps"]),
         losses=tuple(document["losses"]),
+        rate_steps=tuple(rates[0]),
+        learning_rates=tuple(rates[1]),
         speed_samples=tuple(SpeedSample(*speed) for speed in document["speeds"]),
         mode=Mode(document["mode"]),
         architecture=Architecture(document["architecture"]),

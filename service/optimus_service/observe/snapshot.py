@@ -77,11 +77,12 @@ class Histories:
         return self._by_job[job.id]
 
     def update(self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]) -> None:
-        """Read what came in since of all these jobs: one statement, and more for those with many new samples.
+        """Read what came in since of all these jobs: one statement, and more for those with many new samples; one more
+        where learning rates were planned anew.
 
         No job waits for another one's: each has an equal part of a page.
         """
-        behind = {}
+        jobs, behind = list(jobs), {}
         for job in jobs:
             history = self._begun(job)
             history.learn_memberships(memberships.get(job.id, ()))
@@ -100,6 +101,16 @@ class Histories:
             behind = {job_id: behind[job_id] for job_id, samples in found.items() if len(samples) >= each}
             for history in behind.values():
                 history.is_current = False
+        self._read_planned_rates(jobs)
+
+    def _read_planned_rates(self, jobs: Iterable[JobRecord]) -> None:
+        """The learning rates that these jobs are to have, where they were told since."""
+        versions = {job.id: job.planned_rates_version for job in jobs}
+        changed = [job for job, version in versions.items() if self.of(job).planned_rates_version != version]
+        found = self._repository.planned_rates_of(changed) if changed else {}
+        for job_id, document in found.items():
+            planned = tuple(map(float, document["steps"])), tuple(document["rates"])
+            self.of(job_id).learn_planned_rates(planned, versions[job_id])
 
     def of(self, job_id: str) -> JobHistory:
         """What was read of a job by the last call that updated it."""
@@ -266,6 +277,8 @@ class Observer:
         spec = spec_of(record)
         loss_steps, losses = history.losses.points()
         metric_steps, metric_values = history.metrics.points()
+        rate_steps, learning_rates = history.learning_rates()
+        planned_rate_steps, planned_rates = history.planned_rates
         allocation = record.running if spec.tracked else wanted.allocation
         return Job(
             id=record.id,
@@ -277,6 +290,10 @@ class Observer:
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
             loss_steps=loss_steps,
             losses=losses,
+            rate_steps=rate_steps,
+            learning_rates=learning_rates,
+            planned_rate_steps=planned_rate_steps,
+            planned_rates=planned_rates,
             metric_steps=metric_steps,
             metric_values=metric_values,
             speed_samples=history.speeds.samples(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from optimus_contract.telemetry import Sample
@@ -30,9 +30,20 @@ _FIRST_RECORD = 0
 """The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
 
 
+Rates = tuple[tuple[float, ...], tuple[float, ...]]
+"""Steps, increasing, and the learning rate of each."""
+NO_RATES: Rates = ((), ())
+
+
 def steps_of(sample: Sample) -> int:
     """Those that were computed, whatever they are worth."""
     return sample.n_steps if sample.updates is None else sample.updates
+
+
+def newest_learning_rate(newest: Sequence[Sample]) -> float | None:
+    """Of the newest sample that tells one."""
+    told = [sample for sample in newest if sample.learning_rate is not None]
+    return max(told, key=lambda sample: (sample.membership_epoch, sample.step)).learning_rate if told else None
 
 
 @dataclass(slots=True)
@@ -139,6 +150,12 @@ class JobHistory:
         self.losses = LossBuckets()
         self.metrics = LossBuckets()
         """Values of that figure; empty without one."""
+        self.planned_rates = NO_RATES
+        """Those that it is to have, as its tasks told last ..."""
+        self.planned_rates_version = 0
+        """... and how often they had told them by then."""
+        self._rates = LossBuckets()
+        self._newest_rate: tuple[int, float] | None = None
         self.speeds = SpeedHistory(mode, measures_parts=measures_parts)
         self.slow_workers = SlowWorkers()
         self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
@@ -172,6 +189,18 @@ class JobHistory:
         """Steps and noise scales from the beginning on, thinned out."""
         return tuple((step, math.exp(log)) for step, log in zip(*self._noise_logs.points(), strict=True))
 
+    def learning_rates(self) -> Rates:
+        """Steps, counted from 0, and the learning rate of each; the last one is exact, those before it are means."""
+        steps, rates = self._rates.points()
+        if self._newest_rate is None:
+            return steps, rates
+        step, rate = self._newest_rate
+        return (*steps[:-1], float(step)), (*rates[:-1], rate)
+
+    def learn_planned_rates(self, planned: Rates, version: int) -> None:
+        """Take the rates that the job is to have in place of those told before."""
+        self.planned_rates, self.planned_rates_version = planned, version
+
     def learn_memberships(self, memberships: Iterable[MembershipRecord]) -> None:
         """To be called before the samples are added: a membership that began further back undoes steps."""
         for membership in memberships:
@@ -182,6 +211,7 @@ class JobHistory:
                     self.losses.roll_back(membership.step)
                     self.metrics.roll_back(membership.step)
                     self._noise_logs.roll_back(membership.step)
+                    self._roll_back_rates(membership.step)
                     if self.nonfinite_since is not None and self.nonfinite_since > membership.step:
                         self.nonfinite_since, self.nonfinite_steps = None, 0
                     while self.noise and self.noise[-1][0] > membership.step:
@@ -204,6 +234,7 @@ class JobHistory:
                     self._count_nonfinite(sample, sample.loss)
                 self._add_metric(sample)
                 self._add_noise(sample)
+                self._add_rate(sample)
 
     def _count_nonfinite(self, sample: SampleRecord, loss: float) -> None:
         if math.isfinite(loss):
@@ -223,6 +254,21 @@ class JobHistory:
         value = (sample.metrics or {}).get(self._metric or "")
         if value is not None and math.isfinite(value):
             self.metrics.add(sample.step, value)
+
+    def _add_rate(self, sample: SampleRecord) -> None:
+        """Of the last step of the sample, which is counted from 0. All workers have the same: the first one's count."""
+        if sample.learning_rate is not None and sample.rank == 0 and sample.step > 0:
+            step = sample.step - 1
+            self._rates.add(step, sample.learning_rate)
+            if self._newest_rate is None or step >= self._newest_rate[0]:
+                self._newest_rate = step, sample.learning_rate
+
+    def _roll_back_rates(self, step: int) -> None:
+        """Steps after the first `step` did not happen."""
+        self._rates.roll_back(step - 1)
+        if self._newest_rate is not None and self._newest_rate[0] >= step:
+            steps, rates = self._rates.points()
+            self._newest_rate = (int(steps[-1]), rates[-1]) if steps else None
 
     def _add_noise(self, sample: SampleRecord) -> None:
         scale = noise_scale(sample)

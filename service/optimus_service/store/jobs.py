@@ -347,6 +347,7 @@ def record(row: JobRow) -> JobRecord:
         epoch=row.epoch,
         loss=join_float(row.loss, row.loss_kind),
         profile=row.profile,
+        planned_rates_version=row.planned_rates_version,
         result=row.result,
         failure=row.failure,
         attempt=row.attempt,

@@ -70,6 +70,8 @@ class JobRecord:
     """Of the newest sample; may be NaN or infinite."""
     profile: Document | None
     """The reported `JobProfile`."""
+    planned_rates_version: int = 0
+    """How often its tasks have told the learning rates that it is to have (`Repository.planned_rates_of`)."""
     result: Document | None
     """The reported end: `outcome`, `step`, `final_loss`, `metrics`, `error`."""
     failure: str | None
@@ -300,8 +302,6 @@ class Observed:
     """All reported memberships of each that has any, oldest first, by job id."""
     with_network: frozenset[str]
     """Those that have told the layers of what they train."""
-    planned_rates: Mapping[str, int]
-    """How often each has told the learning rates that it is to have, by job id, if it has."""
     tasks: tuple[TaskRecord, ...]
     """By key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
     projects: tuple[ProjectRecord, ...]

@@ -406,13 +406,12 @@ class Repository:
     def observed(self) -> Observed:
         """What a round begins with: one transaction of four statements, however many jobs there are."""
         with self._read() as session:
-            active, wanted_by_job, told = wanted.active_with_wanted(session)
+            active, wanted_by_job, with_network = wanted.active_with_wanted(session)
             return Observed(
                 jobs=tuple(active),
                 wanted=wanted_by_job,
                 memberships=memberships.of_active_jobs(session),
-                with_network=told.networks,
-                planned_rates=told.planned_rates,
+                with_network=with_network,
                 tasks=tuple(tasks.newest(session)),
                 projects=tuple(projects.every(session)),
             )

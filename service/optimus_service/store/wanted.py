@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
@@ -106,26 +106,14 @@ def of_active_jobs(session: Session) -> dict[str, WantedRecord]:
     return {row.id: _record(row) for row in session.scalars(statement)}
 
 
-class Told(NamedTuple):
-    """What active jobs' tasks have told that is read once."""
-
-    networks: frozenset[str]
-    planned_rates: dict[str, int]
-    """How often, by job id."""
-
-
-def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, WantedRecord], Told]:
-    """Active jobs, oldest first; what each should have; what they have told. One statement."""
+def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
+    """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
     has_network = JobRow.network.is_not(None)
     statement = select(JobRow, has_network).where(JobRow.state.in_(ACTIVE_STATES))
     statement = statement.order_by(JobRow.created_at, JobRow.id).options(undefer(JobRow.wanted_tasks))
     found = session.execute(statement).all()
     wanted = {row.id: _record(row) for row, _ in found}
-    told = Told(
-        frozenset(row.id for row, has_layers in found if has_layers),
-        {row.id: row.planned_rates_version for row, _ in found if row.planned_rates_version},
-    )
-    return [job_record(row) for row, _ in found], wanted, told
+    return [job_record(row) for row, _ in found], wanted, frozenset(row.id for row, told in found if told)
 
 
 def generations(session: Session) -> dict[str, int]:

@@ -390,12 +390,12 @@ def test_layers_that_cannot_be_are_refused(api: Api, body: dict[str, Any], field
 
 def test_the_newest_plan_of_learning_rates_counts(api: Api) -> None:
     job_id = api.submit()
-    assert api.repository.observed().planned_rates == {}
+    assert api.repository.get_job(job_id).planned_rates_version == 0
     for rate in (0.5, 0.25):
         told = {"steps": [0, 100], "rates": [rate, 0.0]}
         assert api.as_task("PUT", job_id, "learning-rates", json=told).status_code == 204
     assert api.repository.planned_rates_of([job_id, "nobody"]) == {job_id: {"steps": [0, 100], "rates": [0.25, 0.0]}}
-    assert api.repository.observed().planned_rates == {job_id: 2}, "whoever has read the first reads again"
+    assert api.repository.get_job(job_id).planned_rates_version == 2, "whoever has read the first reads again"
 
 
 @on_sqlite
@@ -423,6 +423,16 @@ def test_plans_that_cannot_be_are_refused(
 def test_samples_tell_their_learning_rate(api: Api, job_id: str) -> None:
     post_samples(api, job_id, sample(step=1, learning_rate=0.5), sample(sequence=1, step=2))
     assert [each.learning_rate for each in api.repository.samples_after(job_id, 0, 5)] == [0.5, None]
+
+
+def test_learning_rates_are_shown(api: Api, job_id: str) -> None:
+    post_samples(api, job_id, sample(learning_rate=0.25))
+    told = {"steps": [0, 309, 310], "rates": [1.0, 1.0, 0.01]}
+    assert api.as_task("PUT", job_id, "learning-rates", json=told).status_code == 204
+    shown = api.get(f"/v1/jobs/{job_id}/predictions").json()
+    assert shown["learning_rates"] == [{"step": 9.0, "rate": 0.25}]
+    assert shown["planned_rates"] == [{"step": s, "rate": r} for s, r in zip(*told.values(), strict=True)]
+    assert api.job(job_id)["learning_rate"] == 0.25
 
 
 # --- one transaction -------------------------------------------------------------------------------------------------

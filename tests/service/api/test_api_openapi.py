@@ -98,6 +98,7 @@ def test_every_operation_names_the_token_that_it_needs(serving: Serve) -> None:
             ("POST", "membership"),
             ("PUT", "profile"),
             ("PUT", "network"),
+            ("PUT", "learning-rates"),
             ("POST", "telemetry"),
             ("POST", "result"),
         ]

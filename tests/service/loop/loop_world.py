@@ -113,6 +113,8 @@ class World:
         self.coordinators: dict[str, Coordinator] = {}
         self.loss_at: Callable[[float], float] = loss_at
         """Loss of its jobs after so many steps."""
+        self.rate_at: Callable[[int], float] | None = None
+        """Learning rate of a step, which workers then tell."""
         self.accuracy_at: Callable[[float], float] | None = None
         self.steps_per_epoch: float | None = STEPS_PER_EPOCH
         """What its jobs say of their data."""
@@ -255,6 +257,7 @@ class World:
                 n_examples=32 * n_steps // state.workers,
                 seconds=n_steps / speed(state.workers, state.servers),
                 metrics=metrics if rank == 0 else None,
+                learning_rate=None if self.rate_at is None else self.rate_at(state.step - 1),
                 compute_seconds=self.compute_share * n_steps / speed(state.workers, state.servers),
             )
             for rank in range(state.workers)

@@ -45,6 +45,28 @@ def history_of(samples: Iterable[SampleRecord], mode: Mode = Mode.SYNC) -> JobHi
     return history
 
 
+# --- learning rates --------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_learning_rate_is_exact_and_older_ones_are_means() -> None:
+    history = history_of(sample(step, learning_rate=0.1 if step <= 900 else 0.01) for step in range(1, 1001))
+    steps, rates = history.learning_rates()
+    assert len(steps) <= 128
+    assert list(steps) == sorted(set(steps))
+    assert (steps[-1], rates[-1]) == (999.0, 0.01), "of the last of a thousand steps, counted from 0"
+    assert all(rate == pytest.approx(0.1) for step, rate in zip(steps, rates, strict=True) if step < 890)
+
+
+def test_learning_rates_are_those_of_the_first_worker_and_rolled_back() -> None:
+    history = history_of(sample(step, number=2 * step - rank, rank=rank, learning_rate=0.1 * step * (1 - rank))
+                         for step in range(1, 7) for rank in (1, 0))  # fmt: skip
+    history.learn_memberships([membership(2, step=4, lost_steps=2)])
+    assert history.learning_rates() == ((0.0, 1.0, 2.0, 3.0), pytest.approx((0.1, 0.2, 0.3, 0.4)))
+    history.add([sample(5, number=20, epoch=2, learning_rate=0.7)])
+    assert history.learning_rates()[1][-1] == 0.7
+    assert history_of([sample(1)]).learning_rates() == ((), ()), "a job that does not tell them"
+
+
 # --- loss ------------------------------------------------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ class FakeService:
         self.usage: list[dict[str, Any]] = []
         """Of servers and coordinators, in order of arrival."""
         self.profile: dict[str, Any] | None = None
+        self.planned_rates: dict[str, Any] | None = None
         self.result: dict[str, Any] | None = None
         self.refuses: Callable[[str, str, Any], str | None] = lambda *_: None
         """Why a call (method, path, body) is refused with 422, if it is."""
@@ -114,6 +115,8 @@ class FakeService:
                 self.usage.extend(body.get("tasks", ()))
             elif call == ("PUT", "profile"):
                 self.profile = body
+            elif call == ("PUT", "learning-rates"):
+                self.planned_rates = body
             elif call == ("POST", "result"):
                 self.result = body
             self.condition.notify_all()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,11 @@ def accuracy(model: nn.Module) -> dict[str, float]:
 
 
 LAST_LAYER_RATE = 0.1
+SCHEDULES: dict[str, Callable[[int, float], float]] = {
+    "inverse": lambda step, _epoch: 1.0 / (1.0 + 0.01 * step),
+    "cosine": lambda step, _epoch: 0.5 * (1.0 + math.cos(math.pi * step / 60)),
+    "step": lambda _step, epoch: 0.1 ** int(epoch / 2.0),
+}
 
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:
@@ -100,6 +107,7 @@ def make(
     in_parts_from: int | None = None,
     exits_in: str | None = None,
     n_figures: int = 1,
+    schedule: str = "inverse",
 ) -> TrainingTask:
     """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
 
@@ -151,7 +159,7 @@ def make(
         ),
         global_batch_size=BATCH_SIZE,
         micro_batches=MICRO_BATCHES,
-        learning_rate_at=lambda step, epoch: 1.0 / (1.0 + 0.01 * step),
+        learning_rate_at=SCHEDULES[schedule],
         prefetch=prefetch,
         parameter_groups=groups if grouped else None,
         evaluate=figures,

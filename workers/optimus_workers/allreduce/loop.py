@@ -93,14 +93,15 @@ class GroupTraining(Training["GroupSession"]):
             self._gradients.step_done(float(torch.dot(gradient, gradient)), self._steps.batch(join).size)
 
         # Update: every member does the same.
-        self._state.update(self._steps.learning_rate(join, go.step), held.version)
+        learning_rate = self._steps.learning_rate(join, go.step)
+        self._state.update(learning_rate, held.version)
         self._state.is_now(go.epoch, go.step + 1)
         self.newest_version = exchanged.version = go.step + 1
 
         # Report.
         noise = self._gradients.noise_scale if join.rank == REPORTING_RANK else None
         self._send(Done(go.epoch, go.step, computed.loss, computed.n_examples, noise))
-        self._report(join, go.step + 1, computed, exchanged, time.perf_counter() - started_at)
+        self._report(join, go.step + 1, computed, exchanged, time.perf_counter() - started_at, learning_rate)
 
     def join(self, join: Join) -> None:
         """Become a member of the group, and have what its root has."""

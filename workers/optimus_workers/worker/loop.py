@@ -111,7 +111,7 @@ class ServerTraining(Training[Session]):
         # Async: the job's steps, not this step's number, which may be ahead of others still at work.
         completed = exchanged.version if join.is_async else go.step + 1
         staleness = exchanged.version - 1 - used_version if join.is_async else None
-        self._report(join, completed, computed, exchanged, seconds, staleness)
+        self._report(join, completed, computed, exchanged, seconds, learning_rate, staleness)
 
     def join(self, join: Join) -> None:
         """Become a member: connect to the servers, get the parameters (or bring the initial ones)."""

@@ -6,6 +6,7 @@ How a worker joins a membership and takes a step is in `worker.loop` and `allred
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import WireError
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task.network import report_network
+from optimus_workers.task.planned_rates import report_planned_rates
 from optimus_workers.task.user_code import load_job_task, run_user_code
 from optimus_workers.telemetry import Telemetry
 from optimus_workers.telemetry.gradients import GradientStatistics, period_of_spec
@@ -114,6 +116,7 @@ class Training(ABC, Generic[AnySession]):
         log.info("computing on %s, %s", device, self._compute_options)
         if environment.rank == EVALUATING_RANK:
             report_network(self._task, self._flat.model, client)
+            report_planned_rates(self._task, spec, client)
         self._compute_options.prepare_model(self._flat.model)
         self._batches = Batches(self._task, device, prefetcher)
         self.profile = task_profile(self._task, self._flat, groups, period_of_spec(spec))
@@ -216,6 +219,7 @@ class Training(ABC, Generic[AnySession]):
         computed: Computed,
         exchanged: Exchanged,
         seconds: float,
+        learning_rate: float,
         staleness: float | None = None,
     ) -> None:
         """Record a step for the service; after it `completed` steps of the job are done. Evaluates if that is due."""
@@ -235,6 +239,7 @@ class Training(ABC, Generic[AnySession]):
             global_batch=batch.size if batch.is_elastic else None,
             data_epoch=data_epoch,
             loss=computed.loss,
+            learning_rate=learning_rate if math.isfinite(learning_rate) else None,
             n_examples=computed.n_examples,
             seconds=seconds,
             data_seconds=computed.data_seconds,

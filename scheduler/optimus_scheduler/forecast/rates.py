@@ -1,0 +1,31 @@
+"""The learning rates of a job as one schedule: those that it reported, and from there on those that are planned."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optimus_models.loss.rate_schedule import RateSchedule
+from optimus_scheduler.model import Job
+
+
+def rate_schedule(job: Job) -> RateSchedule | None:
+    """None for a job that has told neither.
+
+    A plan counts relative to the newest reported rate: what multiplies all rates of the job, such as a larger batch,
+    is not in it.
+    """
+    measured = list(zip(job.rate_steps, job.learning_rates, strict=True))
+    last = measured[-1][0] if measured else -1.0
+    factor = _measured_by_planned(job)
+    planned = zip(job.planned_rate_steps, job.planned_rates, strict=True)
+    points = measured + [(step, factor * rate) for step, rate in planned if step > last]
+    return RateSchedule.of(*zip(*points, strict=True)) if points else None
+
+
+def _measured_by_planned(job: Job) -> float:
+    """The newest reported rate by what was planned for its step; 1 where one of them is not known, or 0."""
+    if not job.learning_rates or not job.planned_rates:
+        return 1.0
+    planned = float(np.interp(job.rate_steps[-1], job.planned_rate_steps, job.planned_rates))
+    measured = job.learning_rates[-1]
+    return measured / planned if measured > 0 and planned > 0 else 1.0

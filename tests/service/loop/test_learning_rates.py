@@ -1,0 +1,74 @@
+"""A job's learning rates, from what its tasks tell to the forecast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.service.loop.loop_world import World
+from tests.service.loop.test_learning import finish, known, once
+
+from optimus_contract.answers import Predictions
+from optimus_service.insight.predictions import HistoryCache, Question, predictions_body
+from optimus_service.store.repository import Repository
+
+DROP = 600
+"""The step from which on the rate is a hundredth."""
+
+
+def rate_at(step: int) -> float:
+    return 0.1 if step < DROP else 0.001
+
+
+def predicted(world: World) -> Predictions:
+    record, settings = world.repository.get_job("job-1"), world.settings.scheduling
+    job = HistoryCache(world.repository, None, settings).job(
+        record, world.repository.memberships("job-1"), world.clock()
+    )
+    decisions = world.repository.decisions("job-1", limit=10).items
+    return predictions_body(record, job, decisions, Question(range(1, 3), range(1, 3)), settings)
+
+
+def test_a_planned_step_of_the_rate_is_in_the_forecast(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path)
+    world.rate_at = rate_at
+    world.submit("job-1", convergence={"max_steps": 1000})
+    world.round()
+    world.train(150)
+    world.round()
+    step = repository.get_job("job-1").step
+    assert 100 < step < DROP - 50
+    before = predicted(world)
+    assert (before.learning_rates[-1].step, before.learning_rates[-1].rate) == (step - 1, 0.1)
+
+    repository.put_planned_rates("job-1", {"steps": [0, DROP - 1, DROP], "rates": [1.0, 1.0, 0.01]})
+    world.round()
+    after = predicted(world)
+    assert [(each.step, each.rate) for each in after.planned_rates] == [(0, 1.0), (DROP - 1, 1.0), (DROP, 0.01)]
+    losses = {each.step: each.loss for each in before.fitted}
+    for point in after.fitted:
+        plain = losses[point.step]
+        assert point.loss is not None
+        assert plain is not None
+        if point.step < DROP - 1:
+            assert point.loss == pytest.approx(plain)
+        elif point.step > DROP:
+            assert point.loss < 0.97 * plain, "a hundredth of the rate"
+    assert after.fitted[-1].step == 1000
+
+
+@once
+def test_an_ended_job_leaves_its_rates_to_those_of_its_kind(world: World) -> None:
+    world.rate_at = lambda step: 0.1 if step < 50 else 0.001
+    finish(world, "job-1", convergence={"max_seconds": 60})
+    (taught,) = known(world.repository)
+    assert len(taught.rate_steps) <= 128
+    assert (taught.learning_rates[0], taught.learning_rates[-1]) == (0.1, 0.001)
+
+
+@once
+def test_a_restarted_service_knows_the_plan(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path)
+    world.submit("job-1")
+    repository.put_planned_rates("job-1", {"steps": [0], "rates": [0.5]})
+    assert [(each.step, each.rate) for each in predicted(world).planned_rates] == [(0, 0.5)]
