@@ -91,6 +91,7 @@ class Job(TypedDict):
     last_error: str | None
     usage: JobUsage | None
     noise_scale: float | None
+    learning_rate: float | None
 
 
 class TaskUsage(TypedDict):
@@ -295,6 +296,11 @@ class CheckpointAdvice(TypedDict):
     message: str
 
 
+class RatePoint(TypedDict):
+    step: float
+    rate: float
+
+
 class Predictions(TypedDict):
     at: str | None
     total_steps: Interval | None
@@ -309,6 +315,8 @@ class Predictions(TypedDict):
     fitted: list[FittedPoint]
     history: list[PredictionPoint]
     learned: Learned
+    learning_rates: list[RatePoint]
+    planned_rates: list[RatePoint]
     metric: MetricCurve | None
     cost: Cost | None
     advice: list[Advice]

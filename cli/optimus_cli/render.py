@@ -137,6 +137,8 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Size", size(job)),
         ("Rescales", str(job["rescales"])),
     ]
+    if job.get("learning_rate") is not None:  # an older service tells none
+        facts.append(("Learning rate", wording.number(job["learning_rate"])))
     if spec.get("elastic_batch"):
         facts.append(("Batch", elastic_batch(job)))
     if profile is not None and profile.get("n_parameters") is not None:

@@ -44,6 +44,9 @@ def _active(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
         ("Confidence", wording.percent(predictions["confidence"])),
         ("Judged by", _sources(predictions)),
     ]
+    rates = learning_rates(predictions)
+    if rates is not None:
+        facts.append(("Learning rate", rates))
     metric = predictions["metric"]
     if metric is not None:
         latest = f"{wording.number(metric['values'][-1]['value'], 4)}" if metric["values"] else "not evaluated yet"
@@ -67,6 +70,15 @@ def _sources(predictions: Predictions) -> str:
     if learned["speeds_from"] is not None:
         words.append(speeds[learned["speeds_from"]])
     return ", ".join(words) or wording.UNKNOWN
+
+
+def learning_rates(predictions: Predictions) -> str | None:
+    """The newest rate, and where the plan ends; None where neither is known."""
+    told, plan = predictions.get("learning_rates"), predictions.get("planned_rates")  # an older service gives none
+    present = wording.number(told[-1]["rate"]) if told else wording.UNKNOWN
+    if not plan:
+        return present if told else None
+    return f"{present}, planned {wording.number(plan[-1]['rate'])} at step {wording.count(plan[-1]['step'])}"
 
 
 def _cost_facts(predictions: Predictions) -> Facts:

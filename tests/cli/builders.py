@@ -163,6 +163,8 @@ def predictions(**changes: Any) -> Predictions:
         "fitted": [{"step": step, "loss": 2.0 / (1 + step / 51)} for step in range(1, 1300, 10)],
         "history": history,
         "learned": {"finished_runs": 0, "share": 0.0, "speeds_from": "measured"},
+        "learning_rates": [],
+        "planned_rates": [],
         "metric": None,
         "cost": None,
         "checkpoints": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -304,3 +305,16 @@ def test_tasks_show_what_each_takes_of_its_machine() -> None:
     assert rows["server"].startswith("server 1 [red]node")
     assert rows["server"].endswith("1.50 1.5 GiB")
     assert rows["coordinator"].endswith(f"{wording.UNKNOWN} {wording.UNKNOWN}")
+
+
+def test_learning_rates_are_shown_where_they_are_told() -> None:
+    assert "Learning rate" not in shown(render.job_description(builders.job(), [], [], NOW))
+    job = builders.job(learning_rate=0.1)
+    assert re.search(r"Learning rate +0\.100\s*$", shown(render.job_description(job, [], [], NOW)), re.MULTILINE)
+    assert "Learning rate" not in shown(render_predictions.prediction(builders.job(), builders.predictions()))
+    told: dict[str, Any] = {"learning_rates": [{"step": 9.0, "rate": 0.1}]}
+    text = shown(render_predictions.prediction(builders.job(), builders.predictions(**told)))
+    assert re.search(r"Learning rate +0\.100\s*$", text, re.MULTILINE)
+    told["planned_rates"] = [{"step": 1199.0, "rate": 0.1}, {"step": 1200.0, "rate": 0.001}]
+    text = shown(render_predictions.prediction(builders.job(), builders.predictions(**told)))
+    assert re.search(r"Learning rate +0\.100, planned 0\.00100 at step 1.200\s*$", text, re.MULTILINE)

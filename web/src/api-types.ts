@@ -320,6 +320,11 @@ export interface components {
              * @default null
              */
             noise_scale: number | null;
+            /**
+             * @description as its tasks told it last; none: they do not, or it does not run
+             * @default null
+             */
+            learning_rate: number | null;
         };
         /** @description One job in a list: small, as thousands of them may be sent. */
         JobLine: {
@@ -794,6 +799,10 @@ export interface components {
             /** @description earlier predictions, one per round */
             history: components["schemas"]["PredictionPoint"][];
             learned: components["schemas"]["Learned"];
+            /** @description as they were reported, down-sampled; the last one is exact */
+            learning_rates: components["schemas"]["RatePoint"][];
+            /** @description those that are planned for the steps to come, with straight lines between */
+            planned_rates: components["schemas"]["RatePoint"][];
             /** @description with a `target_metric` */
             metric: components["schemas"]["Metric"] | null;
             /** @description null when the service has no prices */
@@ -818,6 +827,11 @@ export interface components {
         ProblemError: {
             field: string;
             message: string;
+        };
+        /** @description The learning rate of a step, counted from 0. */
+        RatePoint: {
+            step: number;
+            rate: number;
         };
         /** @description What the newest change of size cost, and what it bought. */
         RescaleEffect: {
@@ -971,6 +985,7 @@ export type PredictionPoint = components['schemas']['PredictionPoint'];
 export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemError = components['schemas']['ProblemError'];
+export type RatePoint = components['schemas']['RatePoint'];
 export type RescaleEffect = components['schemas']['RescaleEffect'];
 export type ReviewPoint = components['schemas']['ReviewPoint'];
 export type ServerDemand = components['schemas']['ServerDemand'];

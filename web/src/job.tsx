@@ -193,6 +193,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
               ? `epoch ${number(job.epoch)}`
               : `${number(job.steps_per_second)} steps/s, epoch ${number(job.epoch)}`}
           </span>
+          {job.learning_rate != null && <span class="quiet">learning rate {number(job.learning_rate)}</span>}
         </div>
       </div>
       <section class="why" aria-labelledby="why">

@@ -172,7 +172,7 @@ class Predictions(Message):
     learned: Learned
     learning_rates: Annotated[list[RatePoint], About("as they were reported, down-sampled; the last one is exact")]
     planned_rates: Annotated[
-        list[RatePoint], About("the whole planned schedule, with straight lines between; only their ratios count")
+        list[RatePoint], About("those that are planned for the steps to come, with straight lines between")
     ]
     metric: Annotated[Metric | None, About("with a `target_metric`")]
     cost: Annotated[Cost | None, About("null when the service has no prices")]

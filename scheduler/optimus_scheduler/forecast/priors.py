@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from optimus_models.loss.finished_runs import FinishedRun, Prior
+from optimus_models.loss.rate_schedule import RateSchedule
 from optimus_scheduler.model import ConvergenceRule, EndedJob, Job
 
 MAX_PER_TASK = 16
@@ -83,4 +84,7 @@ def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str, rule: C
     stretch = steps_per_epoch / ended.steps_per_epoch
     steps = [step * stretch for step in ended.loss_steps]
     ended_at = ended.total_steps * stretch if ended.rule == rule and ended.total_steps else None
-    return FinishedRun.of(steps, ended.losses, same_project=ended.project == project, ended_at=ended_at)
+    schedule = RateSchedule.of([step * stretch for step in ended.rate_steps], ended.learning_rates)
+    return FinishedRun.of(
+        steps, ended.losses, same_project=ended.project == project, ended_at=ended_at, schedule=schedule
+    )

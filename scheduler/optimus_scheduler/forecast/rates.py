@@ -9,17 +9,20 @@ from optimus_scheduler.model import Job
 
 
 def rate_schedule(job: Job) -> RateSchedule | None:
-    """None for a job that has told neither.
+    """None for a job that has told neither."""
+    points = [*zip(job.rate_steps, job.learning_rates, strict=True), *rates_to_come(job)]
+    return RateSchedule.of(*zip(*points, strict=True)) if points else None
 
-    A plan counts relative to the newest reported rate: what multiplies all rates of the job, such as a larger batch,
-    is not in it.
+
+def rates_to_come(job: Job) -> list[tuple[float, float]]:
+    """Steps after the newest reported rate, and the rate that is planned for each.
+
+    A plan counts relative to that rate: what multiplies all rates of the job, such as a larger batch, is not in it.
     """
-    measured = list(zip(job.rate_steps, job.learning_rates, strict=True))
-    last = measured[-1][0] if measured else -1.0
+    last = job.rate_steps[-1] if job.rate_steps else -1.0
     factor = _measured_by_planned(job)
     planned = zip(job.planned_rate_steps, job.planned_rates, strict=True)
-    points = measured + [(step, factor * rate) for step, rate in planned if step > last]
-    return RateSchedule.of(*zip(*points, strict=True)) if points else None
+    return [(step, factor * rate) for step, rate in planned if step > last]
 
 
 def _measured_by_planned(job: Job) -> float:

@@ -44,7 +44,7 @@ def test_a_planned_step_of_the_rate_is_in_the_forecast(repository: Repository, t
     repository.put_planned_rates("job-1", {"steps": [0, DROP - 1, DROP], "rates": [1.0, 1.0, 0.01]})
     world.round()
     after = predicted(world)
-    assert [(each.step, each.rate) for each in after.planned_rates] == [(0, 1.0), (DROP - 1, 1.0), (DROP, 0.01)]
+    assert [(each.step, each.rate) for each in after.planned_rates] == [(DROP - 1, 0.1), (DROP, 0.001)]
     losses = {each.step: each.loss for each in before.fitted}
     for point in after.fitted:
         plain = losses[point.step]
