@@ -21,7 +21,7 @@ def report_planned_rates(task: TrainingTask, spec: JobSpec, client: ServiceClien
     """Tell the service what the schedule says for all steps to come; sent in the background."""
     plan = planned_rates(task, spec)
     if plan is not None:
-        send_planned_rates(plan, client)
+        send_planned_rates(plan, client.put_planned_rates)
 
 
 def planned_rates(task: TrainingTask, spec: JobSpec) -> PlannedRates | None:

@@ -6,12 +6,11 @@ import heapq
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from optimus_contract.limits import MAX_RATE_POINTS
 from optimus_contract.result import PlannedRates
 from optimus_workers.errors import ServiceAway, ServiceRefused
-from optimus_workers.service_client import ServiceClient
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +56,17 @@ def planned(points: Sequence[tuple[int, float]]) -> PlannedRates | None:
     return thinned(steps, [by_step[step] for step in steps])
 
 
-def send_planned_rates(plan: PlannedRates, client: ServiceClient) -> None:
-    """Send a plan in the background. A service that is away costs the job nothing but the forecast."""
-    threading.Thread(target=_send, args=(plan, client), name="planned-rates", daemon=True).start()
+def send_planned_rates(plan: PlannedRates, put: Callable[[PlannedRates], None]) -> None:
+    """Send a plan in the background. A service that is away costs the job nothing but the forecast.
+
+    `put`: `ServiceClient.put_planned_rates`, which raises `ServiceAway` or `ServiceRefused`.
+    """
+    threading.Thread(target=_send, args=(plan, put), name="planned-rates", daemon=True).start()
 
 
-def _send(plan: PlannedRates, client: ServiceClient) -> None:
+def _send(plan: PlannedRates, put: Callable[[PlannedRates], None]) -> None:
     try:
-        client.put_planned_rates(plan)
+        put(plan)
     except (ServiceAway, ServiceRefused) as error:
         log.info("the planned learning rates did not arrive: %s", error)
 
