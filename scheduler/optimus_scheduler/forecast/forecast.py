@@ -13,11 +13,13 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged
+from optimus_models.cost import Estimate
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
@@ -27,6 +29,7 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.forecast.time_left import Habits, step_seconds, time_left, widened
 from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
 from optimus_scheduler.settings import Settings
 
@@ -55,7 +58,7 @@ class RememberingForecaster:
         fits = self._fits.of(ordered, settings)
         stops = self._stops.of(ordered)
         return tuple(
-            _outlook(job, _forecast(job, fitted, now, settings), fitted.speeds, stop, now, settings)
+            _outlook(job, _forecast(job, fitted, stop, now, settings), fitted.speeds, stop, now, settings)
             for job, fitted, stop in zip(ordered, fits, stops, strict=True)
         )
 
@@ -107,7 +110,7 @@ def _outlook(
     )
 
 
-def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forecast:
+def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, settings: Settings) -> Forecast:
     curve, speeds = fitted.curve, fitted.speeds
     use = _Use.of(job, speeds, now, settings)
     rule = _converged_by(job, fitted, use, settings)
@@ -115,7 +118,8 @@ def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forec
     remaining = _remaining_steps(job, curve, prediction)
     if rule is not None or job.directive is Directive.FINISH:
         remaining = Interval(0.0, 0.0, 0.0)
-    seconds = _seconds(remaining, use.steps_per_second)
+    pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
+    seconds = _seconds(job, remaining, pace, prediction, now)
     experts = curve.experts
     return Forecast(
         job_id=job.id,
@@ -127,6 +131,8 @@ def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forec
         speed_model=_describe_speed(speeds.model),
         steps_per_second=use.steps_per_second,
         remaining_seconds=seconds,
+        seconds_per_step=pace,
+        calibration=job.calibration,
         converged=rule is not None or job.directive is Directive.FINISH,
         finished_runs=experts.n_runs if experts else 0,
         finished_runs_share=1.0 - experts.own_share if experts else 0.0,
@@ -135,21 +141,33 @@ def _forecast(job: Job, fitted: Fitted, now: float, settings: Settings) -> Forec
     )
 
 
+def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:
+    """How the job has spent its time. `stop_seconds`: predicted of its next stop."""
+    running = now - job.started_at if job.started_at is not None else 0.0
+    stops = job.rescale_seconds
+    return Habits(job.busy_part, running, sum(stops), len(stops), stop_seconds)
+
+
 class _Use(NamedTuple):
     """What a job has used so far, and at which rate it goes on."""
 
     elapsed_seconds: float
     spent: float
-    steps_per_second: float | None
+    speed: Estimate | None
+    """Steps/s; None without tasks, or when nothing is known."""
     cost_per_second: float | None
     """None without prices, or without tasks."""
+
+    @property
+    def steps_per_second(self) -> float | None:
+        return None if self.speed is None else self.speed.mean
 
     @classmethod
     def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings) -> _Use:
         elapsed = now - job.started_at if job.started_at is not None else 0.0
         if job.allocation.is_empty:
             return cls(elapsed, job.spent, None, None)
-        speed = speeds.at(job.allocation) if speeds.source is not None else None
+        speed = speeds.promised(job.allocation) if speeds.source is not None else None
         price = cost_per_second(job.spec, job.allocation, settings) if has_prices(settings) else None
         return cls(elapsed, job.spent, speed, price)
 
@@ -212,7 +230,15 @@ def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) 
     low = prediction.low
     if _may_end_by_curve(job) and curve.n_points < LEAST_POINTS:
         low = min(low, job.step + job.step / _LINDY)  # only the limit is known, and the loss may end it long before
-    return _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
+    left = _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
+    most = step_limit(rule_of(job), epoch_steps(job)) - job.step
+    return None if left is None else widened(left, job.calibration.steps, max(most, 0.0))
+
+
+def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
+    """Steps after which the job ends in any case; inf without a limit."""
+    by_epochs = rule.max_epochs * steps_per_epoch if rule.max_epochs is not None and steps_per_epoch else math.inf
+    return min(by_epochs, math.inf if rule.max_steps is None else float(rule.max_steps))
 
 
 def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
@@ -252,10 +278,18 @@ def _shifted(interval: Interval | None, steps: float) -> Interval | None:
     return Interval(mean, low, high)
 
 
-def _seconds(remaining: Interval | None, speed: float | None) -> Interval | None:
-    if remaining is None or speed is None:
+def _seconds(
+    job: Job, remaining: Interval | None, pace: Interval | None, prediction: Prediction | None, now: float
+) -> Interval | None:
+    """Time left. Where a limit of time decides, its steps were made from its seconds: the way back has no doubt."""
+    if remaining is None or pace is None:
         return None
-    return Interval(remaining.mean / speed, remaining.low / speed, remaining.high / speed)
+    most = math.inf
+    if job.spec.convergence.max_seconds is not None and job.started_at is not None:
+        most = max(job.started_at + job.spec.convergence.max_seconds - now, 0.0)
+    if prediction is not None and prediction.rule == "max_seconds" and remaining.mean > 0:
+        return Interval(most, most * min(remaining.low / remaining.mean, 1.0), most)
+    return time_left(remaining, pace, job.calibration.seconds, most)
 
 
 def _cost(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:

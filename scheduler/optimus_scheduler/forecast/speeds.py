@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.cost import Estimate
 from optimus_models.speed import SpeedLaw
 from optimus_models.speed.form import along_servers, along_workers
 from optimus_models.speed.goodput import Goodput
@@ -50,6 +51,7 @@ class Speeds:
         self.frontiers: dict[Hashable, Any] = {}
         """What a policy derived from these speeds; lives as long as they do."""
         self._known: dict[tuple[int, int], float] = {}
+        self._doubts: dict[tuple[int, int], tuple[float, float]] = {}
 
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""
@@ -59,6 +61,27 @@ class Speeds:
         if size not in self._known:
             self._predict_block(*size)
         return self._known[size]
+
+    def promised(self, allocation: Allocation) -> Estimate:
+        """Steps per second with the 80 % interval of a measured speed; the allocation has workers."""
+        return self.promised_many([allocation])[0]
+
+    def promised_many(self, allocations: Sequence[Allocation]) -> list[Estimate]:
+        """The same of several, all of one GPU type."""
+        sizes = [(max(size.workers, 1), max(size.servers, 1)) for size in allocations]
+        new = [size for size in dict.fromkeys(sizes) if size not in self._doubts]
+        if new:
+            workers, servers = np.array(new).T
+            means = self.model.predict(workers, servers)
+            low, high = self.model.predict_interval(workers, servers)
+            self._doubts.update(
+                zip(new, zip((low / means).tolist(), (high / means).tolist(), strict=True), strict=True)
+            )
+        found = []
+        for allocation, size in zip(allocations, sizes, strict=True):
+            speed = self.at(allocation)  # the model's own, or that for another GPU type
+            found.append(Estimate(speed, *(speed * bound for bound in self._doubts[size])))
+        return found
 
     def many(self, workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) speeds of sizes with at least one worker."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Directive, Reason
 from optimus_scheduler.model.identity_cache import cached_by_identity
 from optimus_scheduler.model.jobs import Job
@@ -73,6 +74,10 @@ class Forecast:
     """Predicted speed at the present allocation."""
     remaining_seconds: Interval | None = None
     """Predicted time left at the present allocation."""
+    seconds_per_step: Interval | None = None
+    """... of one step over the rest of the job, with the evaluations, checkpoints and stops that are expected."""
+    calibration: Calibration = UNCALIBRATED
+    """What the intervals of steps and seconds that are left were multiplied by, for how earlier ones turned out."""
     finished_runs: int = 0
     """How many ended jobs of the same task the loss curve was judged by ..."""
     finished_runs_share: float = 0.0

@@ -76,9 +76,10 @@ def predict_job(
     if len(sizes[0]) * len(sizes[1]) > MAX_SIZES:
         raise invalid_field("workers", f"workers × servers may be {MAX_SIZES} sizes at most")
     record = services.repository.get_job(job_id)
-    job = histories.job(record, services.repository.memberships(job_id), services.clock())
+    now = services.clock()
+    job = histories.job(record, services.repository.memberships(job_id), now)
     decisions = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
-    question = Question(*sizes, Limits(deadline_seconds, budget))
+    question = Question(*sizes, now, Limits(deadline_seconds, budget))
     checkpoints = _checkpoints(record, services)
     return predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
+from optimus_scheduler.forecast.time_left import time_left
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -139,12 +140,12 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
         for ended in job.similar
         if ended.loss_steps and ended.steps_per_epoch
     ]
-    if not told or not job.steps_per_epoch or not ahead.steps_per_second:
+    if not told or not job.steps_per_epoch or ahead.seconds_per_step is None:
         return ahead
     epochs = np.array(told)
     low, middle, high = np.quantile(epochs, (0.1, 0.5, 0.9)) if len(epochs) > 1 else epochs[0] * np.array([0.5, 1, 2])
     steps = Interval(*(float(each) * job.steps_per_epoch for each in (middle, low, high)))
-    seconds = _times(steps, 1.0 / ahead.steps_per_second)
+    seconds = time_left(steps, ahead.seconds_per_step, job.calibration.seconds)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
     cost = None if price is None else _times(seconds, price)
     return replace(ahead, total_steps=steps, remaining_steps=steps, remaining_seconds=seconds, cost=cost)

@@ -28,9 +28,9 @@ from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.moments import moment
 from optimus_service.insight.progress import finite, finite_document, interval, outlook
 from optimus_service.insight.review import outcome_body
-from optimus_service.insight.sizes import Limits, Size, cost_body, estimate_of, interval_body, sizes
+from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, interval_body, sizes
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.snapshot import Histories, spent
+from optimus_service.observe.snapshot import Histories, rescale_seconds, spent
 from optimus_service.observe.spec import spec_of
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import Repository
@@ -67,6 +67,7 @@ class HistoryCache:
             noise = tuple(history.noise)
             rate_steps, learning_rates = history.learning_rates()
             planned_rate_steps, planned_rates = history.planned_rates
+            busy_part = history.pauses.busy_part
         spec = spec_of(record)
         until = now if record.finished_at is None else record.finished_at
         return Job(
@@ -88,6 +89,8 @@ class HistoryCache:
             speed_samples=speeds,
             calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
             similar=self._similar(record),
+            rescale_seconds=rescale_seconds(memberships),
+            busy_part=busy_part,
             spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
             allocation=record.intended,
             allocated_at=record.wanted_at,
@@ -132,6 +135,7 @@ class Question(NamedTuple):
     workers: range
     """With `servers`, the sizes that speeds are wanted for."""
     servers: range
+    now: float
     limits: Limits = Limits()
 
 
@@ -160,7 +164,7 @@ def predictions_body(
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
     allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
-    found = sizes(job.spec, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), settings)
+    found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), Ahead(question.now, settings))
     is_priced = has_prices(settings)
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),

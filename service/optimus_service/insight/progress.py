@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from optimus_contract import answers
-from optimus_scheduler.model import NOTHING, Allocation, JobState
+from optimus_models.calibration import Widening
+from optimus_models.convergence import Rule
+from optimus_models.cost import Estimate
+from optimus_scheduler.forecast.forecast import step_limit
+from optimus_scheduler.forecast.time_left import given_not_ended, step_seconds, time_left
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
 from optimus_scheduler.model.format import headline
 from optimus_service.insight.reasons import text_of
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
@@ -51,6 +56,10 @@ def interval(document: Mapping[str, Any] | None) -> answers.Interval | None:
 # --- how far a job is ------------------------------------------------------------------------------------------------
 
 
+MOST_PROGRESS = 0.99
+"""A job that has not ended is not at 100 %, whatever was predicted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """How far a job is, and what is left by its latest forecast."""
@@ -59,31 +68,94 @@ class Outlook:
     """0 to 1; None when nothing can be said."""
     remaining_steps: answers.Interval | None
     remaining_seconds: answers.Interval | None
+    longer_than_predicted: bool = False
+    """It has gone on beyond the end that its latest forecast took for the likeliest."""
+
+
+NOTHING_KNOWN = Outlook(None, None, None)
 
 
 def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
-    """The latest forecast, brought up to the job's present step. A job that ended has nothing left."""
+    """The latest forecast, brought up to the job's present step. A job that ended has nothing left.
+
+    What is left of a job that went on is what its forecast says of jobs that have not ended by this step.
+    """
+    forecast = None if decision is None else _Stored.of(decision.forecast)
     if job.state.is_final:
-        return Outlook(1.0 if job.state is JobState.SUCCEEDED else _progress(job, decision), None, None)
-    if decision is None:
-        return Outlook(None, None, None)
-    total = interval(decision.forecast.get("total_steps"))
-    left = None if total is None else _mapped(total, lambda steps: max(steps - job.step, 0.0))
-    speed = finite(decision.forecast.get("steps_per_second"))
-    seconds = None if left is None or not speed else _mapped(left, lambda steps: steps / speed)
-    return Outlook(_progress(job, decision), left, seconds)
+        made = None if forecast is None else _part(job.step, forecast.total)
+        return Outlook(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
+    if forecast is None:
+        return NOTHING_KNOWN
+    total = given_not_ended(forecast.total, forecast.made_at, job.step, _step_limit(job))
+    left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
+    seconds = forecast.seconds(left)
+    return Outlook(
+        _part(job.step, total),
+        _body(left),
+        None if seconds is None else _body(seconds),
+        longer_than_predicted=job.step > forecast.total.mean > 0,
+    )
 
 
-def _progress(job: JobRecord, decision: DecisionRecord | None) -> float | None:
-    total = None if decision is None else interval(decision.forecast.get("total_steps"))
-    if total is None or total.mean <= 0:
+class _Stored(NamedTuple):
+    """What a decision's forecast says of the end."""
+
+    total: Interval
+    made_at: float
+    """The step that the job was at."""
+    seconds_per_step: Interval | None
+    widening: Widening
+    by_time: bool
+    """A limit of time will end it: what is left is not doubtful."""
+
+    @classmethod
+    def of(cls, forecast: Mapping[str, Any]) -> _Stored | None:
+        """None when nothing is known of the end."""
+        total, left = _known(forecast.get("total_steps")), _known(forecast.get("remaining_steps"))
+        if total is None:
+            return None
+        pace, speed = _known(forecast.get("seconds_per_step")), finite(forecast.get("steps_per_second"))
+        if pace is None and speed:  # of a release that did not say how sure it was
+            pace = step_seconds(Estimate.exactly(speed))
+        return cls(
+            total,
+            0.0 if left is None else total.mean - left.mean,
+            pace,
+            Widening(**(forecast.get("calibration") or {}).get("seconds", {})),
+            forecast.get("rule") == "max_seconds",
+        )
+
+    def seconds(self, left: Interval) -> Interval | None:
+        """Of so many steps that are left."""
+        if self.seconds_per_step is None:
+            return None
+        if self.by_time:
+            mean = self.seconds_per_step.mean
+            return Interval(left.mean * mean, left.low * mean, left.high * mean)
+        return time_left(left, self.seconds_per_step, self.widening)
+
+
+def _known(document: Mapping[str, Any] | None) -> Interval | None:
+    """A stored interval; an end that nothing bounds is far away."""
+    found = interval(document)
+    if found is None:
         return None
-    return min(job.step / total.mean, 1.0)
+    return Interval(found.mean, found.low or 0.0, math.inf if found.high is None else found.high)
 
 
-def _mapped(value: answers.Interval, change: Any) -> answers.Interval:
-    low, high = (None if bound is None else change(bound) for bound in (value.low, value.high))
-    return answers.Interval(mean=change(value.mean), low=low, high=high)
+def _body(value: Interval) -> answers.Interval:
+    return answers.Interval(mean=value.mean, low=finite(value.low), high=finite(value.high))
+
+
+def _step_limit(job: JobRecord) -> float:
+    """Steps after which it ends in any case."""
+    rules = (job.spec or {}).get("convergence") or {}
+    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
+    return step_limit(Rule(max_steps=rules.get("max_steps"), max_epochs=rules.get("max_epochs")), steps_per_epoch)
+
+
+def _part(step: int, total: Interval) -> float | None:
+    return min(step / total.mean, MOST_PROGRESS) if total.mean > 0 else None
 
 
 def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:

@@ -1,26 +1,25 @@
 """What finishing a job would take with each size, in time and money, and which size to take. Pure.
 
-Step counts and speeds are both uncertain: their intervals are combined (`optimus_models.cost`).
+Times left are those of a round (`optimus_scheduler.forecast.time_left`), costs their products with prices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import NamedTuple
-
-import numpy as np
 
 from optimus_contract import answers
 from optimus_models import cost as money
-from optimus_models.cost import Estimate, NothingFits, Prices
+from optimus_models.cost import Estimate, NothingFits
+from optimus_models.rescale import RescaleCost
+from optimus_scheduler.forecast.forecast import habits_of
 from optimus_scheduler.forecast.prices import job_prices, priced
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import Allocation, JobSpec
+from optimus_scheduler.forecast.time_left import step_seconds, time_left
+from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import finite
-
-_COVERAGE = 0.8
-"""Of all intervals that the API shows."""
 
 
 class Size(NamedTuple):
@@ -30,6 +29,13 @@ class Size(NamedTuple):
     steps_per_second: Estimate
     outlook: money.Outlook | None
     """Time and cost to the end; None when nobody knows how many steps are left."""
+
+
+class Ahead(NamedTuple):
+    """What times and costs depend on beside the job."""
+
+    now: float
+    settings: Settings
 
 
 class Limits(NamedTuple):
@@ -42,7 +48,7 @@ class Limits(NamedTuple):
 
 
 def sizes(
-    spec: JobSpec, speeds: Speeds, allocations: Sequence[Allocation], steps_left: Estimate | None, settings: Settings
+    job: Job, speeds: Speeds, allocations: Sequence[Allocation], steps_left: Estimate | None, ahead: Ahead
 ) -> list[Size]:
     """Each of `allocations`, all of one GPU type; empty when no speed is known."""
     if speeds.source is None or not allocations:
@@ -50,28 +56,20 @@ def sizes(
     promised = promised_speeds(speeds, allocations)
     if steps_left is None:
         return [Size(allocation, promised[allocation], None) for allocation in allocations]
-    prices = job_prices(spec, allocations[0].gpu_type, settings)
-    return [
-        Size(allocation, promised[allocation], _outlook(allocation, steps_left, promised[allocation], prices))
-        for allocation in allocations
-    ]
-
-
-def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:
-    """Steps/s of each size, all of one GPU type."""
-    workers = np.array([size.workers for size in allocations])
-    servers = np.array([max(size.servers, 1) for size in allocations])
-    low, high = speeds.model.predict_interval(workers, servers, _COVERAGE)
-    means = speeds.model.predict(workers, servers)
-    found = {}
-    for size, below, mean, above in zip(allocations, low.tolist(), means.tolist(), high.tolist(), strict=True):
-        speed = speeds.at(size)  # the model's own, or that for another GPU type
-        found[size] = Estimate(speed, speed * below / mean, speed * above / mean)
+    prices = job_prices(job.spec, allocations[0].gpu_type, ahead.settings)
+    habits = habits_of(job, ahead.now, RescaleCost.fit(job.rescale_seconds).predict())
+    left = Interval(*steps_left)
+    found = []
+    for size in allocations:
+        seconds = Estimate(*astuple(time_left(left, step_seconds(promised[size], habits), job.calibration.seconds)))
+        cost = seconds.times(prices.per_second(priced(size)))
+        found.append(Size(size, promised[size], money.Outlook(priced(size), seconds, cost)))
     return found
 
 
-def _outlook(allocation: Allocation, steps_left: Estimate, speed: Estimate, prices: Prices) -> money.Outlook:
-    return money.outlooks([priced(allocation)], steps_left, lambda _: speed, prices)[0]
+def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:
+    """Steps/s of each size, all of one GPU type, with the interval of a measured speed."""
+    return dict(zip(allocations, speeds.promised_many(allocations), strict=True))
 
 
 def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> answers.Cost:

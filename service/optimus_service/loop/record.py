@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from optimus_models.calibration import Calibration
 from optimus_scheduler.model import Decision, Forecast, Interval, Plan
 from optimus_service.store.records import DecisionRecord, Document
 
@@ -39,6 +40,8 @@ def _plain(value: Any) -> Any:
     match value:
         case Interval(mean=mean, low=low, high=high):
             return {"mean": mean, "low": low, "high": high}
+        case Calibration():
+            return {name: {"down": part.down, "up": part.up} for name, part in value._asdict().items()}
         case Mapping():
             return dict(value)
         case _:

@@ -307,6 +307,7 @@ class Observer:
             directive=record.directive,
             retry=retry_of(record, self._settings.retry_backoff),
             rescale_seconds=rescale_seconds(memberships),
+            busy_part=history.pauses.busy_part,
             wanted_tasks=wanted.tasks,
             batch=wanted.batch,
             stragglers=stragglers(history, memberships, wanted.tasks),

@@ -142,6 +142,31 @@ class SpeedHistory:
             self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
 
 
+@dataclass(slots=True)
+class _Pauses:
+    """How much of the time of worker 0 goes into steps: between them it evaluates and writes checkpoints."""
+
+    epoch: int = 0
+    last_at: float | None = None
+    seconds: float = 0.0
+    """From its first report in each membership on ..."""
+    busy_seconds: float = 0.0
+    """... and in steps."""
+
+    def add(self, sample: Sample) -> None:
+        if sample.rank != 0 or sample.membership_epoch < self.epoch:
+            return
+        if sample.membership_epoch == self.epoch and self.last_at is not None and sample.at > self.last_at:
+            self.seconds += sample.at - self.last_at
+            self.busy_seconds += min(sample.seconds, sample.at - self.last_at)
+        self.epoch, self.last_at = sample.membership_epoch, sample.at
+
+    @property
+    def busy_part(self) -> float:
+        """1 before anything is known."""
+        return self.busy_seconds / self.seconds if self.seconds >= _LEAST_SECONDS else 1.0
+
+
 class JobHistory:
     """Everything a round needs of one job's samples."""
 
@@ -157,6 +182,7 @@ class JobHistory:
         self._rates = LossBuckets()
         self._newest_rate: tuple[int, float] | None = None
         self.speeds = SpeedHistory(mode, measures_parts=measures_parts)
+        self.pauses = _Pauses()
         self.slow_workers = SlowWorkers()
         self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
         """Steps and noise scales of the gradients, the newest; empty where they are not measured."""
@@ -227,6 +253,7 @@ class JobHistory:
                 self._furthest_step, self.progressed_at = sample.step, sample.received_at
             self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
             self.slow_workers.add(sample)
+            self.pauses.add(sample)
             self._add_computing(sample)
             if sample.step <= self._end_of(sample.membership_epoch):
                 if sample.loss is not None:

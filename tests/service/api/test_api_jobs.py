@@ -139,9 +139,11 @@ def test_a_running_job_shows_its_progress_and_what_is_left(api: Api) -> None:
     assert (job["step"], job["first_step"], job["loss"]) == (30, 1, 1.0)
     assert job["running"] == {"workers": 2, "servers": 1, "gpu_type": None}
     assert job["steps_per_second"] == pytest.approx(5.0)
-    assert job["progress"] == pytest.approx(0.3)
-    assert job["remaining_steps"] == {"mean": 70.0, "low": 50.0, "high": None}
-    assert job["remaining_seconds"] == {"mean": 14.0, "low": 10.0, "high": None}
+    assert job["progress"] == pytest.approx(0.3, rel=0.01)
+    left, seconds = job["remaining_steps"], job["remaining_seconds"]
+    assert (left["mean"], left["low"], left["high"]) == (pytest.approx(70, rel=0.01), pytest.approx(50, rel=0.02), None)
+    assert seconds["mean"] == pytest.approx(left["mean"] / 5.0)
+    assert (seconds["low"] < left["low"] / 5.0, seconds["high"]) == (True, None)
     assert (job["reason"], job["message"]) == ("GrantedMore", "One more worker saves 40 s.")
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Reason
 from optimus_service.insight.progress import explain, finite_document, measured_speed, outlook
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
@@ -48,20 +49,60 @@ def sample(**changes: Any) -> SampleRecord:
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
-def test_steps_made_since_the_forecast_are_taken_off() -> None:
-    found = outlook(job(step=40), decision(total_steps=total(100), steps_per_second=2.0))
+def made_at(step: int) -> dict[str, Any]:
+    """A forecast of 100 steps in all (50 to 200) that was made at this step, with a speed that is well known."""
+    left = {name: value - step for name, value in total(100).items()}
+    pace = {"mean": 0.5, "low": 0.49, "high": 0.51}
+    return {"total_steps": total(100), "remaining_steps": left, "steps_per_second": 2.0, "seconds_per_step": pace}
+
+
+def test_what_is_left_at_the_step_of_the_forecast_is_as_it_said() -> None:
+    found = outlook(job(step=40), decision(**made_at(40)))
     assert found.progress == pytest.approx(0.4)
-    assert found.remaining_steps is not None
-    assert (found.remaining_steps.mean, found.remaining_steps.low, found.remaining_steps.high) == (60, 10, 160)
+    assert found.remaining_steps == answers.Interval(mean=60, low=10, high=160)
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean == 30
+    assert found.remaining_seconds.low == pytest.approx(5.0, rel=0.01)
+    assert found.remaining_seconds.high == pytest.approx(80.0, rel=0.01)
 
 
-def test_a_job_beyond_its_forecast_has_nothing_left_but_no_less() -> None:
-    found = outlook(job(step=150), decision(total_steps=total(100), steps_per_second=2.0))
-    assert found.progress == 1.0
+def test_steps_made_since_the_forecast_leave_fewer_and_rule_out_an_early_end() -> None:
+    found = outlook(job(step=80), decision(**made_at(40)))
     assert found.remaining_steps is not None
-    assert (found.remaining_steps.mean, found.remaining_steps.low, found.remaining_steps.high) == (0, 0, 50)
+    assert 20 < found.remaining_steps.mean < 60
+    assert (found.remaining_steps.low or 0) > 0
+    assert found.progress is not None
+    assert 0.6 < found.progress < 0.8
+    assert not found.longer_than_predicted
+
+
+@pytest.mark.parametrize("step", [101, 199, 250, 10_000])
+def test_a_job_beyond_its_forecast_says_so_and_has_something_left(step: int) -> None:
+    found = outlook(job(step=step), decision(**made_at(40)))
+    assert found.longer_than_predicted
+    assert found.progress is not None
+    assert found.progress < 1.0
+    for left in (found.remaining_steps, found.remaining_seconds):
+        assert left is not None
+        assert left.low is not None
+        assert left.high is not None
+        assert 0 < left.low < left.mean < left.high
+
+
+def test_a_forecast_of_an_earlier_release_has_a_doubtful_speed_too() -> None:
+    stored = made_at(40)
+    del stored["seconds_per_step"]
+    found = outlook(job(step=40), decision(**stored | {"total_steps": {"mean": 100, "low": 100, "high": 100}}))
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean == 30
+    assert (found.remaining_seconds.low or 0) < 30 < (found.remaining_seconds.high or 0)
+
+
+def test_a_limit_of_steps_bounds_what_is_left() -> None:
+    limited = job(step=150, spec={"convergence": {"max_steps": 160}})
+    found = outlook(limited, decision(**made_at(40)))
+    assert found.remaining_steps is not None
+    assert found.remaining_steps.high == 10
 
 
 @pytest.mark.parametrize("forecast", [{}, {"total_steps": None}, {"total_steps": total(math.inf)}])

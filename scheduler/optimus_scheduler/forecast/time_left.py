@@ -1,0 +1,167 @@
+"""Time left: steps that are left times the seconds that each takes, both of them uncertain. Pure.
+
+Every time left that anybody is shown comes from here: that of a round, of the dry run, of each size that a job could
+have, and what is left of an earlier forecast now that the job has gone on. Intervals hold 80 %; errors are relative and
+independent, so half-widths add up as squares of logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from optimus_models.calibration import AS_PREDICTED, Widening
+from optimus_models.cost import Estimate
+from optimus_scheduler.model import Interval
+
+_REACH = 1.2816
+"""Standard deviations to the ends of an 80 % interval."""
+_DRIFT = 0.06
+"""Sigma of ln(mean speed over the rest of a job / its speed now): neighbours come and go. Of 22 measured runs of other
+people with their seconds per epoch; docs/models.md."""
+_MOST_STRETCH = 3.0
+"""What happens between steps makes a job at most so many times as long."""
+_SOME_SECONDS = 300.0
+"""Training that a job is taken to have done without stops before its first: most grow once, soon after they begin."""
+_TAIL_ODDS = math.log(9.0)
+"""ln of the odds at the ends of an 80 % interval: a log-logistic distribution has its bounds so many scales away."""
+
+
+class Habits(NamedTuple):
+    """How a job has spent its time so far, apart from making steps."""
+
+    busy_part: float = 1.0
+    """Part of the time between its reports in which it made steps; the rest went to evaluations and checkpoints."""
+    running_seconds: float = 0.0
+    """Since its first step ..."""
+    stopped_seconds: float = 0.0
+    """... and for how long of these it stood still, at changes of size ..."""
+    stops: int = 0
+    """... of which there were so many."""
+    stop_seconds: float = 0.0
+    """Predicted seconds of the next one."""
+
+    @property
+    def by_stops(self) -> float:
+        """How many times as long the job takes for being stopped as often as until now."""
+        training = max(self.running_seconds - self.stopped_seconds, 0.0) + _SOME_SECONDS
+        return min(1.0 + self.stops * self.stop_seconds / training, _MOST_STRETCH)
+
+    @property
+    def by_pauses(self) -> float:
+        """... for its evaluations and checkpoints."""
+        return min(1.0 / max(self.busy_part, 1e-9), _MOST_STRETCH)
+
+
+STEADY = Habits()
+
+
+def step_seconds(speed: Estimate, habits: Habits = STEADY) -> Interval:
+    """Seconds of a step over the rest of the job, everything included that happens between steps.
+
+    Args:
+        speed: steps/s at one moment, with the interval that holds a measured speed at this size; above 0.
+        habits: how the job spends the rest of its time.
+    """
+    doubt = math.hypot(_REACH * _DRIFT, math.log(habits.by_stops))  # there may be twice as many, or none
+    slower = math.hypot(doubt, _log_ratio(speed.mean, speed.low))
+    faster = math.hypot(doubt, _log_ratio(speed.high, speed.mean))
+    return _around(habits.by_stops * habits.by_pauses / speed.mean, faster, slower)
+
+
+def time_left(
+    steps: Interval, seconds: Interval, widening: Widening = AS_PREDICTED, most_seconds: float = math.inf
+) -> Interval:
+    """Seconds left, with an interval that is never empty while steps are left and `seconds` is uncertain.
+
+    Args:
+        steps: steps that are left, at least 0.
+        seconds: of one step (`step_seconds`).
+        widening: by how earlier intervals of this kind turned out.
+        most_seconds: what a limit of the rule leaves.
+    """
+    down = math.hypot(_log_ratio(steps.mean, steps.low), _log_ratio(seconds.mean, seconds.low))
+    up = math.hypot(_log_ratio(steps.high, steps.mean), _log_ratio(seconds.high, seconds.mean))
+    if steps.mean <= 0:  # it may end at once: only the upper bound says something
+        return Interval(0.0, 0.0, min(steps.high * seconds.high, most_seconds) if steps.high > 0 else 0.0)
+    found = _around(steps.mean * seconds.mean, down * widening.down, up * widening.up)
+    return Interval(*(min(each, most_seconds) for each in (found.mean, found.low, found.high)))
+
+
+def widened(left: Interval, widening: Widening, most: float = math.inf) -> Interval:
+    """What is left, of steps or seconds, with its half-widths multiplied, in logarithms; at most `most`."""
+    if left.mean <= 0:
+        return left
+    down, up = _log_ratio(left.mean, left.low) * widening.down, _log_ratio(left.high, left.mean) * widening.up
+    found = _around(left.mean, down, up)
+    return Interval(found.mean, found.low, max(min(found.high, most), found.mean))
+
+
+def after(waiting: Interval, left: Interval) -> Interval:
+    """Seconds until the end of a job that has to wait before it starts: the two are independent."""
+    mean = waiting.mean + left.mean
+    down = math.hypot(waiting.mean - waiting.low, left.mean - left.low)
+    up = math.hypot(waiting.high - waiting.mean, left.high - left.mean)
+    return Interval(mean, max(mean - down, 0.0), mean + up)
+
+
+def given_not_ended(total: Interval, foreseen_at: float, step: float, most: float = math.inf) -> Interval:
+    """Total steps of a job that has reached `step`, by a forecast that was made at `foreseen_at`.
+
+    The forecast is a log-logistic distribution with a scale for each side of its median; what is left of it is what
+    lies beyond `step`. A job that has gone on for longer than predicted shows that the forecast erred by more than it
+    said: the scale then is at least the one by which this is the end of the interval. In the limit of a job that is
+    far beyond its forecast, the rest is as Lindy's law says: as much again, from a ninth to nine times that.
+
+    Args:
+        total: the forecast.
+        foreseen_at: the job's step at that time; what had been ruled out by then, the forecast knew.
+        step: its step now.
+        most: a limit of the rule in steps.
+
+    Returns:
+        An interval above `step`, unless the forecast is a certain end, or `most`, which the job has reached.
+    """
+    if step <= foreseen_at or total.mean <= 0:
+        return total
+    if total.low >= total.high:
+        return Interval(*[max(total.mean, step)] * 3)
+    mean, low, high = (_beyond(total, foreseen_at, step, survival) for survival in (0.5, 0.9, 0.1))
+    bounds = mean, low, high if total.high < math.inf else math.inf
+    return Interval(*(max(min(each, most), step) for each in bounds))
+
+
+def _beyond(total: Interval, foreseen_at: float, step: float, survival: float) -> float:
+    """The total that a job which is at `step` exceeds with probability `survival`."""
+    above = _log_ratio(total.high, total.mean) / _TAIL_ODDS if total.high < math.inf else 1.0
+    if above > 0:
+        above = max(above, min(_log_ratio(step, total.mean) / _TAIL_ODDS, 1.0))  # 1: Lindy's law
+    scales = _log_ratio(total.mean, total.low) / _TAIL_ODDS, above
+    beyond = survival * _survival(step, total.mean, scales) / _survival(foreseen_at, total.mean, scales)
+    scale = scales[0] if beyond > 0.5 else scales[1]
+    if scale == math.inf:
+        return step
+    return float(total.mean * math.exp(min(scale * math.log((1.0 - beyond) / beyond), 700.0)))
+
+
+def _survival(step: float, median: float, scales: tuple[float, float]) -> float:
+    """P(total > step)."""
+    ratio = math.log(step / median) if step > 0 else -math.inf
+    scale = scales[0] if ratio < 0 else scales[1]
+    if scale == 0:
+        return 1.0 if ratio < 0 else 0.5
+    if scale == math.inf:
+        return 0.9 if step > 0 else 1.0  # a bound of 0: nothing is known about how soon it may end
+    return 1.0 / (1.0 + math.exp(min(ratio / scale, 700.0)))
+
+
+def _around(mean: float, down: float, up: float) -> Interval:
+    """An interval by its half-widths in logarithms."""
+    return Interval(mean, mean * math.exp(-down), mean * math.exp(up) if up < 700.0 else math.inf)
+
+
+def _log_ratio(larger: float, smaller: float) -> float:
+    """ln(larger / smaller) >= 0; 0 when there is nothing to compare, inf when the smaller one is 0."""
+    if larger <= 0 or larger <= smaller:
+        return 0.0
+    return math.log(larger / smaller) if smaller > 0 else math.inf
