@@ -36,7 +36,7 @@ from optimus_scheduler.model import Resources, Role, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.gateway import Gateway
-from optimus_service.loop.starting import Starter
+from optimus_service.loop.launch import Starter
 from optimus_service.settings.kubernetes import KubernetesSettings
 
 TASKS_PER_JOB = 25

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import Choice, Interval, Job, Outcome, Predictions, ReviewPoint, SpeedPoint
+from optimus_cli.bodies import Choice, Interval, Job, Outcome, Plan, Predictions, ReviewPoint, SpeedPoint
 from optimus_cli.render import columns_table, facts_table
 
 MOST_CHOICES = 6
@@ -226,3 +227,27 @@ def money_interval(interval: Interval | None) -> str:
         return wording.UNKNOWN
     low, high = ("?" if bound is None else money(bound) for bound in (interval["low"], interval["high"]))
     return f"{money(interval['mean'])} ({low}–{high})"
+
+
+def plan(answer: Plan) -> RenderableType:
+    """What would happen if a job were submitted now."""
+    cost = answer["cost"]
+    facts: list[tuple[str, RenderableType]] = [
+        ("Would get", f"{wording.tasks(answer['allocation'])} ({answer['reason']})"),
+        ("Starts in", wording.duration_interval(answer["expected"]["start_seconds"])),
+        ("Ends in", wording.duration_interval(answer["expected"]["finish_seconds"])),
+        ("Costs", wording.UNKNOWN if cost is None else wording.number(cost["mean"])),
+        ("In words", "\n".join(answer["sentences"])),
+    ]
+    if not answer["effects"]:
+        return facts_table(facts)
+    others = Table("job", "before", "after", "ended in", "would end in", box=box.SIMPLE)
+    for effect in answer["effects"]:
+        others.add_row(
+            effect["job_id"],
+            wording.tasks(effect["before"]),
+            wording.tasks(effect["after"]),
+            wording.duration_interval(effect["finish_seconds_before"]),
+            wording.duration_interval(effect["finish_seconds_after"]),
+        )
+    return Group(facts_table(facts), Text("\nOther jobs", style="bold"), others)

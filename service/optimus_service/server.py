@@ -46,9 +46,13 @@ from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.snapshot import Histories, Observer
-from optimus_service.process.connections import ACCEPTED_AT_ONCE, bounded_protocol
+from optimus_service.process.connections import (
+    ACCEPTED_AT_ONCE,
+    bounded_protocol,
+    most_connections,
+    raise_descriptor_limit,
+)
 from optimus_service.process.data_directory import CannotStart, DataDirectory
-from optimus_service.process.descriptors import most_connections, raise_descriptor_limit
 from optimus_service.process.gc_pause import collector_paused
 from optimus_service.process.job_tokens import JobTokens, load_secret
 from optimus_service.process.logs import logging_to_stderr

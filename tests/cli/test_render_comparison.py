@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from optimus_cli.render_comparison import Comparison
+from optimus_cli.simulation import Comparison
 from optimus_simulator.comparison import PolicyResult, compare, figures_among
 from optimus_simulator.outcome import JobRecord, Moment, Outcome
 

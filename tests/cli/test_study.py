@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from optimus_cli.app import app
 from optimus_cli.errors import BadInput
-from optimus_cli.study.prices import parse_prices
-from optimus_cli.study.reading import parse_columns, read_runs
+from optimus_cli.study.reading import parse_columns, parse_prices, read_runs
 
 HEADER = ["layers", "gpu", "epoch", "train_loss", "train_accuracy", "seconds"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from optimus_cli import output, render_plan, watching
+from optimus_cli import output, render_predictions, watching
 from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_here
 from optimus_cli.commands.watch import watch_to_the_end
@@ -74,7 +74,7 @@ def preview(specification: Specification, url: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json(plan)
     else:
-        output.show(render_plan.plan(plan))
+        output.show(render_predictions.plan(plan))
 
 
 def send(specification: Specification, idempotency_key: str, url: str, *, watch: bool, as_json: bool) -> None:

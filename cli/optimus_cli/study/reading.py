@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from optimus_cli.errors import BadInput
+from optimus_models.cost import GPU_HOUR_PRICES, SERVER_HOUR_PRICE, Prices
 from optimus_models.study import Run
 
 REQUIRED = ("layers", "gpu", "epoch", "train_loss")
@@ -114,3 +115,28 @@ def _run(path: Path, rows: list[_Row]) -> Run:
     parameters = arrays["parameters"][np.isfinite(arrays["parameters"])]
     count = float(parameters[0]) if len(parameters) else None
     return Run(rows[0].layers, rows[0].gpu, arrays["train_loss"], arrays["train_accuracy"], arrays["seconds"], count)
+
+
+SERVER = "server"
+
+
+def parse_prices(options: list[str], gpus: Iterable[str]) -> Prices:
+    """`GPU=USD` over the built-in list prices, for the types in `gpus`; a type without any price is free.
+
+    Raises `BadInput`.
+    """
+    given = {}
+    for option in options:
+        name, _, text = option.rpartition("=")
+        try:
+            given[name] = float(text)
+        except ValueError:
+            given[name] = -1.0
+        if not name or not 0 <= given[name] < float("inf"):
+            raise BadInput(f"--price {option}: expected GPU=USD, such as V100=2.48")
+    server = given.pop(SERVER, SERVER_HOUR_PRICE)
+    prices = {gpu: given.get(gpu, GPU_HOUR_PRICES.get(gpu, 0.0)) for gpu in sorted(gpus)}
+    unknown = sorted(set(given) - set(prices))
+    if unknown:
+        raise BadInput(f"--price {unknown[0]}: the file has {', '.join(prices)}")
+    return Prices(prices, server)

@@ -4,10 +4,16 @@ From a table of runs (size of the network, GPU type, loss by epoch) to the figur
 files and drawing belong to the command line.
 """
 
-from optimus_models.study.betas import BetaFit, BetaRegression, fit_betas
-from optimus_models.study.compute import ComputeCheck, check_compute, network_of
-from optimus_models.study.runs import Run, Target, first_epoch_at
-from optimus_models.study.scaling import ScalingPoint, Setting, scaling, time_to_target
+from optimus_models.study.runs import BetaFit, BetaRegression, Run, Target, first_epoch_at, fit_betas
+from optimus_models.study.scaling import (
+    ComputeCheck,
+    ScalingPoint,
+    Setting,
+    check_compute,
+    network_of,
+    scaling,
+    time_to_target,
+)
 from optimus_models.study.speeds import MeasuredSpeed, MeasuredSpeeds, measured_time_to_target
 from optimus_models.study.stretch import StretchedCurve, Template
 

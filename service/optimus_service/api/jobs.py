@@ -15,8 +15,8 @@ from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
-from optimus_service.api.resuming import why_not_resumable
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.api.submission import why_not_resumable
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.progress import measured_speed
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord

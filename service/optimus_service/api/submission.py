@@ -1,4 +1,7 @@
-"""What happens to a submitted job before it is stored: can tasks load its code, could the cluster ever hold it?"""
+"""What happens to a submitted job before it is stored: can tasks load its code, could the cluster ever hold it?
+
+And whether a job that has ended can go on.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,20 @@ from typing import Any
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_scheduler.model import JobState
 from optimus_service.api.problems import Problem, invalid, invalid_field
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.clusters.origins import may_have_checkpoint
 from optimus_service.insight.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.process.job_tokens import new_nonce
+from optimus_service.settings import Settings
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.records import Document, JobRecord
+from optimus_service.store.repository import Repository
 
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz2456789"
 """No vowels (no words), no look-alikes (0 and o, 1 and l, 3 and 8 in some fonts)."""
@@ -163,3 +170,30 @@ def _check_origin(services: Services, spec: JobSpec) -> None:
     why_not = origins.objection(origin, spec.checkpoint_url, services.settings)
     if why_not is not None:
         raise invalid_field("from_job", why_not)
+
+
+# --- whether an ended job can go on ----------------------------------------------------------------------------------
+
+
+OBJECT_GONE = "ObjectDeleted"
+"""The event of a job whose origin, a TrainingJob, was deleted: without it the job would be cancelled again at once."""
+
+
+def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository) -> str | None:
+    """Why an ended job cannot go on, in words; None when nothing speaks against it, as far as the service can see.
+
+    Checkpoints on a volume of Kubernetes or in an object store are not the service's to read: of these it only knows
+    whether the job ever wrote one.
+    """
+    if job.is_tracked:
+        return "the job ran outside the cluster: start it again where it ran"
+    if job.state is JobState.SUCCEEDED:
+        return "the job has succeeded: its own rule would end it again at once"
+    if job.step == 0:
+        return "the job has no checkpoint to go on from: it never made a step; submit it again"
+    if repository.latest_event_types([OBJECT_GONE], [job.id]):
+        return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
+    if not may_have_checkpoint(job, settings):
+        directory = settings.data_directory / "jobs" / job.id / "checkpoints"
+        return f"the job has no checkpoint any more: nothing is in {directory}; submit it again"
+    return None

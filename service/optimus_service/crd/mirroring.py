@@ -23,7 +23,7 @@ import structlog
 from optimus_scheduler.model import Directive
 from optimus_service.api.services import Services
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
-from optimus_service.crd.cancelling import cancel
+from optimus_service.crd.controller import cancel
 from optimus_service.crd.translate import TrainingJob, mirrored_job, object_names, object_of
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import JobRecord

@@ -23,9 +23,7 @@ from optimus_scheduler.model import (
     StopTask,
 )
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch, TaskRefused
-from optimus_service.loop.addresses import NoFreePort, choose_address, is_free
-from optimus_service.loop.launch import LaunchContext
-from optimus_service.loop.starting import Starter
+from optimus_service.loop.launch import LaunchContext, NoFreePort, Starter, choose_address, is_free
 from optimus_service.observe.snapshot import mark_unwanted_tasks
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LeaderRepository

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from optimus_service.process.descriptors import waiting_now
+from optimus_service.process.connections import waiting_now
 from optimus_service.push.snapshot import View
 from optimus_service.store.errors import DatabaseNotAvailable
 

@@ -23,10 +23,8 @@ from sqlalchemy import URL, Connection, Engine, event, exc, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
 import optimus_service
-from optimus_service.store import postgresql
-from optimus_service.store.driver_errors import mapped_errors
+from optimus_service.store.dialects import BoundedConnection, connect_to_postgresql, mapped_errors
 from optimus_service.store.errors import InvalidDatabaseUrl, NewerDatabase
-from optimus_service.store.postgresql import BoundedConnection
 
 _BUSY_SECONDS = 10
 """How long a SQLite writer waits for another process to end its transaction; ours take milliseconds."""
@@ -145,7 +143,7 @@ def _postgresql_engine(url: URL, answer_seconds: float) -> Engine:
     )
 
     def connect(_dialect: Any, _entry: ConnectionPoolEntry, given: Any, options: dict[str, Any]) -> BoundedConnection:
-        return postgresql.connect(answer_seconds, *given, **options)
+        return connect_to_postgresql(answer_seconds, *given, **options)
 
     event.listen(engine, "do_connect", connect)
     return engine

@@ -24,12 +24,11 @@ from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.model.format import duration
 from optimus_scheduler.retries import Backoff, most_retries
 from optimus_service.store import history
-from optimus_service.store.columns import join_float
 from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, NameMatch, Page
-from optimus_service.store.tables import JobRow
+from optimus_service.store.tables import JobRow, join_float
 
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 

@@ -1,10 +1,10 @@
-"""Statements about the memberships that coordinators formed."""
+"""Statements about the memberships that coordinators formed, and so about which job had what over time."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation, JobState, Role, TaskKey
@@ -12,7 +12,8 @@ from optimus_scheduler.model.format import size_words
 from optimus_service.store import history
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, locked
-from optimus_service.store.records import MembershipRecord
+from optimus_service.store.jobs import record as job_record
+from optimus_service.store.records import JobRecord, MembershipRecord
 from optimus_service.store.tables import JobRow, MembershipRow, SampleRow, TaskRow
 
 
@@ -164,3 +165,23 @@ def record(row: MembershipRow) -> MembershipRecord:
         gpu_type=row.gpu_type,
         global_batch=row.global_batch,
     )
+
+
+def jobs_since(session: Session, since: float, limit: int) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:
+    """See `Repository.jobs_since`."""
+    chosen = (
+        select(JobRow)
+        .where(or_(JobRow.finished_at.is_(None), JobRow.finished_at > since))
+        .order_by(func.coalesce(JobRow.finished_at, JobRow.created_at + 1e12).desc(), JobRow.id)
+        .limit(limit)
+    )
+    jobs = [job_record(row) for row in session.scalars(chosen)]
+    rows = session.scalars(
+        select(MembershipRow)
+        .where(MembershipRow.job_id.in_([job.id for job in jobs]))
+        .order_by(MembershipRow.job_id, MembershipRow.epoch)
+    )
+    memberships: dict[str, list[MembershipRecord]] = {}
+    for row in rows:
+        memberships.setdefault(row.job_id, []).append(record(row))
+    return jobs, memberships

@@ -14,7 +14,7 @@ belongs together is one transaction as well::
     └── reading()        ─▶ ReadingRepository   refuses to write: what the parts of a round keep between rounds
 
 The statements themselves are in the modules by subject (`jobs`, `wanted`, `memberships`, `samples`, `tasks`, `history`,
-`leases`, `retention`); each function there takes the session of the transaction it is part of.
+`leases`); each function there takes the session of the transaction it is part of.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ from optimus_service.store import (
     leases,
     memberships,
     projects,
-    retention,
     samples,
     tasks,
-    timeline,
     wanted,
 )
-from optimus_service.store.driver_errors import mapped_errors
+from optimus_service.store.dialects import mapped_errors
 from optimus_service.store.engine import writing
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.leases import LEADER_LEASE
@@ -460,7 +458,7 @@ class Repository:
         At most `limit` jobs: active ones first, then those that ended last.
         """
         with self._read() as session:
-            return timeline.jobs_since(session, since, limit)
+            return memberships.jobs_since(session, since, limit)
 
     # --- telemetry ---------------------------------------------------------------------------------------------------
 
@@ -710,7 +708,7 @@ class Repository:
         one call: call again until `total` is 0.
         """
         with self._write() as session:
-            return retention.prune(session, now - keep_seconds, limit)
+            return history.prune(session, now - keep_seconds, limit)
 
 
 class LeaderRepository(Repository):

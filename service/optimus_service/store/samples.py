@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session, aliased
 
 from optimus_contract.codec import AnyMessage, Unreadable, read, write
 from optimus_contract.telemetry import Gradients, Sample, Usage
-from optimus_service.store.columns import join_float, split_float
 from optimus_service.store.counting import (
     EpochBounds,
     Progress,
@@ -24,7 +23,7 @@ from optimus_service.store.counting import (
 from optimus_service.store.dialects import insert_for, is_postgresql
 from optimus_service.store.jobs import locked
 from optimus_service.store.records import AddedSamples, IgnoredSample, SampleRecord
-from optimus_service.store.tables import JobRow, MembershipRow, SampleRow
+from optimus_service.store.tables import JobRow, MembershipRow, SampleRow, join_float, split_float
 
 _PLAIN: Final = tuple(
     field.name for field in fields(Sample) if field.name not in ("loss", "usage", "gradients", "metrics")

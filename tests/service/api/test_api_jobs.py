@@ -12,7 +12,7 @@ from tests.service.store.store_builders import a_membership
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
-from optimus_service.api.resuming import OBJECT_GONE
+from optimus_service.api.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.records import DecisionRecord, RoundRecord

@@ -12,7 +12,7 @@ from tests.service.clusters.cluster_harness import key_of, wait_for_phase, wait_
 from optimus_scheduler.model import Resources, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
-from optimus_service.clusters.local.gpus import choose, counted, devices_of_nodes
+from optimus_service.clusters.local.machine import choose_gpus, counted, devices_of_nodes
 
 MIXED = {"k80": 2, "v100": 2}
 gpu_sets = st.dictionaries(st.sampled_from(["k80", "t4", "v100"]), st.integers(0, 5), max_size=3)
@@ -34,7 +34,7 @@ def test_tasks_get_free_gpus_of_their_type(gpus: dict[str, int], taken: set[int]
     (devices,) = devices_of_nodes(gpus, 1)
     free = [device for device in devices if device.number not in taken]
     enough = all(counted(free).get(kind, 0) >= count for kind, count in need.items())
-    chosen = choose(devices, taken, need)
+    chosen = choose_gpus(devices, taken, need)
     assert (chosen is not None) == enough
     if chosen is not None:
         assert not set(chosen) & taken

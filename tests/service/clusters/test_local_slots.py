@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_service.clusters.local.slots import cpu_limit, cut_into_nodes
+from optimus_service.clusters.local.machine import cpu_limit, cut_into_nodes
 
 
 @given(st.integers(1, 256), st.integers(1, 4096), st.integers(0, 2**45))

@@ -8,26 +8,26 @@ import pytest
 from tests.service.loop.loop_world import World
 
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.loop import addresses
+from optimus_service.loop import launch
 
 COORDINATOR = TaskKey("job-1", Role.COORDINATOR, 0)
 
 
 def test_chosen_address_can_be_listened_on() -> None:
-    address = addresses.choose_address(())
+    address = launch.choose_address(())
     host, port = address.split(":")
     with socket.create_server((host, int(port))):
-        assert not addresses.is_free(address)
-    assert addresses.is_free(address)
+        assert not launch.is_free(address)
+    assert launch.is_free(address)
 
 
 def test_taken_addresses_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "_PORTS", range(20_000, 20_200))
+    monkeypatch.setattr(launch, "_PORTS", range(20_000, 20_200))
     taken = {f"127.0.0.1:{port}" for port in range(20_000, 20_200)}
-    with pytest.raises(addresses.NoFreePort):
-        addresses.choose_address(taken)
+    with pytest.raises(launch.NoFreePort):
+        launch.choose_address(taken)
     taken.remove("127.0.0.1:20077")
-    assert addresses.choose_address(taken) == "127.0.0.1:20077"
+    assert launch.choose_address(taken) == "127.0.0.1:20077"
 
 
 def test_replaced_coordinator_keeps_the_address(world: World) -> None:

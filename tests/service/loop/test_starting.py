@@ -13,7 +13,7 @@ from optimus_scheduler.model import Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch, TaskRefused
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import apply
-from optimus_service.loop.starting import Starter
+from optimus_service.loop.launch import Starter
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.repository import LEADER_LEASE, Repository
 

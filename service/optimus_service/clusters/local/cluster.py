@@ -17,7 +17,7 @@ import structlog
 
 from optimus_scheduler.model import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
-from optimus_service.clusters.local import checking, gpus, machine, slots
+from optimus_service.clusters.local import checking, machine
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
@@ -92,8 +92,8 @@ class LocalCluster:
         self._boot_id = kernel.boot_id()
         self._n_cores = options.n_cores or machine.cores()
         memory = options.memory_bytes or machine.memory_bytes()
-        self._nodes = slots.cut_into_nodes(options.n_nodes, options.n_slots, memory, options.gpus)
-        devices = gpus.devices_of_nodes(options.gpus, len(self._nodes))
+        self._nodes = machine.cut_into_nodes(options.n_nodes, options.n_slots, memory, options.gpus)
+        devices = machine.devices_of_nodes(options.gpus, len(self._nodes))
         self._devices = {node.name: of_node for node, of_node in zip(self._nodes, devices, strict=True)}
         self._children: dict[str, int] = {}
         """Supervisors that this instance spawned and has not collected yet: task name → process id."""
@@ -230,7 +230,7 @@ class LocalCluster:
         living = {task.key.name for task in self._living()}
         intents = [TaskRecord(path).intent() for path in self._tasks.iterdir() if path.name in living]
         taken = {index for intent in intents if intent is not None for index in intent.devices}
-        devices = gpus.choose(self._devices.get(launch.node, ()), taken, need)
+        devices = machine.choose_gpus(self._devices.get(launch.node, ()), taken, need)
         if devices is None:
             raise ClusterUnavailable(f"{launch.node} has no {dict(need)} free yet")
         return devices
@@ -247,11 +247,11 @@ class LocalCluster:
         limit = (
             None
             if role is Role.COORDINATOR
-            else slots.cpu_limit(launch.resources.cpu, self._options.n_slots, self._n_cores)
+            else machine.cpu_limit(launch.resources.cpu, self._options.n_slots, self._n_cores)
         )
         environment = task_environment(os.environ, launch.environment, limit)
         if self._options.gpus:  # who has none must not use those of others
-            environment[gpus.VISIBLE] = gpus.visible(devices)
+            environment[machine.VISIBLE] = machine.visible(devices)
         directory = launch.working_directory or launch.environment.get("OPTIMUS_JOB_DIRECTORY") or str(record.path)
         command = [part.replace("{role}", role.value) for part in self._options.task_command]
         if self._options.users is not None:

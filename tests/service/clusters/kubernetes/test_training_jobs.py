@@ -15,7 +15,7 @@ from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
 from optimus_scheduler.model import JobState
-from optimus_service.api.resuming import OBJECT_GONE
+from optimus_service.api.submission import OBJECT_GONE
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
 from optimus_service.crd.translate import age
