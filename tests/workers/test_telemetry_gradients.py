@@ -14,7 +14,8 @@ from optimus_workers.server.service import make_shard
 from optimus_workers.server.shard import Norms
 from optimus_workers.telemetry.gradients import DECAY, GradientStatistics, period_of
 from optimus_workers.wire.messages import Assume
-from optimus_workers.wire.ranges import block_floats, block_squares, server_ranges
+from optimus_workers.wire.norms import block_squares
+from optimus_workers.wire.ranges import block_floats, server_ranges
 from optimus_workers.wire.values import TaskProfile
 from optimus_workers.worker.device import UsageMeter
 from optimus_workers.worker.slots import Slot

@@ -19,7 +19,6 @@ import structlog
 from pydantic import ValidationError
 
 from optimus_contract.job import JobSpec
-from optimus_scheduler.lifecycle import CancelRequested, InvalidTransition
 from optimus_scheduler.model import Directive
 from optimus_service.api.problems import Problem
 from optimus_service.api.services import Services
@@ -32,7 +31,7 @@ from optimus_service.clusters.kubernetes.watcher import Watcher
 from optimus_service.crd.claims import Claims, belongs_to
 from optimus_service.crd.definition import GROUP, PLURAL, VERSION
 from optimus_service.crd.editing import Edit, edit_of
-from optimus_service.crd.mirroring import Mirroring
+from optimus_service.crd.mirroring import Mirroring, cancel
 from optimus_service.crd.translate import (
     NOT_CHANGED,
     TrainingJob,
@@ -49,18 +48,6 @@ from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord
-
-
-def cancel(services: Services, job: JobRecord) -> None:
-    """Nothing happens to a job that is being cancelled or has ended."""
-    has_tasks = bool(services.repository.tasks(job_id=job.id))
-    try:
-        cancelled = services.repository.advance_job(job.id, CancelRequested(has_tasks=has_tasks), services.clock())
-    except InvalidTransition:
-        return
-    services.hub.notify(job.id, cancelled.generation)
-    services.trigger_round("cancel")
-
 
 _PERIOD_SECONDS = 2.0
 

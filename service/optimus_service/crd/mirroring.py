@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
+from optimus_scheduler.lifecycle import CancelRequested, InvalidTransition
 from optimus_scheduler.model import Directive
 from optimus_service.api.services import Services
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
-from optimus_service.crd.controller import cancel
 from optimus_service.crd.translate import TrainingJob, mirrored_job, object_names, object_of
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import JobRecord
@@ -183,3 +183,14 @@ class Mirroring:
         except ApiRefused as error:
             if not (error.is_missing or error.is_conflict):
                 _log.warning("an object could not be deleted", object=found.name, error=str(error))
+
+
+def cancel(services: Services, job: JobRecord) -> None:
+    """Cancel it as `POST /v1/jobs/ID/cancel` does. Nothing happens to a job that is being cancelled or has ended."""
+    has_tasks = bool(services.repository.tasks(job_id=job.id))
+    try:
+        cancelled = services.repository.advance_job(job.id, CancelRequested(has_tasks=has_tasks), services.clock())
+    except InvalidTransition:
+        return
+    services.hub.notify(job.id, cancelled.generation)
+    services.trigger_round("cancel")

@@ -21,7 +21,8 @@ from optimus_workers.coordinator.journal import Formed, Journal
 from optimus_workers.data.sampler import slot_indices
 from optimus_workers.task import TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
-from optimus_workers.wire.ranges import aligned, block_floats, block_squares, clip_coefficient, worker_slots
+from optimus_workers.wire.norms import block_squares, clip_coefficient
+from optimus_workers.wire.ranges import aligned, block_floats, worker_slots
 from optimus_workers.wire.values import GlobalBatch, UpdateRule, constant_batch
 from optimus_workers.worker.slots import slot_seed
 

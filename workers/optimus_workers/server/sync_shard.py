@@ -26,7 +26,8 @@ from optimus_workers.wire.data import as_bytes
 from optimus_workers.wire.frames import Codec, Header
 from optimus_workers.wire.memory import Floats, private_floats
 from optimus_workers.wire.messages import Assume
-from optimus_workers.wire.ranges import Range, block_squares
+from optimus_workers.wire.norms import block_squares
+from optimus_workers.wire.ranges import Range
 
 SLAB_CHUNKS = 4
 """Chunks whose memory is got together, so that it may be huge pages."""

@@ -5,16 +5,9 @@ The flat vector is [parameters, zeros up to a multiple of 16, floating-point buf
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Iterable
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from optimus_workers.wire.frames import CHUNK_FLOATS
-from optimus_workers.wire.memory import Floats
 
 ALIGNMENT = 16
 """Floats, one cache line. The fused optimizer kernels of all-reduce workers compute the tail behind the last full
@@ -64,43 +57,3 @@ def chunks(first: int, end: int, parameter_floats: int) -> tuple[Range, ...]:
     if first < parameter_floats < end:
         return chunks(first, parameter_floats, parameter_floats) + chunks(parameter_floats, end, parameter_floats)
     return tuple((start, min(start + CHUNK_FLOATS, end)) for start in range(first, end, CHUNK_FLOATS))
-
-
-# --- norms of ranges -------------------------------------------------------------------------------------------------
-
-
-PIECE_FLOATS = 32_768
-"""Squared at a time, in memory of the thread's own: it stays in the processor's cache."""
-NORM_EPS = 1e-6
-"""What `torch.nn.utils.clip_grad_norm_` adds to the norm it divides by."""
-
-
-_scratch = threading.local()
-
-
-def block_squares(values: Floats, block_floats: int) -> NDArray[np.float64]:
-    """The sum of squares of each block of `values` (n,), which begin at a block's boundary; the last may be shorter."""
-    length = max(block_floats, PIECE_FLOATS)  # both are powers of two times 16
-    pieces = [_piece_squares(values[first : first + length], block_floats) for first in range(0, len(values), length)]
-    return np.concatenate(pieces) if pieces else np.zeros(0)
-
-
-def _piece_squares(values: Floats, block_floats: int) -> NDArray[np.float64]:
-    if not hasattr(_scratch, "squares") or len(_scratch.squares) < len(values):
-        _scratch.squares = np.empty(max(len(values), PIECE_FLOATS))
-    squares: NDArray[np.float64] = _scratch.squares[: len(values)]
-    squares[:] = values
-    np.multiply(squares, squares, out=squares)
-    whole = len(values) // block_floats * block_floats
-    sums: NDArray[np.float64] = squares[:whole].reshape(-1, block_floats).sum(1)
-    return sums if whole == len(values) else np.append(sums, squares[whole:].sum())
-
-
-def clip_coefficient(squares: Iterable[float], max_norm: float) -> float:
-    """What to multiply a gradient with so that its norm is at most `max_norm`; `squares` of its blocks.
-
-    As in torch, a gradient that is not finite gives a coefficient that is no number: the loss shows it.
-    """
-    norm = math.sqrt(math.fsum(squares))
-    coefficient = max_norm / (norm + NORM_EPS)
-    return min(coefficient, 1.0)

@@ -21,7 +21,8 @@ from optimus_workers.task.definition import TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
 from optimus_workers.task.user_code import run_user_code
 from optimus_workers.wire.memory import private_floats, shareable_floats
-from optimus_workers.wire.ranges import Range, aligned, block_squares, clip_coefficient
+from optimus_workers.wire.norms import block_squares, clip_coefficient
+from optimus_workers.wire.ranges import Range, aligned
 from optimus_workers.wire.values import TaskProfile, UpdateGroup, UpdateRule
 from optimus_workers.worker.staging import DirectStaging, Staging
 

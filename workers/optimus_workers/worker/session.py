@@ -18,7 +18,8 @@ from optimus_workers.wire.data import connect
 from optimus_workers.wire.frames import CLIP_COEFFICIENT, FrameType, Header
 from optimus_workers.wire.memory import FloatMemory
 from optimus_workers.wire.messages import Join
-from optimus_workers.wire.ranges import Range, block_floats, clip_coefficient
+from optimus_workers.wire.norms import clip_coefficient
+from optimus_workers.wire.ranges import Range, block_floats
 from optimus_workers.wire.sockets import Transport, is_cut, share_of_rate
 from optimus_workers.wire.values import Address, ServerRange
 from optimus_workers.worker.buckets import Buckets, push_order
