@@ -1,20 +1,12 @@
-"""The answers of the REST API, as far as the command line reads them.
+"""The answers of the REST API as JSON: made from `optimus_contract` by `python -m scripts.cli_types`, not to be edited.
 
-The names are those of the API (its OpenAPI page is at `/docs`); `None` means that nothing is known yet. The bodies are
-only described here, not checked: the service has done that, and an older client must survive a newer service's fields.
+`None` means that nothing is known yet. The bodies are only described here, not checked: the service has done that, and
+an older client must survive a newer service's fields, which `--json` prints as well.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
-
-
-class Interval(TypedDict):
-    """A prediction with its 80 % interval."""
-
-    mean: float
-    low: float | None
-    high: float | None
 
 
 class Allocation(TypedDict):
@@ -23,16 +15,10 @@ class Allocation(TypedDict):
     gpu_type: str | None
 
 
-class JobResult(TypedDict):
-    outcome: str
-    step: int
-    final_loss: float | None
-    metrics: dict[str, float | None]
-    checkpoint: str | None
-    model: str | None
-    error: str | None
-    permanent: bool
-    attempt: int | None
+class Interval(TypedDict):
+    mean: float
+    low: float | None
+    high: float | None
 
 
 class JobProfile(TypedDict):
@@ -46,6 +32,18 @@ class JobProfile(TypedDict):
     fixed_workers: int | None
     checkpoint_every_seconds: float | None
     checkpoint_write_seconds: float | None
+
+
+class JobResult(TypedDict):
+    outcome: str
+    step: int
+    final_loss: float | None
+    metrics: dict[str, float | None]
+    checkpoint: str | None
+    model: str | None
+    error: str | None
+    permanent: bool
+    attempt: int | None
 
 
 class JobUsage(TypedDict):
@@ -84,32 +82,14 @@ class Job(TypedDict):
     profile: JobProfile | None
     result: JobResult | None
     failure: str | None
-    rescales: int
     attempt: int
     retries: int
     retry_at: str | None
     last_error: str | None
+    rescales: int
     usage: JobUsage | None
     noise_scale: float | None
     learning_rate: float | None
-
-
-class TaskUsage(TypedDict):
-    at: str
-    cpu_cores: float
-    memory_bytes: float
-    gpu_utilization: float | None
-    gpu_memory_bytes: float | None
-
-
-class Task(TypedDict):
-    name: str
-    role: str
-    rank: int
-    node: str
-    gpu_type: str | None
-    started_at: str
-    usage: TaskUsage | None
 
 
 class Event(TypedDict):
@@ -212,7 +192,9 @@ class CurvePoint(TypedDict):
     loss: float | None
 
 
-class FittedPoint(CurvePoint):
+class FittedPoint(TypedDict):
+    step: float
+    loss: float | None
     low: float | None
     high: float | None
 
@@ -223,22 +205,27 @@ class PredictionPoint(TypedDict):
     total_steps: Interval | None
 
 
+class Learned(TypedDict):
+    finished_runs: int
+    share: float
+    speeds_from: str | None
+
+
+class RatePoint(TypedDict):
+    step: float
+    rate: float
+
+
 class MetricPoint(TypedDict):
     step: float
     value: float
 
 
-class MetricCurve(TypedDict):
+class Metric(TypedDict):
     name: str
     target: float
     values: list[MetricPoint]
     fitted: list[MetricPoint]
-
-
-class Learned(TypedDict):
-    finished_runs: int
-    share: float
-    speeds_from: str | None
 
 
 class Choice(TypedDict):
@@ -255,6 +242,25 @@ class Cost(TypedDict):
     cheapest_before_deadline: Choice | None
     fastest_under_budget: Choice | None
     worth_considering: list[Choice]
+
+
+class Advice(TypedDict):
+    kind: str
+    message: str
+    workers: int
+    servers: int
+    seconds_ratio: Interval
+    cost_ratio: Interval
+
+
+class CheckpointAdvice(TypedDict):
+    every_seconds: float
+    write_seconds: float
+    best_every_seconds: float
+    seconds_between_interruptions: float
+    lost_share: float
+    best_lost_share: float
+    message: str
 
 
 class ReviewPoint(TypedDict):
@@ -277,30 +283,6 @@ class Outcome(TypedDict):
     review: list[ReviewPoint]
 
 
-class Advice(TypedDict):
-    kind: str
-    message: str
-    workers: int
-    servers: int
-    seconds_ratio: Interval
-    cost_ratio: Interval
-
-
-class CheckpointAdvice(TypedDict):
-    every_seconds: float
-    write_seconds: float
-    best_every_seconds: float
-    seconds_between_interruptions: float
-    lost_share: float
-    best_lost_share: float
-    message: str
-
-
-class RatePoint(TypedDict):
-    step: float
-    rate: float
-
-
 class Predictions(TypedDict):
     at: str | None
     total_steps: Interval | None
@@ -317,7 +299,7 @@ class Predictions(TypedDict):
     learned: Learned
     learning_rates: list[RatePoint]
     planned_rates: list[RatePoint]
-    metric: MetricCurve | None
+    metric: Metric | None
     cost: Cost | None
     advice: list[Advice]
     checkpoints: CheckpointAdvice | None
@@ -338,10 +320,51 @@ class AllocationPoint(TypedDict):
     lost_steps: int
 
 
+class TaskUsage(TypedDict):
+    at: str
+    cpu_cores: float
+    memory_bytes: float
+    gpu_utilization: float | None
+    gpu_memory_bytes: float | None
+
+
+class Task(TypedDict):
+    name: str
+    role: str
+    rank: int
+    node: str
+    gpu_type: str | None
+    started_at: str
+    usage: TaskUsage | None
+
+
+class Log(TypedDict):
+    task: str
+    text: str
+
+
+class ProjectQuota(TypedDict):
+    share: float | None
+    cpu: float | None
+    memory_bytes: int | None
+    gpus: dict[str, int]
+    may_borrow: bool
+
+
 class NodeResources(TypedDict):
     cpu: float
     memory_bytes: int
     gpus: dict[str, int]
+
+
+class Project(TypedDict):
+    name: str
+    quota: ProjectQuota
+    guaranteed: NodeResources
+    used: NodeResources
+    borrowed: NodeResources
+    jobs: dict[str, int]
+    updated_at: str
 
 
 class Node(TypedDict):
@@ -350,24 +373,6 @@ class Node(TypedDict):
     capacity: NodeResources
     used: NodeResources
     tasks: list[str]
-
-
-class Quota(TypedDict):
-    share: float | None
-    cpu: float | None
-    memory_bytes: int | None
-    gpus: dict[str, int]
-    may_borrow: bool
-
-
-class Project(TypedDict):
-    name: str
-    quota: Quota
-    guaranteed: NodeResources
-    used: NodeResources
-    borrowed: NodeResources
-    jobs: dict[str, int]
-    updated_at: str
 
 
 class UnknownTask(TypedDict):
@@ -384,16 +389,3 @@ class Cluster(TypedDict):
     last_round_at: str | None
     policy: str
     version: str
-
-
-class Log(TypedDict):
-    task: str
-    text: str
-
-
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
-
-
-def is_final(job: Job) -> bool:
-    """Whether nothing will change about the job any more."""
-    return job["state"] in FINAL_STATES

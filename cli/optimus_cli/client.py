@@ -29,6 +29,7 @@ from optimus_cli.bodies import (
     Task,
 )
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
+from optimus_client.answers import ENDED
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_SECONDS = 30.0
@@ -248,6 +249,11 @@ class Client:
             return response.json()
         except ValueError as error:
             raise Unreachable(f"What answers at {self.url} is not an Optimus service: {path} is not JSON.") from error
+
+
+def is_final(job: Job) -> bool:
+    """Whether nothing will change about the job any more."""
+    return job["state"] in ENDED
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext:

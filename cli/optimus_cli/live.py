@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import render, wording
-from optimus_cli.bodies import Cluster, Job, is_final
+from optimus_cli.bodies import Cluster, Job
+from optimus_cli.client import is_final
 
 BAR_WIDTH = 20
 NAME_WIDTH = 18

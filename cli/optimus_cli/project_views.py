@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import NodeResources, Project, Quota
+from optimus_cli.bodies import NodeResources, Project, ProjectQuota
 from optimus_cli.render import columns_table, facts_table
 
 
@@ -38,7 +38,7 @@ def project_description(project: Project) -> RenderableType:
     )
 
 
-def quota_words(quota: Quota) -> str:
+def quota_words(quota: ProjectQuota) -> str:
     """25 % of everything, 8 a100; may not borrow"""
     share, cpu, memory = quota["share"], quota["cpu"], quota["memory_bytes"]
     parts = [] if share is None else [f"{100 * share:.4g} % of everything"]

@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import FINAL_STATES, AllocationPoint, Decision, Event, Explanation, Job, JobProfile, Node
+from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Job, JobProfile, Node
 from optimus_cli.palette import STATE_STYLES
+from optimus_client.answers import ENDED
 
 SHOWN_EVENTS = 8
 SHOWN_DECISIONS = 10
@@ -307,7 +308,7 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
         ("To get more", why["what_would_change_it"]),
     ]
     latest = Group(Text("\nLatest decisions", style="bold"), decision_table(decisions, now)) if decisions else Text()
-    if why["state"] in FINAL_STATES:  # nothing is gained or expected any more
+    if why["state"] in ENDED:  # nothing is gained or expected any more
         return Group(facts_table(facts), latest)
     facts += [
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),

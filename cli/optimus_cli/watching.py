@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 
 from optimus_cli import live
-from optimus_cli.bodies import Job, is_final
-from optimus_cli.client import Client
+from optimus_cli.bodies import Job
+from optimus_cli.client import Client, is_final
 from optimus_cli.errors import Unreachable
 from optimus_cli.live import Frame
 from optimus_cli.output import print_json_line

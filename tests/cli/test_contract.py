@@ -13,55 +13,15 @@ import pytest
 from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, ScriptedService
 
-from optimus_cli import bodies
-from optimus_contract import answers
 from optimus_contract.codec import field_types
 from optimus_contract.job import ElasticBatch, JobSpec
 from optimus_contract.message import Message
-from optimus_contract.project import ProjectQuota
-from optimus_contract.result import JobProfile, JobResult
 from optimus_service.requests import checked
-
-PAIRS: list[tuple[Any, type[Message]]] = [
-    (bodies.Interval, answers.Interval),
-    (bodies.Allocation, answers.Allocation),
-    (bodies.JobResult, JobResult),
-    (bodies.JobProfile, JobProfile),
-    (bodies.Job, answers.Job),
-    (bodies.Event, answers.Event),
-    (bodies.Decision, answers.Decision),
-    (bodies.Explanation, answers.Explanation),
-    (bodies.Marginal, answers.Marginal),
-    (bodies.Expected, answers.Expected),
-    (bodies.RescaleEffect, answers.RescaleEffect),
-    (bodies.Effect, answers.Effect),
-    (bodies.Plan, answers.Plan),
-    (bodies.SpeedPoint, answers.SpeedPoint),
-    (bodies.JobUsage, answers.JobUsage),
-    (bodies.CurvePoint, answers.CurvePoint),
-    (bodies.FittedPoint, answers.FittedPoint),
-    (bodies.PredictionPoint, answers.PredictionPoint),
-    (bodies.MetricPoint, answers.MetricPoint),
-    (bodies.MetricCurve, answers.Metric),
-    (bodies.Learned, answers.Learned),
-    (bodies.Choice, answers.Choice),
-    (bodies.Cost, answers.Cost),
-    (bodies.ReviewPoint, answers.ReviewPoint),
-    (bodies.Outcome, answers.Outcome),
-    (bodies.Predictions, answers.Predictions),
-    (bodies.AllocationPoint, answers.AllocationPoint),
-    (bodies.NodeResources, answers.NodeResources),
-    (bodies.Node, answers.Node),
-    (bodies.Cluster, answers.Cluster),
-    (bodies.Quota, ProjectQuota),
-    (bodies.Project, answers.Project),
-    (bodies.Log, answers.Log),
-]
+from scripts import cli_types
 
 
-@pytest.mark.parametrize(("read", "answered"), PAIRS, ids=[answered.__name__ for _, answered in PAIRS])
-def test_bodies_have_the_services_fields(read: Any, answered: type[Message]) -> None:
-    assert set(read.__annotations__) == set(field_types(answered))
+def test_bodies_are_those_of_the_contract() -> None:
+    assert cli_types.FILE.read_text() == cli_types.text()
 
 
 FLAGS = """

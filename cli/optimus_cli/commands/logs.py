@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from optimus_cli import output
-from optimus_cli.bodies import Log, is_final
-from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.bodies import Log
+from optimus_cli.client import DEFAULT_URL, Client, is_final
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import find_job

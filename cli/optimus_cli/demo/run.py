@@ -16,8 +16,7 @@ from types import FrameType
 from typing import Any
 
 from optimus_cli import output, plots, watching
-from optimus_cli.bodies import is_final
-from optimus_cli.client import Client
+from optimus_cli.client import Client, is_final
 from optimus_cli.demo import summary as summaries
 from optimus_cli.demo.processes import LocalService, end_processes
 from optimus_cli.demo.scenario import Arrival, arrivals, check_scripts_can_run, script_arrivals

@@ -1,19 +1,19 @@
-"""Statements about what happened: events, rounds, decisions; and what of it is deleted."""
+"""Statements about what happened: events, rounds, decisions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from sqlalchemy import CursorResult, Select, delete, func, insert, select
+from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation
 from optimus_service.store.dialects import chunks
 from optimus_service.store.pages import Key, decode_cursor, make_page
-from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, Pruned, RoundRecord
-from optimus_service.store.tables import DecisionRow, EventRow, FinishedRunRow, JobRow, RoundRow, SampleRow
+from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
+from optimus_service.store.tables import DecisionRow, EventRow, JobRow, RoundRow
 
 Row = TypeVar("Row", EventRow, RoundRow, DecisionRow)
 Item = TypeVar("Item")
@@ -166,29 +166,3 @@ def _decision(row: DecisionRow) -> DecisionRecord:
         batch=row.batch,
         forecast=row.forecast,
     )
-
-
-# --- retention -------------------------------------------------------------------------------------------------------
-
-
-def prune(session: Session, before: float, limit: int) -> Pruned:
-    """See `Repository.prune`."""
-    samples = _delete_of_ended_jobs(session, SampleRow, before, limit)
-    decisions = _delete_of_ended_jobs(session, DecisionRow, before, limit)
-    finished_runs = _delete_of_ended_jobs(session, FinishedRunRow, before, limit)
-    decided = select(DecisionRow.id).where(DecisionRow.round_id == RoundRow.id).exists()
-    old = select(RoundRow.id).where(RoundRow.at < before, ~decided).order_by(RoundRow.at).limit(limit)
-    rounds = session.execute(delete(RoundRow).where(RoundRow.id.in_(old)))
-    return Pruned(samples=samples, decisions=decisions, rounds=_count(rounds), finished_runs=finished_runs)
-
-
-def _delete_of_ended_jobs(
-    session: Session, row_type: type[SampleRow | DecisionRow | FinishedRunRow], before: float, limit: int
-) -> int:
-    ended = select(JobRow.id).where(JobRow.finished_at < before)
-    ids = select(row_type.id).where(row_type.job_id.in_(ended)).limit(limit)
-    return _count(session.execute(delete(row_type).where(row_type.id.in_(ids))))
-
-
-def _count(result: Any) -> int:
-    return cast(CursorResult[Any], result).rowcount

@@ -14,7 +14,7 @@ belongs together is one transaction as well::
     └── reading()        ─▶ ReadingRepository   refuses to write: what the parts of a round keep between rounds
 
 The statements themselves are in the modules by subject (`jobs`, `wanted`, `memberships`, `samples`, `tasks`, `history`,
-`leases`); each function there takes the session of the transaction it is part of.
+`leases`, `retention`); each function there takes the session of the transaction it is part of.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from optimus_service.store import (
     leases,
     memberships,
     projects,
+    retention,
     samples,
     tasks,
     wanted,
@@ -708,7 +709,7 @@ class Repository:
         one call: call again until `total` is 0.
         """
         with self._write() as session:
-            return history.prune(session, now - keep_seconds, limit)
+            return retention.prune(session, now - keep_seconds, limit)
 
 
 class LeaderRepository(Repository):

@@ -1,0 +1,34 @@
+"""Deletes what nobody asks for any more, a bounded number of rows at a time."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, delete, select
+from sqlalchemy.orm import Session
+
+from optimus_service.store.records import Pruned
+from optimus_service.store.tables import DecisionRow, FinishedRunRow, JobRow, RoundRow, SampleRow
+
+
+def prune(session: Session, before: float, limit: int) -> Pruned:
+    """See `Repository.prune`."""
+    samples = _delete_of_ended_jobs(session, SampleRow, before, limit)
+    decisions = _delete_of_ended_jobs(session, DecisionRow, before, limit)
+    finished_runs = _delete_of_ended_jobs(session, FinishedRunRow, before, limit)
+    decided = select(DecisionRow.id).where(DecisionRow.round_id == RoundRow.id).exists()
+    old = select(RoundRow.id).where(RoundRow.at < before, ~decided).order_by(RoundRow.at).limit(limit)
+    rounds = session.execute(delete(RoundRow).where(RoundRow.id.in_(old)))
+    return Pruned(samples=samples, decisions=decisions, rounds=_count(rounds), finished_runs=finished_runs)
+
+
+def _delete_of_ended_jobs(
+    session: Session, row_type: type[SampleRow | DecisionRow | FinishedRunRow], before: float, limit: int
+) -> int:
+    ended = select(JobRow.id).where(JobRow.finished_at < before)
+    ids = select(row_type.id).where(row_type.job_id.in_(ended)).limit(limit)
+    return _count(session.execute(delete(row_type).where(row_type.id.in_(ids))))
+
+
+def _count(result: Any) -> int:
+    return cast(CursorResult[Any], result).rowcount
