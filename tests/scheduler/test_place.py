@@ -14,10 +14,10 @@ from optimus_scheduler.place.network_cost import Spread, spread_evenly, spread_l
 from optimus_scheduler.place.place import (
     Placed,
     Placements,
+    Placer,
     Request,
     TaskSlot,
     Unplaced,
-    fits_when_empty,
     place,
     task_slots,
 )
@@ -149,8 +149,8 @@ def test_a_lost_task_does_not_hold_a_smaller_job_up() -> None:
 
 
 def test_feasibility_ignores_what_others_have() -> None:
-    assert fits_when_empty(request("a", (9, 9), minimum=(2, 2)), a_cluster(3, 3), spread_least_transfer)
-    assert not fits_when_empty(request("a", (1, 1), cpu=4.0), a_cluster(3, 3, 3), spread_least_transfer)
+    assert Placer().hosts(request("a", (9, 9), minimum=(2, 2)), a_cluster(3, 3), spread_least_transfer)
+    assert not Placer().hosts(request("a", (1, 1), cpu=4.0), a_cluster(3, 3, 3), spread_least_transfer)
 
 
 requests = st.builds(

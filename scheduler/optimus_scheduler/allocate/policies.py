@@ -25,8 +25,6 @@ _ALL: tuple[Policy, ...] = (
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}
 """The registered policies."""
 
-DEFAULT_POLICY = OptimusPolicy.name
-
 
 class UnknownPolicy(ValueError):
     """There is no policy of that name."""
@@ -44,4 +42,4 @@ def policy_named(name: str) -> Policy:
         raise UnknownPolicy(f"unknown policy {name!r}; there are {', '.join(sorted(POLICIES))}") from None
 
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "AllocationInput", "Grant", "Policy", "UnknownPolicy", "policy_named"]
+__all__ = ["POLICIES", "AllocationInput", "Grant", "Policy", "UnknownPolicy", "policy_named"]

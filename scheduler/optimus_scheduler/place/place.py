@@ -25,7 +25,6 @@ __all__ = [
     "Request",
     "TaskSlot",
     "Unplaced",
-    "fits_when_empty",
     "place",
     "task_slots",
 ]
@@ -107,11 +106,6 @@ def place(
 ) -> Placements:
     """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` only if equal."""
     return Placer().place(requests, nodes, spread, smallest_first=smallest_first)
-
-
-def fits_when_empty(request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
-    """Whether the minimum fits on the nodes when no other job has a task."""
-    return Placer().hosts(request, nodes, spread)
 
 
 def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int], ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -79,11 +79,6 @@ def readable_spec(job: JobRecord) -> JobSpec | None:
         return spec_of(job)
     except UnreadableSpecification:
         return None
-
-
-def readable(jobs: Iterable[JobRecord]) -> list[JobRecord]:
-    """Those of the jobs whose specification can be read."""
-    return [job for job in jobs if readable_spec(job) is not None]
 
 
 def environment_of(job: JobRecord) -> dict[str, str]:

@@ -335,15 +335,6 @@ class Repository:
         with self._read() as session:
             return jobs.planned_rates_of(session, job_ids)
 
-    def set_coordinator_address(self, job_id: str, address: str | None) -> None:
-        """Store where the job's coordinator listens (host:port).
-
-        Raises:
-            JobNotFound: there is no such job.
-        """
-        with self._write() as session:
-            jobs.locked(session, job_id).coordinator_address = address
-
     def coordinator_addresses(self) -> set[str]:
         """Where the coordinators of active jobs listen."""
         with self._read() as session:
@@ -527,11 +518,6 @@ class Repository:
         with self._read() as session:
             return tasks.select_tasks(session, active_only, job_id)
 
-    def newest_tasks(self) -> list[TaskRecord]:
-        """Tasks by key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
-        with self._read() as session:
-            return tasks.newest(session)
-
     def put_task(self, key: TaskKey, node: str, now: float, gpu_type: str | None = None) -> None:
         """Remember a task that is about to be started. A task of this key that is known already stays as it is.
 
@@ -638,10 +624,6 @@ class Repository:
         _check_limit(limit)
         with self._read() as session:
             return history.decisions(session, job_id, cursor, limit)
-
-    def latest_decision(self, job_id: str) -> DecisionRecord | None:
-        """What was decided last for a job; None before the first decision and for an unknown job."""
-        return self.latest_decisions([job_id]).get(job_id)
 
     def latest_decisions(self, job_ids: Collection[str]) -> Mapping[str, DecisionRecord]:
         """What was decided last for each of these jobs, by job id; jobs without a decision are left out."""

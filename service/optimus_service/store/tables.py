@@ -275,7 +275,7 @@ class TaskRow(Base):
     """The job's when it was started: an older task's end says nothing about the present attempt."""
 
     __table_args__ = (
-        Index(  # tasks(active_only), newest_tasks: a few live ones among all that ever were
+        Index(  # tasks(active_only), observed: a few live ones among all that ever were
             "ix_tasks_alive",
             "job_id",
             sqlite_where=text("exited_at IS NULL"),

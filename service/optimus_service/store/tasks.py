@@ -29,7 +29,10 @@ def select_tasks(session: Session, active_only: bool, job_id: str | None) -> lis
 
 
 def newest(session: Session) -> list[TaskRecord]:
-    """See `Repository.newest_tasks`. A union, because each half has its index and their disjunction has none."""
+    """All that have not exited, and of each active job's (role, rank) the newest incarnation.
+
+    A union, because each half has its index and their disjunction has none.
+    """
     later = aliased(TaskRow)
     replaced = select(later).where(
         later.job_id == TaskRow.job_id,

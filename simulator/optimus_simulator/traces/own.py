@@ -208,8 +208,8 @@ def _ring_law(fields: Fields) -> AllReduceLaw:
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
-CSV_COLUMNS = ("id", "submitted_at", "workers", "duration_seconds")
-"""One all-reduce job a row, a GPU a worker. Lines that begin with `# nodes=8 gpus=4` say what it ran on."""
+# One all-reduce job a row, a GPU a worker. Lines that begin with `# nodes=8 gpus=4` say what it ran on.
+
 _EXCHANGE = 0.1
 """Exchanged seconds per second of computing on one worker, assumed for jobs of which nothing else is known."""
 

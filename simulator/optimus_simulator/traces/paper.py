@@ -9,7 +9,7 @@ References: Peng et al., EuroSys 2018, section 6.1, tables 1 and 2, figures 2 an
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,6 @@ from optimus_scheduler.model import ConvergenceRule, JobSpec, Mode, Node, Resour
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 from optimus_simulator.truth import LossLaw, ParameterServerLaw, PlacedTruth
-
-Arrivals = Literal["uniform", "poisson", "google"]
 
 GIB = 2**30
 JOBS = 60

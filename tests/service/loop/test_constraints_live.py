@@ -119,7 +119,7 @@ def test_a_deadline_is_met_beside_other_jobs(world: World) -> None:
     world.live_until("it ends", lambda: world.state("urgent") is JobState.SUCCEEDED or _at(world, "urgent") >= 600)
     assert world.clock() - submitted_at <= 240
     assert {"MeetingDeadline", "LearningSpeed"} & set(reasons(world, "urgent"))
-    latest = world.repository.latest_decision("urgent")
+    latest = world.repository.latest_decisions(["urgent"]).get("urgent")
     assert latest is not None
     assert "deadline" in latest.message
 
@@ -131,7 +131,7 @@ def _at(world: World, job_id: str) -> int:
 def test_a_deadline_that_cannot_be_met_is_told(world: World) -> None:
     world.submit("late", convergence={"max_steps": 100_000}, deadline_seconds=400)
     world.live_until("it is told", lambda: "DeadlineCannotBeMet" in reasons(world, "late"), rounds=30, seconds=10.0)
-    latest = world.repository.latest_decision("late")
+    latest = world.repository.latest_decisions(["late"]).get("late")
     assert latest is not None
     assert "cannot be met: it needs about" in latest.message
 

@@ -17,7 +17,7 @@ once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def latest(world: World, job_id: str) -> DecisionRecord:
-    decision = world.repository.latest_decision(job_id)
+    decision = world.repository.latest_decisions([job_id]).get(job_id)
     assert decision is not None
     return decision
 

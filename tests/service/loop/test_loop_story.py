@@ -54,7 +54,7 @@ def test_each_round_is_recorded_with_its_decisions(world: World) -> None:
     (stored,) = world.repository.rounds().items
     assert (stored.trigger, stored.n_jobs, stored.n_actions, stored.error) == ("submit", 1, record.n_actions, None)
     assert {"observe", "forecast", "allocate", "place", "reconcile", "apply"} <= set(stored.phase_seconds)
-    decision = world.repository.latest_decision("job-1")
+    decision = world.repository.latest_decisions(["job-1"]).get("job-1")
     assert decision is not None
     assert (decision.allocation, decision.round_id) == (Allocation(1, 1), stored.id)
     assert decision.message
@@ -119,7 +119,7 @@ def test_restarted_service_goes_on_where_the_other_was(world: World) -> None:
     world.live_until("nothing more is to be done", lambda: world.round().n_actions == 0)
     launches, generation = len(world.cluster.launches), world.repository.get_job("job-1").generation
     tasks = world.running("job-1")
-    before = world.repository.latest_decision("job-1")
+    before = world.repository.latest_decisions(["job-1"]).get("job-1")
 
     after = world.restarted()
     after.round("start")
@@ -128,7 +128,7 @@ def test_restarted_service_goes_on_where_the_other_was(world: World) -> None:
     assert world.cluster.stopped == []
     assert world.running("job-1") == tasks
     assert world.repository.get_job("job-1").generation == generation
-    decision = world.repository.latest_decision("job-1")
+    decision = world.repository.latest_decisions(["job-1"]).get("job-1")
     assert before is not None
     assert decision is not None
     assert decision.forecast["loss_curve"], "the history was read again"

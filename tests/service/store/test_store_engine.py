@@ -111,7 +111,7 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
         repository.wanted_of_active_jobs()
         repository.memberships_of_active_jobs()
         repository.latest_decisions(job_ids)
-        repository.newest_tasks()
+        repository.observed()
         event.remove(engine, "before_cursor_execute", increase)
         return count
 

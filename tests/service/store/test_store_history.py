@@ -52,13 +52,13 @@ def test_a_round_comes_back_with_its_decisions(repository: Repository, make_job:
     assert repository.rounds().items == (replace(a_round(error="late"), id=number),)
     (stored,) = repository.decisions("job-1").items
     assert stored == replace(decision, id=stored.id, round_id=number)
-    assert repository.latest_decision("job-1") == stored
+    assert repository.latest_decisions(["job-1"]).get("job-1") == stored
 
 
 def test_a_gain_that_is_no_number_is_none(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.add_round(a_round(), [a_decision(gain=math.nan, next_gain=math.nan)])
-    latest = repository.latest_decision("job-1")
+    latest = repository.latest_decisions(["job-1"]).get("job-1")
     assert latest is not None
     assert (latest.gain, latest.next_gain) == (None, None)
 
@@ -74,7 +74,7 @@ def test_the_latest_decision_of_each_job(repository: Repository, make_job: MakeJ
         "job-2": "GrantedMore",
     }
     assert repository.latest_decisions([]) == {}
-    assert repository.latest_decision("job-3") is None
+    assert repository.latest_decisions(["job-3"]).get("job-3") is None
 
 
 @pytest.mark.parametrize("limit", [1, 2, 10])

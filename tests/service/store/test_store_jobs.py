@@ -74,7 +74,7 @@ def test_a_job_that_nobody_submitted_is_not_found(repository: Repository) -> Non
         lambda: repository.get_job("ghost"),
         lambda: repository.get_wanted("gh\0st"),
         lambda: repository.put_profile("ghost", {}),
-        lambda: repository.set_coordinator_address("ghost", "127.0.0.1:1"),
+        lambda: repository.put_tasks([], {"ghost": "127.0.0.1:1"}, 1.0),
         lambda: repository.advance_job("ghost", Paused(), 1.0),
         lambda: repository.set_wanted("ghost", NOTHING, Directive.RUN, (), 1.0),
         lambda: repository.add_samples("ghost", [], 1.0),
@@ -99,10 +99,10 @@ def test_text_and_documents_survive_what_databases_refuse(repository: Repository
 
 def test_the_version_counts_changes(repository: Repository, make_job: MakeJob) -> None:
     before = make_job().version
-    repository.set_coordinator_address("job-1", "127.0.0.1:4000")
+    repository.put_tasks([], {"job-1": "127.0.0.1:4000"}, 1.0)
     after = repository.get_job("job-1")
     assert (after.coordinator_address, after.version) == ("127.0.0.1:4000", before + 1)
-    repository.set_coordinator_address("job-1", "127.0.0.1:4000")
+    repository.put_tasks([], {"job-1": "127.0.0.1:4000"}, 1.0)
     assert repository.get_job("job-1").version == before + 1
 
 

@@ -43,7 +43,6 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "observed": lambda store: store.observed(),
     "tasks": lambda store: store.tasks(),
     "tasks of a job": lambda store: store.tasks(active_only=False, job_id="job-1"),
-    "newest_tasks": lambda store: store.newest_tasks(),
     "put_usage": lambda store: store.put_usage("job-1", {"job-1-server-0-0": {"cpu_cores": 1.0}}, 1.0),
     "mark_exited": lambda store: store.mark_exited(TaskKey("job-1", Role.WORKER, 0), 0, 1.0),
     "events of a job": lambda store: store.events("job-1", cursor=encode_cursor("events", (5,))),

@@ -73,7 +73,7 @@ def test_newest_tasks_are_what_a_round_looks_at(repository: Repository, make_job
     for key in (SERVER, WORKER, WORKER_AGAIN, ended):
         repository.mark_exited(key, 1, 2.0)
     repository.advance_job("job-2", CancelRequested(), 3.0)
-    assert [task.key for task in repository.newest_tasks()] == [COORDINATOR, SERVER, WORKER_AGAIN, lingering]
+    assert [task.key for task in repository.observed().tasks] == [COORDINATOR, SERVER, WORKER_AGAIN, lingering]
 
 
 def test_ten_thousand_keys_are_marked_at_once(repository: Repository, make_job: MakeJob) -> None:
