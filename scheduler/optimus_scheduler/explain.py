@@ -16,7 +16,8 @@ def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, bat
     grant = _as_placed(outlook, grant, placed)
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
-        message = f"Waits: {placed.reason} ({size_words(outlook.minimum)})."
+        what = "Paused" if outlook.has_tasks else "Waits"
+        message = f"{what}: {placed.reason} ({size_words(outlook.minimum)})."
     if batch is not None and not grant.allocation.is_empty:
         message = f"{message} {_batch(outlook, batch)}"
     if grant.note is not None:
@@ -54,15 +55,13 @@ def _as_placed(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None)
         return grant._replace(allocation=NOTHING, reason=Reason.NO_FEASIBLE_NODE)
     if placed.allocation == grant.allocation:
         return grant
-    grown_less = placed.allocation == outlook.present
-    reason = Reason.NO_FEASIBLE_NODE if grown_less else _reason_for_less(outlook, placed.allocation, grant.reason)
+    grows = _tasks(placed.allocation) > _tasks(outlook.present)
+    reason = grant.reason if grows else Reason.NO_FEASIBLE_NODE
     return grant._replace(allocation=placed.allocation, ideal=grant.allocation, reason=reason)
 
 
-def _reason_for_less(outlook: Outlook, size: Allocation, granted: Reason) -> Reason:
-    present = outlook.present
-    is_less = size.workers + size.servers < present.workers + present.servers
-    return Reason.BETTER_USED_ELSEWHERE if is_less else granted
+def _tasks(size: Allocation) -> int:
+    return size.workers + size.servers
 
 
 # --- sentences -------------------------------------------------------------------------------------------------------
@@ -79,18 +78,49 @@ def _granted_more(outlook: Outlook, grant: Grant) -> str:
 
 
 def _unchanged(outlook: Outlook, grant: Grant) -> str:
-    return f"Keeps {size_words(grant.allocation)}, still the best size for it{_outlook(outlook)}."
+    return f"Keeps {size_words(grant.allocation)}: no other size is clearly better for it now{_outlook(outlook)}."
 
 
 def _better_used_elsewhere(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation == outlook.present:
-        kept = size_words(grant.allocation)
-        return f"Keeps {kept}: other jobs make better use of the room that is left{_outlook(outlook)}."
+        room = f"the room that {_more(grant)} would need"
+        return f"Keeps {size_words(grant.allocation)}: other jobs make better use of {room}{_outlook(outlook)}."
     return f"{_change(outlook, grant)}, as other jobs need the room more: {_effect(outlook, grant.allocation)}."
 
 
+def _cluster_full(outlook: Outlook, grant: Grant) -> str:
+    if grant.allocation == outlook.present:
+        kept = size_words(grant.allocation)
+        return f"Keeps {kept}: the cluster has no room for {_more(grant)}, even without other jobs{_outlook(outlook)}."
+    return f"{_change(outlook, grant)}: the cluster has less room than before; {_effect(outlook, grant.allocation)}."
+
+
+def _minimum_elsewhere(outlook: Outlook, grant: Grant) -> str:
+    if grant.allocation == outlook.present:
+        lacks = f"there is no room for {_more(grant)} beside what other jobs need at least"
+        return f"Keeps {size_words(grant.allocation)}: {lacks}{_outlook(outlook)}."
+    why = "other jobs need the room for what they need at least"
+    return f"{_change(outlook, grant)}, as {why}: {_effect(outlook, grant.allocation)}."
+
+
+def _at_quota(outlook: Outlook, grant: Grant) -> str:
+    project = outlook.job.spec.project
+    if grant.allocation == outlook.present:
+        lacks = f"{_more(grant)} would be more than project {project} may have"
+        return f"Keeps {size_words(grant.allocation)}: {lacks}{_outlook(outlook)}."
+    return f"{_change(outlook, grant)}: project {project} may have no more; {_effect(outlook, grant.allocation)}."
+
+
+def _more(grant: Grant) -> str:
+    """The size that it would have next."""
+    return "more" if grant.ideal is None else size_words(grant.ideal)
+
+
 def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
-    return f"Keeps {size_words(grant.allocation)}: more tasks would not make it faster{_outlook(outlook)}."
+    if grant.allocation != outlook.present:
+        return f"{_change(outlook, grant)}: more tasks are of little use to it; {_effect(outlook, grant.allocation)}."
+    little = "more tasks would make it hardly faster"
+    return f"Keeps {size_words(grant.allocation)}: {little}{_outlook(outlook)}."
 
 
 def _at_maximum(outlook: Outlook, grant: Grant) -> str:
@@ -109,9 +139,12 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
 
 def _learning_speed(outlook: Outlook, grant: Grant) -> str:
     if not outlook.has_tasks:
-        return f"Starts with {size_words(grant.allocation)}; it grows once its speed is measured."
+        starts = f"{'Goes on' if outlook.job.step else 'Starts'} with {size_words(grant.allocation)}"
+        may_grow = "" if grant.allocation == outlook.maximum else "; it may grow once its speed is measured"
+        return f"{starts}{may_grow}."
     if grant.allocation != outlook.present:
-        return f"{_change(outlook, grant)} to learn how its speed grows: {_effect(outlook, grant.allocation)}."
+        learns = " to learn how its speed grows" if _tasks(grant.allocation) > _tasks(outlook.present) else ""
+        return f"{_change(outlook, grant)}{learns}: {_effect(outlook, grant.allocation)}."
     return f"Keeps {size_words(grant.allocation)} until its speed with them is measured."
 
 
@@ -125,7 +158,10 @@ def _waiting(outlook: Outlook, _grant: Grant) -> str:
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
     if grant.ideal is not None and not grant.allocation.is_empty:
-        return f"Keeps {size_words(grant.allocation)}: no node has room for the tasks of {size_words(grant.ideal)}."
+        lacks = f"no node has room for the tasks of {size_words(grant.ideal)}"
+        if grant.allocation == outlook.present:
+            return f"Keeps {size_words(grant.allocation)}: {lacks}."
+        return f"{_change(outlook, grant)}: {lacks}."
     return f"Waits: no node of this cluster can host {size_words(outlook.minimum)}, even when it is empty."
 
 
@@ -154,6 +190,11 @@ def _converged(outlook: Outlook, _grant: Grant) -> str:
     return f"Its convergence rule holds ({rule}) at step {outlook.job.step}: it is being finished."
 
 
+def _limit_reached(outlook: Outlook, _grant: Grant) -> str:
+    rule = outlook.forecast.rule
+    return f"It has reached its limit ({rule}) at step {outlook.job.step}: it is being finished."
+
+
 def _cancelling(_outlook: Outlook, _grant: Grant) -> str:
     return "Cancelled: its tasks are being stopped."
 
@@ -166,6 +207,9 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.GRANTED_MORE: _granted_more,
     Reason.UNCHANGED: _unchanged,
     Reason.BETTER_USED_ELSEWHERE: _better_used_elsewhere,
+    Reason.CLUSTER_FULL: _cluster_full,
+    Reason.MINIMUM_ELSEWHERE: _minimum_elsewhere,
+    Reason.AT_QUOTA: _at_quota,
     Reason.NO_FURTHER_GAIN: _no_further_gain,
     Reason.AT_MAXIMUM: _at_maximum,
     Reason.NOT_WORTH_RESCALING: _not_worth_rescaling,
@@ -178,6 +222,7 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.NO_FEASIBLE_NODE: _no_feasible_node,
     Reason.WAITING_FOR_RETRY: _waiting_for_retry,
     Reason.CONVERGED: _converged,
+    Reason.LIMIT_REACHED: _limit_reached,
     Reason.CANCELLING: _cancelling,
     Reason.TRACKED: _tracked,
 }
@@ -190,7 +235,7 @@ def _change(outlook: Outlook, grant: Grant) -> str:
     present, size = outlook.present, grant.allocation
     if present.gpu_type and present.gpu_type != size.gpu_type:
         return f"Moves from {size_words(present)} on {present.gpu_type} to {size_words(size)} on {size.gpu_type}"
-    before, after = present.workers + present.servers, size.workers + size.servers
+    before, after = _tasks(present), _tasks(size)
     verb = "Grows" if after > before else "Shrinks" if after < before else "Changes"
     return f"{verb} from {size_words(present)} to {size_words(size)}"
 

@@ -174,7 +174,7 @@ def test_a_running_job_stays_where_moving_does_not_pay(job: Job) -> None:
 def test_a_job_that_has_converged_stays_where_it_is() -> None:
     job = running_on("k80", spec=replace(BOTH, convergence=ConvergenceRule(max_seconds=60.0)))
     after, outcome = next_round(Snapshot(NOW, MIXED, (job,)), OPTIMUS)
-    assert (types_of(after), outcome.decisions[0].reason) == ({"a": "k80"}, Reason.CONVERGED)
+    assert (types_of(after), outcome.decisions[0].reason) == ({"a": "k80"}, Reason.LIMIT_REACHED)
 
 
 def test_a_job_leaves_a_type_that_is_gone() -> None:

@@ -112,7 +112,7 @@ def test_somebody_who_waits_gets_room_from_those_who_have_more() -> None:
     grants = allocate([known("a", has=(4, 4)), a_job("new")], 8)
     assert size(grants["new"]) == (1, 1)
     assert sum(size(grants["a"])) == 6
-    assert grants["a"].reason is Reason.BETTER_USED_ELSEWHERE
+    assert grants["a"].reason is Reason.MINIMUM_ELSEWHERE
 
 
 # --- growth ----------------------------------------------------------------------------------------------------------
@@ -212,7 +212,8 @@ def test_room_that_comes_by_itself_is_waited_for() -> None:
     assert size(allocate([rich, poor], 16)["rich"]) != (7, 7)
     grants = allocate([rich, poor], 16, leaving=8)
     assert size(grants["rich"]) == (7, 7)
-    assert grants["poor"].reason is Reason.BETTER_USED_ELSEWHERE
+    assert grants["poor"].reason is Reason.NOT_WORTH_RESCALING
+    assert grants["poor"].note == "Other jobs would have to give up the room for that."
 
 
 def test_small_differences_move_nothing() -> None:

@@ -25,6 +25,8 @@ from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import CurrentNodes, Request, TaskSlot
 from optimus_scheduler.settings import Settings
 
+LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
+"""Rules that end a job whether or not it has learned what it could."""
 _DOUBLED = 2
 """A job that grows so many times will not fit beside the tasks that it has."""
 
@@ -124,7 +126,8 @@ def allocate(
         elif outlook.job.retry is not None and not outlook.job.retry.is_due(snapshot.now):
             grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RETRY)
         elif outlook.forecast.converged and outlook.has_tasks:
-            grants[outlook.id] = Grant(outlook.present, Reason.CONVERGED)
+            is_limit = outlook.forecast.rule in LIMITS
+            grants[outlook.id] = Grant(outlook.present, Reason.LIMIT_REACHED if is_limit else Reason.CONVERGED)
             finishing.append(outlook)
             leaving = leaving + outlook.demand(outlook.present)
         elif not outlook.has_tasks and not feasible(outlook):

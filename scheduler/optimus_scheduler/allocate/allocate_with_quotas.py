@@ -97,6 +97,9 @@ _REPLACEABLE = frozenset(
         Reason.AT_MAXIMUM,
         Reason.NO_FURTHER_GAIN,
         Reason.BETTER_USED_ELSEWHERE,
+        Reason.CLUSTER_FULL,
+        Reason.MINIMUM_ELSEWHERE,
+        Reason.AT_QUOTA,
         Reason.NOT_WORTH_RESCALING,
         Reason.GRANTED_MORE,
     }
@@ -194,6 +197,8 @@ class _QuotaAllocation:
         borrowing = {project: entitled[project] for project in entitled if project not in confined}
         if any(self._is_short(competing, grants, rights) for rights in borrowing.values()):
             grants = self._reclaimed(free, available, borrowing)
+        if _sizes(fixed):
+            grants = {job_id: _beside_the_confined(grant) for job_id, grant in grants.items()}
         return {**grants, **{job_id: _confined(grant) for job_id, grant in fixed.items()}}
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
@@ -237,8 +242,16 @@ def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
 
 
 def _confined(grant: Grant) -> Grant:
-    waits = grant.allocation.is_empty and grant.reason in (Reason.WAITING_FOR_RESOURCES, Reason.BETTER_USED_ELSEWHERE)
-    return grant._replace(reason=Reason.WAITING_FOR_QUOTA) if waits else grant
+    """What a job gets within the guarantee of a project that may not borrow: all the room there is for it."""
+    if grant.allocation.is_empty:
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA)
+    is_full = grant.reason in (Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE)
+    return grant._replace(reason=Reason.AT_QUOTA) if is_full else grant
+
+
+def _beside_the_confined(grant: Grant) -> Grant:
+    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these."""
+    return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
 
 def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
@@ -249,4 +262,5 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     if reason is Reason.WITHIN_BUDGET and size != outlook.maximum:
         reason = None  # it is not the budget that keeps it where it is
     replaces = reason is not None and grant.reason in _REPLACEABLE and not size.is_empty
-    return grant._replace(reason=reason if replaces and reason is not None else grant.reason, note=limits.note)
+    told = reason if replaces and reason is not None else grant.reason
+    return grant._replace(reason=told, note=limits.note or grant.note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -14,6 +15,7 @@ from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.store.records import JobRecord
 
 _RECENT_SECONDS = 900.0
 """A refusal is told once; what was told longer ago may be over."""
@@ -42,7 +44,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
             others=others,
             decisions=decisions,
             capacity=_capacity(services),
-            policy=services.settings.policy,
+            quotas=[project.quota for project in repository.projects()],
+            gives_more=None if job.state.is_final else _gives_more(services, job_id, others),
             troubles=() if job.state.is_final else _troubles(services, job_id),
         )
     )
@@ -66,6 +69,18 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
         if refused is not None and refused not in there and refused not in troubles:
             troubles[refused] = event.message
     return tuple(troubles[name] for name in sorted(troubles))
+
+
+def _gives_more(services: Services, job_id: str, others: Mapping[str, JobRecord]) -> tuple[str, ...] | None:
+    """What was tried and gives it more; None: nothing could be tried."""
+    if services.preview is None:
+        return None
+    try:
+        return services.preview.what_gives_more(
+            job_id, {each.id: f"{each.name} ({each.id})" for each in others.values()}
+        )
+    except ClusterUnavailable:
+        return None
 
 
 def _capacity(services: Services) -> Resources | None:

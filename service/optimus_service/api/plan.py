@@ -23,7 +23,7 @@ from optimus_service.insight.format import counted, size, span
 from optimus_service.insight.moments import foreseen
 from optimus_service.insight.progress import finite, outlook
 from optimus_service.insight.queue_wait import expected_start
-from optimus_service.insight.reasons import text_of
+from optimus_service.insight.reasons import gives_more, text_of
 from optimus_service.store.records import JobRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -49,8 +49,8 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec) -> answ
     submission.check(services, task_checks, spec)
     if services.preview is None:
         raise unavailable("this replica has no scheduler")
-    previewed = services.preview.of(write(spec))
     active = {job.id: job for job in services.repository.active_jobs()}
+    previewed = services.preview.of(write(spec), {job.id: f"{job.name} ({job.id})" for job in active.values()})
     return plan_body(previewed, active, _start(services, previewed, active), services.clock())
 
 
@@ -60,7 +60,9 @@ def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRec
     decisions = services.repository.latest_decisions(list(active))
     left = {job_id: outlook(job, decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
     capacity = sum((node.capacity for node in services.cluster.nodes() if node.schedulable), Resources())
-    return expected_start(previewed.record.id, [*active.values(), previewed.record], left, capacity).seconds
+    quotas = [project.quota for project in services.repository.projects()]
+    start = expected_start(previewed.record.id, [*active.values(), previewed.record], left, capacity, quotas)
+    return start.seconds if start.after else None
 
 
 def plan_body(
@@ -90,7 +92,8 @@ def plan_body(
         allocation=allocation_body(decision.allocation),
         reason=decision.reason.value,
         message=decision.message,
-        what_would_change_it=text_of(decision.reason.value).what_would_change_it,
+        what_would_change_it=gives_more(previewed.gives_more, decision.allocation.is_empty)
+        or text_of(decision.reason.value).what_would_change_it,
         sentences=[decision.message, *_on_time(expected, previewed), *_on_money(cost), *_on_others(effects)],
         expected=expected,
         cost=cost,

@@ -25,6 +25,7 @@ from optimus_scheduler.model import (
     Snapshot,
 )
 from optimus_scheduler.settings import Settings as SchedulerSettings
+from optimus_scheduler.what_if import what_gives_more
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.store.records import Document, JobRecord
@@ -32,6 +33,8 @@ from optimus_service.store.records import Document, JobRecord
 CANDIDATE = "dry-run"
 """The id that a job has while it is only thought of: submitted ones always have a random end."""
 
+_MOST_JOBS_TO_TRY = 300
+"""Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 _Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
 
 
@@ -60,6 +63,8 @@ class Previewed:
     """Ended jobs of the same task that the forecast was helped by."""
     effects: tuple[Effect, ...]
     """Of other jobs that would get another size."""
+    gives_more: tuple[str, ...] | None
+    """What each alone would give it more; None: not tried."""
 
 
 class Preview:
@@ -81,8 +86,8 @@ class Preview:
         self._clock = clock
         self._turn = threading.Lock()
 
-    def of(self, spec: Document) -> Previewed:
-        """What would happen if `spec` (a `JobSpec` as a document) were submitted now.
+    def of(self, spec: Document, names: Mapping[str, str]) -> Previewed:
+        """What would happen if `spec` (a `JobSpec` as a document) were submitted now. `names` of other jobs, by id.
 
         Raises:
             ClusterUnavailable: nobody can tell.
@@ -93,8 +98,10 @@ class Preview:
             without = self._observer.look(view, now)
             record = as_record(spec, now)
             candidate = with_steps_per_epoch(self._observer.as_submitted(record, view, now))
-            planned = self._planner(replace(without, jobs=(*without.jobs, candidate)), _untimed)
+            world = replace(without, jobs=(*without.jobs, candidate))
+            planned = self._planner(world, _untimed)
             present = self._planner(without, _untimed)
+            gives_more = self._gives_more(world, CANDIDATE, names)
         decisions = {decision.job_id: decision for decision in planned.decisions}
         decision = decisions.pop(CANDIDATE)
         return Previewed(
@@ -103,7 +110,26 @@ class Preview:
             forecast=self._forecast(candidate, decision.allocation, now),
             n_similar=len(candidate.similar),
             effects=self._effects({job.id: job for job in without.jobs}, present, decisions, now),
+            gives_more=gives_more,
         )
+
+    def what_gives_more(self, job_id: str, names: Mapping[str, str]) -> tuple[str, ...] | None:
+        """Changes each of which alone would give the job more than the next round does (`what_if`); `names` by job id.
+
+        None when that was not tried: the job is not active any more, or there are so many that it would take long.
+
+        Raises:
+            ClusterUnavailable: nobody can tell.
+            DatabaseNotAvailable: nobody can tell.
+        """
+        with self._turn:
+            snapshot = self._observer.look(ClusterView.of(self._cluster), self._clock())
+            return self._gives_more(snapshot, job_id, names)
+
+    def _gives_more(self, snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> tuple[str, ...] | None:
+        if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
+            return None
+        return what_gives_more(snapshot, job_id, lambda changed: self._planner(changed, _untimed), names)
 
     def _effects(
         self, jobs: Mapping[str, Job], present: Plan, decisions: Mapping[str, Decision], now: float

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optimus_contract import answers
-from optimus_scheduler.model import Resources, SpeedSample
+from optimus_scheduler.model import Quota, Reason, Resources, SpeedSample
 from optimus_scheduler.model.format import duration
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import size, span, times
 from optimus_service.insight.moments import foreseen, moment
 from optimus_service.insight.progress import Explanation, explain, finite, outlook
 from optimus_service.insight.queue_wait import Start, expected_start
-from optimus_service.observe.spec import readable_spec
+from optimus_service.insight.reasons import gives_more
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -40,7 +40,10 @@ class Case:
     """The latest of each active job."""
     capacity: Resources | None = None
     """Of schedulable nodes; None: unknown."""
-    policy: str = "optimus"
+    quotas: Sequence[Quota] = ()
+    """Of the projects that have one."""
+    gives_more: Sequence[str] | None = None
+    """What each alone would give it more, tried by planning again; None: not tried."""
     troubles: Sequence[str] = ()
     """What keeps its tasks from running, as the cluster says."""
 
@@ -66,7 +69,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         at=None if decision is None else moment(decision.at),
         reason=words.reason,
         message=words.message,
-        what_would_change_it=_change(case, words, marginal),
+        what_would_change_it=_change(case, words),
         sentences=sentences,
         allocation=allocation_body(words.allocation),
         previous=allocation_body(words.previous),
@@ -106,7 +109,10 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
     if next_gain <= 0:
         return ["One more task would not make it faster by enough to be worth a task."]
     if marginal is None:
-        return [f"Its next task would gain {next_gain:.3g} per share of the cluster; no other job was granted more."]
+        return [
+            f"Its next task would gain {next_gain:.3g} per share of the cluster; "
+            "no other job has more than it needs at least."
+        ]
     order = "less" if next_gain < marginal.gain else "more"
     return [
         f"Its next task would gain {next_gain:.3g} per share of the cluster, {order} than the {marginal.gain:.3g} of "
@@ -114,23 +120,20 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
     ]
 
 
-def _change(case: Case, words: Explanation, marginal: answers.Marginal | None) -> str:
-    next_gain = None if case.decision is None else finite(case.decision.next_gain)
-    spec = readable_spec(case.job)
-    priority = 1.0 if spec is None else spec.priority
-    if (
-        case.policy != "optimus"
-        or marginal is None
-        or next_gain is None
-        or not 0 < next_gain < marginal.gain
-        or words.allocation.is_empty
-    ):
+def _change(case: Case, words: Explanation) -> str:
+    """What gives it more: only what was tried, where that was possible."""
+    if case.job.state.is_final or case.decision is None or case.gives_more is None:
         return words.what_would_change_it
-    needed = priority * marginal.gain / next_gain
-    return (
-        f"{words.what_would_change_it} With a priority above {needed:.3g} (now {priority:g}) its next task would come "
-        f"before the last one of {marginal.name}."
-    )
+    if words.reason in _SETTLED:
+        return words.what_would_change_it
+    mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
+    return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}"
+
+
+_SETTLED = frozenset(
+    {Reason.CANCELLING, Reason.CONVERGED, Reason.LIMIT_REACHED, Reason.TRACKED, Reason.WAITING_FOR_RETRY}
+)
+"""Reasons of jobs that take no part in the sharing."""
 
 
 # --- start and end ---------------------------------------------------------------------------------------------------
@@ -141,8 +144,10 @@ def _start_of(case: Case) -> Start | None:
         return None
     active = {**case.others, case.job.id: case.job}
     left = {job_id: outlook(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
-    start = expected_start(case.job.id, active.values(), left, case.capacity)
+    start = expected_start(case.job.id, active.values(), left, case.capacity, case.quotas)
     wait = _retry_wait(case)
+    if case.decision is not None and not start.after and not wait:
+        start = replace(start, seconds=None)  # a round has looked at it, and it was not its turn
     if wait and start.seconds is not None:
         low, mean, high = (
             None if each is None else max(each, wait)
@@ -164,7 +169,7 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
         return [f"It may go on in {duration(wait)}, if there is room for it then."]
     ahead = "nobody waits ahead of it" if start.n_ahead == 0 else f"{start.n_ahead} waiting ahead of it"
     if start.seconds is None:
-        return [f"In the queue: {ahead}. When it starts cannot be said: too little is known of the jobs that run."]
+        return [f"In the queue: {ahead}. {_unknown_start(case, start)}"]
     if not start.after:
         return [
             f"In the queue: {ahead}. The minima of the others leave room for it: "
@@ -172,6 +177,18 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
         ]
     name = case.others[start.after].name if start.after in case.others else start.after
     return [f"In the queue: {ahead}. It is expected to start in {span(start.seconds)}, when {name} ends."]
+
+
+def _unknown_start(case: Case, start: Start) -> str:
+    if not start.has_room:
+        return "When it starts cannot be said: too little is known of the jobs that run."
+    needs = {
+        Reason.WAITING_FOR_QUOTA: "its project may have more",
+        Reason.NO_FEASIBLE_NODE: "a node has room for its tasks",
+    }
+    reason = "" if case.decision is None else case.decision.reason
+    when = next((words for code, words in needs.items() if code == reason), "others give up what they can spare")
+    return f"It starts when {when}, or when it is its turn: when that is cannot be said."
 
 
 def _expected(case: Case, start: Start | None) -> answers.Expected:

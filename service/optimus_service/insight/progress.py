@@ -17,8 +17,7 @@ from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
-from optimus_scheduler.model.format import headline
-from optimus_service.insight.reasons import text_of
+from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 
 SPEED_WINDOW_SECONDS = 30.0
@@ -192,13 +191,12 @@ class Explanation:
 def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
     if job.state.is_final:
-        message = f"The job {job.state.value}." if job.failure is None else f"The job failed: {headline(job.failure)}"
+        message = ended_words(job, decision)
         again = "Submit it again to run it again."
         if job.state is not JobState.SUCCEEDED and job.step > 0:
             again = f"`optimus resume {job.id}` lets it go on from its last checkpoint."
         what = f"Nothing: it has ended. {again}"
-        reason = None if decision is None else decision.reason
-        return Explanation(reason, message, what, NOTHING, NOTHING)
+        return Explanation(None, message, what, NOTHING, NOTHING)
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)

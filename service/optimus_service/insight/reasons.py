@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optimus_scheduler.model import Reason
+from optimus_scheduler.model import JobState, Reason
+from optimus_scheduler.model.format import headline
+from optimus_service.store.records import DecisionRecord, JobRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +20,31 @@ class ReasonText:
 
 TEXTS: Mapping[str, ReasonText] = {
     Reason.GRANTED_MORE: ReasonText(
-        "its next tasks save more time per share of the cluster than anybody else's",
+        "its next tasks save time, and no other job would save more with the room",
         "It gets still more as long as its next task saves more time than that of any other job.",
     ),
     Reason.UNCHANGED: ReasonText(
-        "what it has is still what it should have",
+        "no other size is clearly better for it",
         "New jobs, finished jobs, or a better knowledge of this one's speed and loss.",
     ),
     Reason.BETTER_USED_ELSEWHERE: ReasonText(
         "other jobs gain more from the same resources, so it got less than it had or less than it could use",
         "Other jobs finish, its priority is raised, or the cluster grows.",
     ),
+    Reason.CLUSTER_FULL: ReasonText(
+        "its next tasks would not fit even if no other job had any",
+        "A larger cluster, or smaller tasks.",
+    ),
+    Reason.MINIMUM_ELSEWHERE: ReasonText(
+        "there is no room for its next tasks beside what the other jobs need at least or have a right to",
+        "Other jobs finish, or the cluster grows.",
+    ),
+    Reason.AT_QUOTA: ReasonText(
+        "its next tasks would be more than its project may have",
+        "A larger quota of its project, leave to borrow, or jobs of its project that end.",
+    ),
     Reason.NO_FURTHER_GAIN: ReasonText(
-        "more tasks would not make it faster",
+        "more tasks would make it hardly faster",
         "A larger global batch or a model that communicates less would let it use more tasks.",
     ),
     Reason.AT_MAXIMUM: ReasonText(
@@ -66,7 +80,7 @@ TEXTS: Mapping[str, ReasonText] = {
         "A larger `max_cost`, or lower prices.",
     ),
     Reason.NO_FEASIBLE_NODE: ReasonText(
-        "there is room in the cluster as a whole, but no node can host its tasks",
+        "no node has the room for its tasks, or for more of them",
         "A node with enough free room for one of its tasks, or smaller tasks.",
     ),
     Reason.WAITING_FOR_RETRY: ReasonText(
@@ -74,7 +88,10 @@ TEXTS: Mapping[str, ReasonText] = {
         "The end of the wait; or cancel it, mend what failed, and resume it.",
     ),
     Reason.CONVERGED: ReasonText(
-        "its convergence rule holds: it is being finished", "Nothing: it has reached its goal."
+        "its loss or metric is where its owner wanted it: it is being finished", "Nothing: it has reached its goal."
+    ),
+    Reason.LIMIT_REACHED: ReasonText(
+        "its limit of steps, epochs, time or money is reached: it is being finished", "Nothing: its limit is reached."
     ),
     Reason.CANCELLING: ReasonText("its owner cancelled it; its tasks are being stopped", "Nothing: it was cancelled."),
     Reason.TRACKED: ReasonText(
@@ -89,6 +106,41 @@ UNKNOWN = ReasonText("a reason of a newer version", "New jobs, finished jobs, or
 def text_of(reason: str) -> ReasonText:
     """The words for a stored reason code."""
     return TEXTS.get(reason, UNKNOWN)
+
+
+_ENDED_BY: Mapping[str, str] = {
+    "loss_decrease": "its loss hardly fell any more",
+    "target_loss": "its loss reached its target",
+    "target_metric": "its metric reached its target",
+    "max_steps": "it made all the steps of its limit",
+    "max_epochs": "it made all the epochs of its limit",
+    "max_seconds": "the time of its limit was over",
+    "max_cost": "its budget was spent",
+}
+"""The rules that end a job, by their field."""
+
+
+def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
+    """How the job ended, and why as far as its last decision says so."""
+    if job.state is JobState.FAILED:
+        return "The job failed." if job.failure is None else f"The job failed: {headline(job.failure)}"
+    if job.state is JobState.CANCELLED:
+        return "The job was cancelled."
+    ends = decision is not None and decision.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
+    rule = decision.forecast.get("rule") if decision is not None and ends else None
+    why = _ENDED_BY.get(rule) if isinstance(rule, str) else None
+    return "The job succeeded." if why is None else f"The job succeeded: {why}."
+
+
+def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:
+    """What was tried and gives the job more (`optimus_scheduler.what_if`), in a sentence; None: nothing was tried."""
+    if changes is None:
+        return None
+    verb = "starts" if waits else "gets more"
+    if not changes:
+        tried = "its limits and priority, quotas, one more node, the end of other jobs"
+        return f"Nothing that was tried gives it more now: {tried}."
+    return f"It {verb} with {'any one of these' if len(changes) > 1 else 'this'}: {'; '.join(changes)}."
 
 
 def as_markdown() -> str:

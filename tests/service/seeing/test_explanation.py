@@ -18,7 +18,7 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import TooManyFailures
-from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason, Resources, SpeedSample
+from optimus_scheduler.model import NOTHING, Allocation, JobState, Quota, Reason, Resources, SpeedSample
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.queue_wait import expected_start
 from optimus_service.insight.reasons import TEXTS, as_markdown
@@ -152,27 +152,84 @@ def a_record(job_id: str = "job-1", **changes: Any) -> JobRecord:
     return job(id=job_id, name=job_id, **values | changes)
 
 
-def test_the_priority_that_would_be_enough_is_named() -> None:
-    mine = a_decision("job-1", round_id=7, next_gain=0.1, allocation=Allocation(2, 1))
-    theirs = [a_decision(job_id, round_id=7, gain=gain) for job_id, gain in (("job-2", 0.3), ("job-3", 0.5))]
-    case = Case(
-        job=a_record(wanted=Allocation(2, 1)),
-        decision=a_decision(
-            "job-1", round_id=7, next_gain=0.1, reason="BetterUsedElsewhere", allocation=Allocation(2, 1)
-        ),
-        now=10.0,
-        others={job_id: a_record(job_id) for job_id in ("job-2", "job-3")},
-        decisions={each.job_id: each for each in (mine, *theirs, a_decision("job-4", round_id=6, gain=0.01))},
-    )
-    found = explanation_of(case)
+def a_running_case(**changes: Any) -> Case:
+    decision = a_decision("job-1", round_id=7, next_gain=0.1, reason="ClusterFull", allocation=Allocation(2, 1))
+    return Case(job=a_record(wanted=Allocation(2, 1)), decision=decision, now=10.0, **changes)
+
+
+def test_the_marginal_job_is_of_the_same_round() -> None:
+    others = {job_id: a_record(job_id) for job_id in ("job-2", "job-3", "job-4")}
+    gains = {"job-2": (7, 0.3), "job-3": (7, 0.5), "job-4": (6, 0.01)}
+    decisions = {job_id: a_decision(job_id, round_id=number, gain=gain) for job_id, (number, gain) in gains.items()}
+    found = explanation_of(a_running_case(others=others, decisions=decisions))
     assert found.marginal is not None
     assert (found.marginal.job_id, found.marginal.gain) == ("job-2", 0.3)
-    assert "priority above 3 (now 1)" in found.what_would_change_it
-    assert "priority" not in explanation_of(Case(**{**_fields(case), "policy": "drf"})).what_would_change_it[50:]
 
 
-def _fields(case: Case) -> dict[str, Any]:
-    return {name: getattr(case, name) for name in Case.__slots__}
+@pytest.mark.parametrize(
+    ("tried", "told"),
+    [
+        (None, TEXTS["ClusterFull"].what_would_change_it),
+        (
+            (),
+            "Nothing that was tried gives it more now: "
+            "its limits and priority, quotas, one more node, the end of other jobs.",
+        ),
+        (("a node",), "It gets more with this: a node."),
+        (("a node", "the end of b"), "It gets more with any one of these: a node; the end of b."),
+    ],
+)
+def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> None:
+    assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
+
+
+def test_what_keeps_tasks_from_running_comes_first() -> None:
+    case = a_running_case(gives_more=("a node",), troubles=("job-1-worker-0: no image",))
+    assert explanation_of(case).what_would_change_it.startswith("What keeps its tasks from running has to be mended")
+
+
+@pytest.mark.parametrize(
+    ("state", "decided", "told"),
+    [
+        (JobState.FAILED, ("LearningSpeed", None), "The job failed: it broke"),
+        (JobState.SUCCEEDED, ("LimitReached", "max_cost"), "The job succeeded: its budget was spent."),
+        (JobState.SUCCEEDED, ("Converged", "loss_decrease"), "The job succeeded: its loss hardly fell any more."),
+        (JobState.SUCCEEDED, ("LearningSpeed", "max_steps"), "The job succeeded."),
+        (JobState.CANCELLED, ("Unchanged", None), "The job was cancelled."),
+    ],
+)
+def test_an_ended_job_has_no_reason_but_how_it_ended(
+    state: JobState, decided: tuple[str, str | None], told: str
+) -> None:
+    reason, rule = decided
+    failure = "it broke" if state is JobState.FAILED else None
+    ended = a_record(state=state, failure=failure, finished_at=9.0)
+    found = explanation_of(Case(job=ended, decision=a_decision(reason=reason, forecast={"rule": rule}), now=10.0))
+    assert (found.reason, found.message) == (None, told)
+
+
+def test_a_job_that_a_round_let_wait_is_not_said_to_start_at_once() -> None:
+    """Its project may not borrow, and has no room; or another waits: there is room by the minima alone."""
+    waits = a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING)
+    case = Case(job=a_record(wanted=NOTHING), decision=waits, now=10.0, capacity=Resources(64.0, 2**50))
+    found = explanation_of(case)
+    assert found.expected.start_seconds is None
+    assert any("It starts when its project may have more" in each for each in found.sentences)
+
+
+def test_a_job_of_a_full_project_starts_when_one_of_its_project_ends() -> None:
+    demand = {"workers": {"min": 4, "max": 4}, "servers": {"resources": {"cpu": 0}}}
+
+    def of(job_id: str, project: str, size: Allocation) -> JobRecord:
+        return a_record(job_id, spec={**demand, "project": project}, project=project, wanted=size)
+
+    jobs = [of("a-1", "a", Allocation(4, 1)), of("b-1", "b", Allocation(4, 1)), of("a-2", "a", NOTHING)]
+    left = {job_id: answers.Interval(mean=mean, low=None, high=None) for job_id, mean in (("b-1", 5.0), ("a-1", 60.0))}
+    quotas = [Quota("a", cpu=5.0, may_borrow=False)]
+    start = expected_start("a-2", jobs, left, Resources(32.0, 2**50), quotas)
+    assert start.after == "a-1"
+    assert start.seconds == left["a-1"]
+    assert expected_start("a-2", jobs, left, Resources(32.0, 2**50)).after is None
 
 
 def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:

@@ -54,7 +54,7 @@ def test_what_is_promised_is_what_the_next_round_gives(world: World) -> None:
         world.round()
         world.train(40)
     before = everything(world)
-    promised = preview_of(world).of(document())
+    promised = preview_of(world).of(document(), {})
     assert everything(world) == before
     world.submit("three")
     world.round()
@@ -69,7 +69,7 @@ def test_what_is_promised_is_what_the_next_round_gives(world: World) -> None:
 def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
     world.submit("greedy", workers={"max": 16}, servers={"max": 16})
     world.live_until("it has everything", lambda: world.repository.get_job("greedy").running.workers >= 4)
-    previewed = preview_of(world).of(document(workers={"min": 4, "max": 4}, servers={"min": 2, "max": 2}))
+    previewed = preview_of(world).of(document(workers={"min": 4, "max": 4}, servers={"min": 2, "max": 2}), {})
     found = body(world, previewed)
     (effect,) = found.effects
     assert effect.job_id == "greedy"
@@ -87,7 +87,7 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
     took = (world.repository.get_job("teacher").finished_at or 0) - world.repository.get_job("teacher").created_at
     priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
     preview = server.make_preview(priced, world.repository, world.cluster, world.clock)
-    found = body(world, preview.of(document()))
+    found = body(world, preview.of(document(), {}))
     assert found.finished_runs == 1
     assert found.expected.finish_seconds is not None
     assert 0.3 * took < found.expected.finish_seconds.mean < 5 * took
@@ -98,7 +98,7 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
 
 
 def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
-    found = body(world, preview_of(world).of(document()))
+    found = body(world, preview_of(world).of(document(), {}))
     assert (found.expected.finish_seconds, found.cost, found.speed_from, found.effects) == (None, None, None, [])
     assert any("cannot be said" in sentence for sentence in found.sentences)
 

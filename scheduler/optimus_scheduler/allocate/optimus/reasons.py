@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.greedy import GreedyResult
+from optimus_scheduler.allocate.optimus.greedy import SLACK, GreedyResult
+from optimus_scheduler.allocate.optimus.guarantees import present_rows
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.policy import Grant
 from optimus_scheduler.forecast.outlook import Outlook
@@ -17,10 +17,15 @@ from optimus_scheduler.settings import Settings
 
 
 def grants(
-    outlooks: Sequence[Outlook], table: Candidates, result: GreedyResult, demand: FloatArray, settings: Settings
+    outlooks: Sequence[Outlook],
+    table: Candidates,
+    result: GreedyResult,
+    demand: FloatArray,
+    capacity: FloatArray,
+    settings: Settings,
 ) -> Mapping[str, Grant]:
-    """The result in words."""
-    return _Explanation(outlooks, table, result, demand, settings).grants()
+    """The result in words. `demand` (k, r) of each candidate, `capacity` (r,) of all that these jobs may share."""
+    return _Explanation(outlooks, table, result, demand, capacity, settings).grants()
 
 
 class _Explanation:
@@ -30,10 +35,11 @@ class _Explanation:
         table: Candidates,
         result: GreedyResult,
         demand: FloatArray,
+        capacity: FloatArray,
         settings: Settings,
     ) -> None:
         self._jobs, self._table, self._result = JobColumns.of(outlooks), table, result
-        self._demand, self._settings = demand, settings
+        self._demand, self._capacity, self._settings = demand, capacity, settings
         # At the price of a share that this round came to, each job's best size if changing were free.
         self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
         row = result.row[table.job]
@@ -43,6 +49,8 @@ class _Explanation:
         gains[above] = (table.plain[above] - table.plain[row[above]]) / shares
         self._next = first_of_largest(gains, table)
         self._next_gain = gains[self._next]
+        self._least = np.minimum(result.row, table.first[:-1] + 1)
+        """(n,) the row of each job's minimum; that of nothing for a job that gets nothing."""
 
     def grants(self) -> dict[str, Grant]:
         """By job id."""
@@ -51,17 +59,22 @@ class _Explanation:
         gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
         workers, servers = table.workers[row], table.servers[row]
         sizes = [one.job.allocation for one in jobs]
-        changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1])
-        changes |= [now != size.gpu_type for now, size in zip(self._gpu_types(), sizes, strict=True)]
+        moves = np.array([now != size.gpu_type for now, size in zip(self._gpu_types(), sizes, strict=True)])
+        changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1]) | moves
         for j in np.flatnonzero(changes).tolist():  # most keep what they have, the very same object
             sizes[j] = self._size(j, row[j])
-        reasons = np.where(changes, self._to_change(), self._to_keep())
+        better = self._is_faster(self._ideal) & self._fits(self._ideal)
+        wanted = np.where(better, self._ideal, self._next)
+        reasons = np.where(changes, self._to_change(moves), self._to_keep(wanted))
         best: list[Allocation | None] = [None] * len(jobs)
-        for j in np.flatnonzero(reasons == _NOT_WORTH).tolist():
-            best[j] = self._size(j, self._ideal[j])
+        for j in np.flatnonzero(np.isin(reasons, _WANTS_ANOTHER) & ~changes).tolist():
+            best[j] = self._size(j, wanted[j])
         next_gain = [each if each > -np.inf else None for each in self._next_gain.tolist()]
-        words, notes = map(_REASONS.__getitem__, reasons.tolist()), repeat(None, len(jobs))
-        columns = sizes, words, best, gain.tolist(), next_gain, notes
+        beyond = (row > self._least).tolist()
+        gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
+        words = map(_REASONS.__getitem__, reasons.tolist())
+        notes = [_OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
+        columns = sizes, words, best, gains, next_gain, notes
         granted = dict(zip(jobs.ids, map(Grant._make, zip(*columns, strict=True)), strict=True))
         for j in np.flatnonzero(workers + servers == 0).tolist():
             granted[jobs.ids[j]] = _WAITS
@@ -75,31 +88,72 @@ class _Explanation:
         types = [gpu_type_of(asked) for asked in self._jobs.shapes.all]
         return [types[number] for number in self._jobs.worker_shape.tolist()]
 
-    def _to_change(self) -> IntArray:
-        """(n,) the reason for another size, as a number in `_REASONS`."""
+    def _to_change(self, moves: BoolArray) -> IntArray:
+        """(n,) the reason for another size, as a number in `_REASONS`; `moves` (n,) to another GPU type."""
         jobs, row = self._jobs, self._result.row
         tasks = self._table.workers[row] + self._table.servers[row]
-        is_less = jobs.has_tasks & (tasks < jobs.column("workers") + jobs.column("servers"))
+        is_less = jobs.has_tasks & ~moves & (tasks < jobs.column("workers") + jobs.column("servers"))
         grows = np.where(jobs.column("learning") > 0, _LEARNING, _MORE)
-        return np.where(is_less, _ELSEWHERE, grows)
+        less = self._without_room(present_rows(jobs, self._table), kept=_NO_GAIN)
+        less[less == _EXCHANGE] = _ELSEWHERE
+        return np.where(is_less, less, grows)
 
-    def _to_keep(self) -> IntArray:
-        """(n,) ... and for the present one."""
-        table, row, ideal = self._table, self._result.row, self._ideal
-        faster = table.plain[ideal] >= (1.0 + self._settings.least_speedup) * table.plain[row]
-        faster &= table.workers[ideal] + table.servers[ideal] > 0
+    def _to_keep(self, wanted: IntArray) -> IntArray:
+        """(n,) ... and for the present one, when `wanted` (n,) are the rows of the next better size of each."""
+        table, jobs, row = self._table, self._jobs, self._result.row
+        is_faster = self._is_faster(wanted)
+        is_change_too_dear = is_faster & (table.worth[wanted] <= table.worth[row])
+        reasons = self._without_room(wanted, kept=np.where(is_change_too_dear, _NOT_WORTH, _UNCHANGED))
         # The first that applies counts, and so is written last.
-        reasons = np.where(self._fits(self._next), _UNCHANGED, _ELSEWHERE)
-        reasons[self._next_gain <= 0] = _NO_GAIN
-        reasons = np.where(faster, np.where(self._fits(ideal), _NOT_WORTH, _ELSEWHERE), reasons)
-        reasons[np.isneginf(self._next_gain)] = _AT_MAXIMUM
-        reasons[self._jobs.column("measured") == 0] = _LEARNING
+        is_little = (self._next_gain <= 0) | ~table.is_worthwhile(row, self._next, self._settings.least_task_gain)
+        reasons[(reasons == _EXCHANGE) & ~is_faster] = _UNCHANGED
+        reasons[is_little & ~is_faster] = _NO_GAIN
+        reasons[np.isneginf(self._next_gain)] = _NO_GAIN
+        reasons[jobs.column("measured") == 0] = _LEARNING
+        reasons[(np.stack([table.workers[row], table.servers[row]], axis=1) == jobs.pairs("most_")).all(axis=1)] = (
+            _AT_MAXIMUM
+        )
         return reasons
+
+    def _is_faster(self, rows: IntArray) -> BoolArray:
+        """(n,) whether the size of `rows` (n,) makes each job so much faster that this is no noise."""
+        table = self._table
+        faster = table.plain[rows] >= (1.0 + self._settings.least_speedup) * table.plain[self._result.row]
+        return np.asarray(faster & (table.workers[rows] + table.servers[rows] > 0))
 
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
         added = self._demand[rows] - self._demand[self._result.row]
-        return np.asarray((added <= self._result.available + 1e-9).all(axis=1))
+        return np.asarray((added <= self._result.available + SLACK).all(axis=1))
+
+    def _without_room(self, wanted: IntArray, kept: IntArray | int) -> IntArray:
+        """(n,) why jobs do not have the sizes of the rows `wanted` (n,); `kept` where there is room for that."""
+        row, demand = self._result.row, self._demand
+        need = demand[wanted] - demand[row] - self._result.available - SLACK
+        surplus = demand[row] - demand[self._least]
+        others = surplus.sum(axis=0) - surplus
+        cheaper = self._surplus_of_lower_gain(surplus)
+        alone = demand[wanted] <= self._capacity + SLACK
+        return np.select(
+            [
+                (need <= 0).all(axis=1),
+                ~alone.all(axis=1),
+                (need > others).any(axis=1),
+                (need > cheaper).any(axis=1),
+            ],
+            [np.broadcast_to(kept, len(row)), _FULL, _MINIMA, _ELSEWHERE],
+            _EXCHANGE,
+        )
+
+    def _surplus_of_lower_gain(self, surplus: FloatArray) -> FloatArray:
+        """(n, r) what jobs whose last task gains less than the next one of each job have beyond their minima."""
+        table, row = self._table, self._result.row
+        below = np.maximum(row - 1, table.first[:-1])
+        gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
+        order = np.argsort(gain, kind="stable")
+        total = np.concatenate([np.zeros((1, surplus.shape[1])), np.cumsum(surplus[order], axis=0)])
+        lower = total[np.searchsorted(gain[order], self._next_gain, side="left")]
+        return np.asarray(lower - np.where((gain < self._next_gain)[:, None], surplus, 0.0))
 
 
 _WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
@@ -111,8 +165,16 @@ _REASONS = (
     Reason.BETTER_USED_ELSEWHERE,
     Reason.NO_FURTHER_GAIN,
     Reason.GRANTED_MORE,
+    Reason.CLUSTER_FULL,
+    Reason.MINIMUM_ELSEWHERE,
+    Reason.NOT_WORTH_RESCALING,
 )
-_UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE = range(len(_REASONS))
+_UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE, _FULL, _MINIMA, _EXCHANGE = range(
+    len(_REASONS)
+)
+_OTHERS_GIVE = "Other jobs would have to give up the room for that."
+_WANTS_ANOTHER = (_NOT_WORTH, _ELSEWHERE, _FULL, _MINIMA, _EXCHANGE)
+"""Reasons of jobs that would be faster with another size."""
 
 
 def first_of_largest(values: FloatArray, table: Candidates) -> IntArray:

@@ -1,0 +1,217 @@
+"""What would give a job more: changes that are tried, by planning again with each of them.
+
+Advice that was not tried is a guess. So each change is made in the snapshot, the round is planned once more, and only
+what really gives the job more is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from types import MappingProxyType
+
+from optimus_scheduler.model import Allocation, Decision, Job, JobSpec, Node, Plan, Quota, Reason, Snapshot, SpeedSample
+
+Planner = Callable[[Snapshot], Plan]
+"""`round.plan` with its policy and constants."""
+
+_MOST_OTHERS = 3
+"""Jobs whose end is tried one by one; beyond it only the end of all of them."""
+_MEASURED_STEPS = 1000
+_MEASURED_AFTER_SECONDS = 60.0
+"""By then the present size of a job has been measured, as far as it ever will be."""
+_NOT_COMPETING = frozenset(
+    {Reason.CANCELLING, Reason.CONVERGED, Reason.LIMIT_REACHED, Reason.TRACKED, Reason.WAITING_FOR_RETRY}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that could be different."""
+
+    words: str
+    """What would have to be: "a priority of 4 (now 1)"."""
+    snapshot: Snapshot
+    """The world in which it is."""
+    kind: str
+    """Of several changes of a kind only the first that helps is told."""
+
+
+def what_gives_more(
+    snapshot: Snapshot, job_id: str, planner: Planner, names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Changes each of which alone gives the job more than it gets in this round; in words.
+
+    `names`: what jobs are called in these, by id.
+
+    Empty when none of those that are tried does, and for a job that does not compete for anything.
+    """
+    present = {decision.job_id: decision for decision in planner(snapshot).decisions}
+    decision = present[job_id]
+    if decision.reason in _NOT_COMPETING:
+        return ()
+    found: dict[str, str] = {}
+    for change in changes(snapshot, decision, present, names):
+        if change.kind in found:
+            continue
+        after = next(each for each in planner(change.snapshot).decisions if each.job_id == job_id)
+        if is_more(after.allocation, decision.allocation):
+            found[change.kind] = change.words
+    return tuple(found.values())
+
+
+def is_more(size: Allocation, than: Allocation) -> bool:
+    """Whether a job has more tasks with `size`."""
+    return size.workers + size.servers > than.workers + than.servers
+
+
+def changes(
+    snapshot: Snapshot, decision: Decision, present: Mapping[str, Decision], names: Mapping[str, str]
+) -> Iterator[Change]:
+    """All that is tried for the job of `decision`, what its owner can do first."""
+    job = next(job for job in snapshot.jobs if job.id == decision.job_id)
+    others = [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
+    yield from _of_its_limits(snapshot, job, decision)
+    if others:
+        yield from _of_priority(snapshot, job)
+    yield from _of_terms(snapshot, job)
+    yield from _of_quotas(snapshot, job)
+    yield from _of_knowledge(snapshot, job, decision)
+    yield from _of_nodes(snapshot)
+    yield from _of_others(snapshot, others, present, names)
+
+
+def _with(snapshot: Snapshot, job: Job) -> Snapshot:
+    return replace(snapshot, jobs=tuple(job if each.id == job.id else each for each in snapshot.jobs))
+
+
+def _specified(snapshot: Snapshot, job: Job, spec: JobSpec) -> Snapshot:
+    return _with(snapshot, replace(job, spec=spec))
+
+
+def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
+    spec, size = job.spec, decision.allocation
+    worker, server = spec.worker, spec.server
+    if size.is_empty:
+        for role, demand, fewer in (
+            ("workers", worker, replace(spec, worker=replace(worker, minimum=1))),
+            ("servers", server, replace(spec, server=replace(server, minimum=1))),
+        ):
+            if demand.minimum > 1:
+                yield Change(f"`{role}.min` of 1 (now {demand.minimum})", _specified(snapshot, job, fewer), "minimum")
+        return
+    doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
+    more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"
+    more_servers = f"`servers.max` of {doubled[1].maximum} (now {server.maximum})"
+    if size.workers >= worker.maximum:
+        yield Change(more_workers, _specified(snapshot, job, replace(spec, worker=doubled[0])), "maximum")
+    if size.servers >= server.maximum > 0:
+        yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")
+        both = replace(spec, worker=doubled[0], server=doubled[1])
+        yield Change(f"{more_workers} and {more_servers}", _specified(snapshot, job, both), "maximum")
+
+
+def _of_priority(snapshot: Snapshot, job: Job) -> Iterator[Change]:
+    for factor in (2.0, 4.0, 16.0):
+        priority = factor * job.spec.priority
+        raised = _specified(snapshot, job, replace(job.spec, priority=priority))
+        yield Change(f"a priority of {priority:g} (now {job.spec.priority:g})", raised, "priority")
+
+
+def _of_terms(snapshot: Snapshot, job: Job) -> Iterator[Change]:
+    spec, rule = job.spec, job.spec.convergence
+    if spec.deadline_at is not None and spec.deadline_at > snapshot.now:
+        left = spec.deadline_at - snapshot.now
+        for factor, words in ((2.0, "a later deadline"), (4.0, "a later deadline"), (0.5, "an earlier deadline")):
+            moved = replace(spec, deadline_at=snapshot.now + factor * left)
+            yield Change(words, _specified(snapshot, job, moved), "deadline")
+    if rule.max_cost is not None:
+        for factor in (2.0, 8.0):
+            richer = replace(spec, convergence=replace(rule, max_cost=factor * rule.max_cost))
+            words = f"a `max_cost` of {factor * rule.max_cost:g} (now {rule.max_cost:g})"
+            yield Change(words, _specified(snapshot, job, richer), "budget")
+
+
+def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
+    project = job.spec.project
+    own = next((quota for quota in snapshot.quotas if quota.project == project), None)
+    rest = tuple(quota for quota in snapshot.quotas if quota.project != project)
+    if own is not None and not own.may_borrow:
+        yield Change(
+            f"leave to borrow for project {project}",
+            replace(snapshot, quotas=(*rest, replace(own, may_borrow=True))),
+            "borrow",
+        )
+    if own is not None:
+        yield Change(
+            f"a quota of project {project} that is twice as large",
+            replace(snapshot, quotas=(*rest, _doubled(own))),
+            "quota",
+        )
+    if rest:
+        alone = () if own is None else (own,)
+        yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), "quotas of others")
+
+
+def _doubled(quota: Quota) -> Quota:
+    return replace(
+        quota,
+        share=None if quota.share is None else min(2.0 * quota.share, 1.0),
+        cpu=None if quota.cpu is None else 2.0 * quota.cpu,
+        memory_bytes=None if quota.memory_bytes is None else 2 * quota.memory_bytes,
+        gpus={kind: 2 * count for kind, count in quota.gpus.items()},
+    )
+
+
+def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
+    """Speeds at its present size, as predicted, are measured by and by."""
+    speed, size = decision.forecast.steps_per_second, job.allocation
+    if decision.reason is not Reason.LEARNING_SPEED or size.is_empty or not speed or not math.isfinite(speed):
+        return
+    later = snapshot.now + _MEASURED_AFTER_SECONDS
+    sample = SpeedSample(
+        size.workers, size.servers, speed, _MEASURED_STEPS, later, size.gpu_type, job.batch, exchange_seconds=None
+    )
+    known = replace(job, speed_samples=(*job.speed_samples, sample), step=job.step + 1)
+    yield Change("a measurement of its speed at this size", replace(_with(snapshot, known), now=later), "knowledge")
+
+
+def _of_nodes(snapshot: Snapshot) -> Iterator[Change]:
+    there = {node.name for node in snapshot.nodes}
+    kinds = {frozenset(node.capacity.gpus): node for node in sorted(snapshot.nodes, key=_size_of_node)}
+    for node in sorted(kinds.values(), key=attrgetter("name")):
+        name = f"{node.name}-more"
+        if name in there:
+            continue
+        more = replace(node, name=name, schedulable=True)
+        yield Change(f"one more node like {node.name}", replace(snapshot, nodes=(*snapshot.nodes, more)), "node")
+
+
+def _size_of_node(node: Node) -> tuple[float, str]:
+    return node.capacity.cpu, node.name
+
+
+def _of_others(
+    snapshot: Snapshot, others: list[Job], present: Mapping[str, Decision], names: Mapping[str, str]
+) -> Iterator[Change]:
+    """The end of another job: those first that end soonest."""
+    holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
+    for each in holding[:_MOST_OTHERS]:
+        yield Change(f"the end of {names.get(each.id, each.id)}", _without(snapshot, {each.id}), "others")
+    if len(holding) > 1:
+        yield Change("the end of other jobs", _without(snapshot, {each.id for each in holding}), "others")
+
+
+def _end(decision: Decision) -> tuple[float, str]:
+    left = decision.forecast.remaining_seconds
+    return (math.inf if left is None else left.mean), decision.job_id
+
+
+def _without(snapshot: Snapshot, ended: set[str]) -> Snapshot:
+    return replace(
+        snapshot,
+        jobs=tuple(job for job in snapshot.jobs if job.id not in ended),
+        tasks=tuple(task for task in snapshot.tasks if task.key.job_id not in ended),
+    )

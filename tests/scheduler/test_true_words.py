@@ -1,0 +1,261 @@
+"""What a job's owner is told is true: every sentence is checked against the plan that it explains, over random worlds.
+
+And what is said to give a job more does so: it is done, and the round is planned again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import a_cluster, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
+
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Allocation, Decision, Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.round import plan
+from optimus_scheduler.what_if import what_gives_more
+
+OPTIMUS = policy_named("optimus")
+HAIR = 1e-6
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A plan, and the world that it was made for."""
+
+    world: Snapshot
+    decisions: Mapping[str, Decision]
+
+    def job(self, job_id: str) -> Job:
+        return next(job for job in self.world.jobs if job.id == job_id)
+
+    def demand(self, job: Job, size: Allocation) -> Resources:
+        spec = job.spec.on(size.gpu_type)
+        return spec.worker.resources * size.workers + spec.server.resources * size.servers
+
+    def least(self, job: Job, gpu_type: str | None) -> Resources:
+        return self.demand(job, Allocation(job.spec.worker.minimum, job.spec.server.minimum, gpu_type))
+
+    def held_by_others(self, job: Job) -> Resources:
+        """What the plan gives to all other jobs, or keeps for them."""
+        sizes = {each.job_id: each.allocation for each in self.decisions.values() if each.job_id != job.id}
+        held = (self.demand(self.job(job_id), size) for job_id, size in sizes.items())
+        return sum(held, self.kept_for_others(job))
+
+    def kept_for_others(self, job: Job, project: str | None = None) -> Resources:
+        """The minima of those that have waited so long that nobody passes them; of `project` only, if given."""
+        waiting = [self.job(each.job_id) for each in self.decisions.values() if each.allocation.is_empty]
+        late = [each for each in waiting if each.submitted_at < self.world.now - PRICES.patience_seconds]
+        late = [each for each in late if each.id != job.id and project in (None, each.spec.project)]
+        return sum((self.least(each, None) for each in late), Resources())
+
+    def minima_of_others(self, job: Job) -> Resources:
+        """... and of that, what they need at least."""
+        sizes = {each.job_id: each.allocation for each in self.decisions.values() if each.job_id != job.id}
+        having = {job_id: size for job_id, size in sizes.items() if not size.is_empty}
+        return sum(
+            (self.least(self.job(job_id), size.gpu_type) for job_id, size in having.items()), self.kept_for_others(job)
+        )
+
+    def fits(self, *amounts: Resources) -> bool:
+        return sum(amounts, Resources()).fits_in(_a_hair_more(self.world.capacity))
+
+
+def _a_hair_more(capacity: Resources) -> Resources:
+    return replace(capacity, cpu=capacity.cpu + HAIR)
+
+
+def sizes_in(message: str) -> list[tuple[int, int]]:
+    """All sizes that a sentence names, in its order."""
+    found = re.findall(r"(\d+) workers?(?: and (\d+) servers?)?", message)
+    return [(int(workers), int(servers or 0)) for workers, servers in found]
+
+
+def pair(size: Allocation) -> tuple[int, int]:
+    return size.workers, size.servers
+
+
+def check(seen: Seen, decision: Decision) -> None:
+    """The sentence and the code of one decision."""
+    job, size, before, told = seen.job(decision.job_id), decision.allocation, decision.previous, decision.message
+    check_verb(decision)
+    wanted = sizes_in(told.partition(".")[0])[-1:] if told.startswith("Keeps") else [pair(before)]
+    asked = seen.demand(job, Allocation(*wanted[0], size.gpu_type or before.gpu_type)) if wanted else Resources()
+    match decision.reason:
+        case Reason.AT_MAXIMUM:
+            assert pair(size) == (job.spec.worker.maximum, job.spec.server.maximum)
+        case Reason.CLUSTER_FULL:
+            assert not seen.fits(asked), "it would not fit even alone"
+        case Reason.MINIMUM_ELSEWHERE:
+            assert not seen.fits(seen.held_by_others(job), asked)
+            if not seen.world.quotas and all(each.spec.deadline_at is None for each in seen.world.jobs):
+                assert not seen.fits(seen.minima_of_others(job), asked)
+        case Reason.BETTER_USED_ELSEWHERE:
+            assert not (fits_quota(seen, job, asked) and seen.fits(seen.held_by_others(job), asked)), "there is room"
+            rivals = [each for each in seen.decisions.values() if each.job_id != job.id and each.gain is not None]
+            assert decision.next_gain is not None
+            assert any(each.gain >= decision.next_gain * (1 - 1e-9) for each in rivals if each.gain is not None)
+        case Reason.AT_QUOTA | Reason.WAITING_FOR_QUOTA:
+            check_quota(seen, job, asked if decision.reason is Reason.AT_QUOTA else seen.least(job, None))
+        case Reason.WAITING_FOR_RESOURCES:
+            assert size.is_empty
+            assert not fits_beside(seen, job) or any(waits_longer(each, job) for each in seen.world.jobs)
+        case Reason.NOT_WORTH_RESCALING:
+            factor = re.search(r"([\d.]+) times as fast", told)
+            assert factor is not None
+            assert float(factor[1]) > 1.0
+        case Reason.LEARNING_SPEED if told.startswith("Keeps"):
+            assert size == before
+        case _:
+            pass
+
+
+def check_verb(decision: Decision) -> None:
+    """What it is said to do is what it does."""
+    size, before, told = decision.allocation, decision.previous, decision.message
+    tasks = size.workers + size.servers - before.workers - before.servers
+    if told.startswith("Keeps"):
+        assert size == before
+        assert sizes_in(told)[0] == pair(size)
+    elif told.startswith(("Starts", "Goes on")):
+        assert before.is_empty
+        assert sizes_in(told)[0] == pair(size)
+    elif told.startswith(("Grows", "Shrinks", "Moves", "Changes")):
+        assert sizes_in(told)[:2] == [pair(before), pair(size)]
+        assert tasks > 0 or not told.startswith("Grows")
+        assert tasks < 0 or not told.startswith("Shrinks")
+    elif told.startswith("Waits"):
+        assert size.is_empty
+        assert before.is_empty
+    elif told.startswith("Paused"):
+        assert size.is_empty
+        assert not before.is_empty
+
+
+def check_quota(seen: Seen, job: Job, asked: Resources) -> None:
+    """The project's guarantee does not hold it, or others have a right to the room."""
+    project = job.spec.project
+    quota = next((quota for quota in seen.world.quotas if quota.project == project), None)
+    if quota is None or quota.may_borrow:
+        assert any(each.project != project for each in seen.world.quotas)
+        return
+    assert not fits_quota(seen, job, asked)
+
+
+def fits_quota(seen: Seen, job: Job, asked: Resources) -> bool:
+    """Whether the job could have that much beside the other jobs of its project."""
+    project = job.spec.project
+    quota = next((quota for quota in seen.world.quotas if quota.project == project), None)
+    if quota is None or quota.may_borrow:
+        return True
+    right = guarantees(seen.world.quotas, seen.world.capacity)[project]
+    held = [each for each in seen.decisions.values() if seen.job(each.job_id).spec.project == project]
+    others = sum(
+        (seen.demand(seen.job(each.job_id), each.allocation) for each in held if each.job_id != job.id), Resources()
+    )
+    return (others + seen.kept_for_others(job, project) + asked).fits_in(right)
+
+
+def fits_beside(seen: Seen, job: Job) -> bool:
+    return seen.fits(seen.held_by_others(job), seen.least(job, None))
+
+
+def waits_longer(one: Job, than: Job) -> bool:
+    return one.id != than.id and one.allocation.is_empty and one.submitted_at <= than.submitted_at
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Snapshot:
+    """Cores only: jobs of several sizes, known and new, on one or two nodes, some projects with quotas."""
+    nodes = a_cluster(*draw(st.lists(st.sampled_from([2.0, 4.0, 8.0]), min_size=1, max_size=2)))
+    jobs = []
+    for number in range(draw(st.integers(1, 4))):
+        least = draw(st.integers(1, 2))
+        spec = replace(
+            a_spec(
+                minimum=(least, 1),
+                maximum=(draw(st.integers(least, 8)), draw(st.integers(1, 4))),
+                priority=draw(st.sampled_from([1.0, 4.0])),
+            ),
+            project=draw(st.sampled_from(["a", "b"])),
+        )
+        speed = law(compute=draw(st.sampled_from([0.1, 0.8, 4.0])))
+        known = samples(speed, [(1, 1), (2, 1), (2, 2), (4, 2)]) if draw(st.booleans()) else ()
+        jobs.append(a_job(f"j{number}", spec=spec, measured=known, submitted_at=9_000.0 + 10 * number))
+    quotas = draw(st.sampled_from([(), (Quota("a", share=0.5, may_borrow=False),), (Quota("b", cpu=2.0),)]))
+    return replace(a_snapshot(jobs, nodes), quotas=quotas)
+
+
+@pytest.mark.parametrize("kind", [worlds(), crowded()], ids=["constrained", "crowded"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_sentence_is_true_of_its_plan(kind: st.SearchStrategy[Snapshot], data: st.DataObject) -> None:
+    world = data.draw(kind)
+    for _ in range(4):
+        after, outcome = next_round(world, OPTIMUS, PRICES)
+        seen = Seen(world, {decision.job_id: decision for decision in outcome.decisions})
+        for decision in outcome.decisions:
+            note(f"{decision.reason} {decision.message}")
+            check(seen, decision)
+        world = trained(after, 60.0)
+
+
+# --- advice ----------------------------------------------------------------------------------------------------------
+
+
+def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
+    """The world in which somebody has followed the advice, read from its words."""
+    job = next(job for job in world.jobs if job.id == job_id)
+    spec = job.spec
+    if found := re.fullmatch(r"a priority of ([\d.e+]+) \(now .*", words):
+        return _with(world, replace(job, spec=replace(spec, priority=float(found[1]))))
+    if words.startswith("`"):
+        for role, bound, value in re.findall(r"`(worker|server)s\.(min|max)` of (\d+)", words):
+            demand = getattr(spec, role)
+            spec = replace(spec, **{role: replace(demand, **{f"{bound}imum": int(value)})})
+        return _with(world, replace(job, spec=spec))
+    if found := re.fullmatch(r"one more node like (.*)", words):
+        like = next(node for node in world.nodes if node.name == found[1])
+        return replace(world, nodes=(*world.nodes, Node("another", like.capacity)))
+    if found := re.fullmatch(r"the end of (j\d+)", words):
+        return _without(world, {found[1]})
+    if words == "the end of other jobs":
+        return _without(world, {each.id for each in world.jobs if each.id != job_id and not each.allocation.is_empty})
+    raise LookupError(words)
+
+
+def _with(world: Snapshot, job: Job) -> Snapshot:
+    return replace(world, jobs=tuple(job if each.id == job.id else each for each in world.jobs))
+
+
+def _without(world: Snapshot, ended: set[str]) -> Snapshot:
+    return replace(
+        world,
+        jobs=tuple(each for each in world.jobs if each.id not in ended),
+        tasks=tuple(task for task in world.tasks if task.key.job_id not in ended),
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(world=crowded())
+def test_advice_gives_the_job_more_when_it_is_followed(world: Snapshot) -> None:
+    world = replace(world, quotas=())
+    for _ in range(3):
+        world, _ = next_round(world, OPTIMUS, PRICES)
+        world = trained(world, 60.0)
+    before = {decision.job_id: decision.allocation for decision in plan(world, OPTIMUS, PRICES).decisions}
+    for job_id, size in before.items():
+        for words in what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES)):
+            note(f"{job_id}: {words}")
+            if "measurement" in words:
+                continue
+            after = {
+                each.job_id: each.allocation for each in plan(done(world, job_id, words), OPTIMUS, PRICES).decisions
+            }
+            assert sum(pair(after[job_id])) > sum(pair(size))
