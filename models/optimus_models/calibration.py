@@ -61,12 +61,16 @@ class Judged(NamedTuple):
     """... and ln(upper bound / predicted)."""
 
     @classmethod
-    def of(cls, true: float, mean: float, low: float, high: float) -> Judged | None:
-        """None for what cannot be compared in logarithms: a value that is not above 0."""
+    def of(cls, true: float, mean: float, low: float, high: float, widened: Widening = AS_PREDICTED) -> Judged | None:
+        """None for what cannot be compared in logarithms: a value that is not above 0.
+
+        `widened`: what the half-widths were multiplied by when it was promised.
+        """
         if not (0 < true < math.inf and 0 < mean < math.inf):
             return None
-        down = math.inf if low <= 0 else math.log(mean / min(low, mean))
-        return cls(math.log(true / mean), down, math.inf if high == math.inf else math.log(max(high, mean) / mean))
+        down = math.inf if low <= 0 else math.log(mean / min(low, mean)) / widened.down
+        up = math.inf if high == math.inf else math.log(max(high, mean) / mean) / widened.up
+        return cls(math.log(true / mean), down, up)
 
     @property
     def score(self) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_contract import answers
+from optimus_models.calibration import UNCALIBRATED
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
@@ -91,6 +92,7 @@ class HistoryCache:
             similar=self._similar(record),
             rescale_seconds=rescale_seconds(memberships),
             busy_part=busy_part,
+            calibration=UNCALIBRATED if self._lessons is None else self._lessons.calibration_of(spec.family),
             spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
             allocation=record.intended,
             allocated_at=record.wanted_at,

@@ -15,9 +15,10 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.record import decision_records
 from optimus_service.loop.unknown_tasks import UnknownTasks
+from optimus_service.observe.promises import Promised
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.observe.unknown_tasks import without_record
-from optimus_service.store.records import RoundRecord
+from optimus_service.store.records import PromiseRecord, RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
@@ -81,6 +82,7 @@ class Round:
         self._clock = clock
         self._keep_seconds = keep_seconds
         self.unknown = unknown
+        self._promised = Promised()
         self._pruned_at: float | None = None  # the first round prunes: services that restart often must prune, too
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
@@ -125,7 +127,9 @@ class Round:
             n_actions=len(plan.actions),
             error="; ".join(failures) or None,
         )
-        leader.add_round(record, decision_records(plan, now))
+        promises = self._promises(snapshot, plan, leader)
+        leader.add_round(record, decision_records(plan, now), promises)
+        self._promised.stored(promises, (job.id for job in snapshot.jobs))
         self.seen, self.decided = view, plan
         self._cluster.forget(forgettable(view, snapshot))  # the token was in force as the round was stored
         kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
@@ -133,6 +137,12 @@ class Round:
         self._prune(now, leader)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record
+
+    def _promises(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PromiseRecord]:
+        """What this round predicts of jobs that have come further, to be judged by their ends."""
+        if unknown := self._promised.unknown(plan):
+            self._promised.know(leader.promised_parts(unknown), unknown)
+        return self._promised.new(snapshot.jobs, plan, snapshot.now)
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:
         """Remember a round that an error ended.

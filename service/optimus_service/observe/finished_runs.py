@@ -4,6 +4,7 @@
 
     a job succeeds ─▶ its sample history, condensed ─▶ finished_runs (database) ─▶ EndedJobs (memory, by task)
                       at most 128 losses, 8 speeds a size                          └─▶ `Job.similar` of active jobs
+    promises of jobs that ended (`promises`) ─▶ how much wider or narrower intervals should be ─▶ `Job.calibration`
     a job's layers, before it has measured anything ─▶ speeds by arithmetic, at the percent of peak that others reached
 """
 
@@ -20,9 +21,11 @@ import structlog
 from optimus_contract.codec import read
 from optimus_contract.job import Convergence
 from optimus_models.analytic.description import cost_of_description
+from optimus_models.calibration import Calibration
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
+from optimus_service.observe.promises import MAX_PROMISES, Scores
 from optimus_service.observe.spec import readable_spec, rule_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord
@@ -58,6 +61,12 @@ class Lessons:
         self._networks: dict[str, Document] = {}
         """Layers that were read ahead, by job id."""
         self._since: float | None = None
+        self._scores = Scores()
+
+    def calibration_of(self, task: str) -> Calibration:
+        """What intervals of a job of this task are multiplied by, as of the last `refresh`."""
+        with self._lock:
+            return self._scores.calibration_of(task)
 
     def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
         """Ended jobs of the same task, oldest first, as of the last `refresh`."""
@@ -74,6 +83,7 @@ class Lessons:
                 if ended is not None:
                     self._known.add(ended)
                     self._note_percent(ended)
+            self._scores.add(self._repository.kept_promises(self._scores.since, MAX_PROMISES))
 
     def read_networks(self, job_ids: Collection[str]) -> None:
         """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""

@@ -214,6 +214,26 @@ class FinishedRunRecord:
     document: Document
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseRecord:
+    """What was predicted of a job at one part of its life (`optimus_service.observe.promises`)."""
+
+    job_id: str
+    part: str
+    task: str
+    at: float
+    document: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPromise:
+    """A promise of a job that succeeded, with the end that it came to."""
+
+    promise: PromiseRecord
+    total_steps: int
+    finished_at: float
+
+
 IgnoredWhy = Literal["duplicate", "old_membership", "unknown_membership"]
 
 
@@ -284,10 +304,11 @@ class Pruned:
     decisions: int
     rounds: int
     finished_runs: int = 0
+    promises: int = 0
 
     @property
     def total(self) -> int:
-        return self.samples + self.decisions + self.rounds + self.finished_runs
+        return self.samples + self.decisions + self.rounds + self.finished_runs + self.promises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

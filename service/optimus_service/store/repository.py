@@ -41,6 +41,7 @@ from optimus_service.store import (
     leases,
     memberships,
     projects,
+    promises,
     retention,
     samples,
     tasks,
@@ -57,12 +58,14 @@ from optimus_service.store.records import (
     EventRecord,
     FinishedRunRecord,
     JobRecord,
+    KeptPromise,
     LeaseRecord,
     MembershipRecord,
     NameMatch,
     Observed,
     Page,
     ProjectRecord,
+    PromiseRecord,
     Pruned,
     RoundRecord,
     SampleRecord,
@@ -511,6 +514,18 @@ class Repository:
         with self._read() as session:
             return finished_runs.untold(session, since, limit)
 
+    # --- what was predicted of jobs ----------------------------------------------------------------------------------
+
+    def promised_parts(self, job_ids: Collection[str]) -> dict[str, set[str]]:
+        """The parts of their lives at which something was predicted of these jobs; jobs without any are left out."""
+        with self._read() as session:
+            return promises.parts_of(session, job_ids)
+
+    def kept_promises(self, since: float, newest: int) -> list[KeptPromise]:
+        """The `newest` promises of jobs that succeeded at `since` or later, the first to end first."""
+        with self._read() as session:
+            return promises.kept(session, since, newest)
+
     # --- tasks -------------------------------------------------------------------------------------------------------
 
     def tasks(self, active_only: bool = True, job_id: str | None = None) -> list[TaskRecord]:
@@ -596,13 +611,16 @@ class Repository:
         with self._read() as session:
             return history.latest_event_types(session, event_types, job_ids)
 
-    def add_round(self, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
-        """Store a round and its decisions (their `id` and `round_id` are given here).
+    def add_round(
+        self, record: RoundRecord, decisions: Sequence[DecisionRecord], promised: Sequence[PromiseRecord] = ()
+    ) -> int:
+        """Store a round, its decisions (their `id` and `round_id` are given here), and promises that are to be judged.
 
         Returns:
             The round's id.
         """
         with self._write() as session:
+            promises.add(session, promised)
             return history.add_round(session, record, decisions)
 
     def rounds(self, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[RoundRecord]:

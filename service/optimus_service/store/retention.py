@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import CursorResult, delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from optimus_service.store.records import Pruned
-from optimus_service.store.tables import DecisionRow, FinishedRunRow, JobRow, RoundRow, SampleRow
+from optimus_service.store.tables import DecisionRow, FinishedRunRow, JobRow, PromiseRow, RoundRow, SampleRow
 
 
 def prune(session: Session, before: float, limit: int) -> Pruned:
@@ -16,10 +16,17 @@ def prune(session: Session, before: float, limit: int) -> Pruned:
     samples = _delete_of_ended_jobs(session, SampleRow, before, limit)
     decisions = _delete_of_ended_jobs(session, DecisionRow, before, limit)
     finished_runs = _delete_of_ended_jobs(session, FinishedRunRow, before, limit)
+    promises = _delete_promises(session, before, limit)
     decided = select(DecisionRow.id).where(DecisionRow.round_id == RoundRow.id).exists()
     old = select(RoundRow.id).where(RoundRow.at < before, ~decided).order_by(RoundRow.at).limit(limit)
     rounds = session.execute(delete(RoundRow).where(RoundRow.id.in_(old)))
-    return Pruned(samples=samples, decisions=decisions, rounds=_count(rounds), finished_runs=finished_runs)
+    return Pruned(
+        samples=samples,
+        decisions=decisions,
+        rounds=_count(rounds),
+        finished_runs=finished_runs,
+        promises=promises,
+    )
 
 
 def _delete_of_ended_jobs(
@@ -28,6 +35,12 @@ def _delete_of_ended_jobs(
     ended = select(JobRow.id).where(JobRow.finished_at < before)
     ids = select(row_type.id).where(row_type.job_id.in_(ended)).limit(limit)
     return _count(session.execute(delete(row_type).where(row_type.id.in_(ids))))
+
+
+def _delete_promises(session: Session, before: float, limit: int) -> int:
+    ended = select(JobRow.id).where(JobRow.finished_at < before)
+    keys = select(PromiseRow.job_id, PromiseRow.part).where(PromiseRow.job_id.in_(ended)).limit(limit)
+    return _count(session.execute(delete(PromiseRow).where(tuple_(PromiseRow.job_id, PromiseRow.part).in_(keys))))
 
 
 def _count(result: Any) -> int:

@@ -8,6 +8,7 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            ├─▶ samples         telemetry, one per worker and record
            ├─▶ tasks           processes (pods) that were started
            ├─▶ finished_runs   what it taught about its kind, once it has ended
+           ├─▶ promises        what was predicted of it on the way, to be judged by its end
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
     projects                   what each is guaranteed of the cluster
@@ -252,6 +253,19 @@ class FinishedRunRow(Base):
     document: Mapped[dict[str, Any]] = mapped_column(Json)
 
     __table_args__ = ({"sqlite_autoincrement": True},)
+
+
+class PromiseRow(Base):
+    """What was predicted of a job at one part of its life. Judged by the end that its row in `jobs` has."""
+
+    __tablename__ = "promises"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    part: Mapped[str] = mapped_column(String(16), primary_key=True)
+    task: Mapped[str]
+    at: Mapped[float]
+    document: Mapped[dict[str, Any]] = mapped_column(Json)
+    """See `optimus_service.observe.promises`."""
 
 
 class TaskRow(Base):

@@ -1,0 +1,51 @@
+"""Statements about what was predicted of jobs: kept apart from decisions, which are many and are deleted some day."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from optimus_scheduler.model import JobState
+from optimus_service.store.dialects import insert_for
+from optimus_service.store.records import KeptPromise, PromiseRecord
+from optimus_service.store.tables import JobRow, PromiseRow
+
+
+def add(session: Session, promises: Sequence[PromiseRecord]) -> None:
+    """See `LeaderRepository.add_round`. What was promised before stays."""
+    if promises:
+        rows = [
+            {"job_id": each.job_id, "part": each.part, "task": each.task, "at": each.at, "document": each.document}
+            for each in promises
+        ]
+        session.execute(insert_for(session, PromiseRow).on_conflict_do_nothing(), rows)
+
+
+def parts_of(session: Session, job_ids: Collection[str]) -> dict[str, set[str]]:
+    """See `Repository.promised_parts`."""
+    found: dict[str, set[str]] = {}
+    for job_id, part in session.execute(
+        select(PromiseRow.job_id, PromiseRow.part).where(PromiseRow.job_id.in_(job_ids))
+    ):
+        found.setdefault(job_id, set()).add(part)
+    return found
+
+
+def kept(session: Session, since: float, newest: int) -> list[KeptPromise]:
+    """See `Repository.kept_promises`."""
+    statement = (
+        select(PromiseRow, JobRow.step, JobRow.finished_at)
+        .join(JobRow, JobRow.id == PromiseRow.job_id)
+        .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value)
+        .order_by(JobRow.finished_at.desc(), PromiseRow.at.desc())
+        .limit(newest)
+    )
+    found = reversed(session.execute(statement).all())
+    return [_kept(row, step, finished_at) for row, step, finished_at in found if finished_at is not None]
+
+
+def _kept(row: PromiseRow, step: int, finished_at: float) -> KeptPromise:
+    promise = PromiseRecord(job_id=row.job_id, part=row.part, task=row.task, at=row.at, document=row.document)
+    return KeptPromise(promise=promise, total_steps=step, finished_at=finished_at)

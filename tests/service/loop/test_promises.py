@@ -1,0 +1,147 @@
+"""What rounds predict of jobs is kept, judged by their ends, and corrects what is predicted of the next ones."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.loop.loop_world import World
+
+from optimus_models.calibration import UNCALIBRATED
+from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.promises import KINDS, PARTS, Scores, verdicts
+from optimus_service.store.records import KeptPromise, PromiseRecord
+
+once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def finish(world: World, job_id: str = "job-1") -> None:
+    world.submit(job_id)
+    world.live_until(f"{job_id} has ended", lambda: world.state(job_id).is_final)
+    world.round()
+
+
+def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> None:
+    finish(world)
+    kept = world.repository.kept_promises(0.0, 100)
+    parts = [each.promise.part for each in kept]
+    assert parts == sorted(set(parts), key=PARTS.index)
+    assert {"first step", "50 %", "75 %"} <= set(parts)
+    job = world.repository.get_job("job-1")
+    assert {(each.total_steps, each.finished_at) for each in kept} == {(job.step, job.finished_at)}
+    assert {each.promise.task for each in kept} == {"m:f"}
+    for verdict in verdicts(kept):
+        assert verdict.true > 0
+        assert verdict.predicted.low <= verdict.predicted.mean <= verdict.predicted.high
+    assert {verdict.kind for verdict in verdicts(kept)} == set(KINDS)
+
+
+@once
+def test_another_leader_repeats_no_promise(world: World) -> None:
+    world.submit()
+    world.live_until("something is promised", lambda: bool(world.repository.promised_parts(["job-1"])))
+    before = world.repository.promised_parts(["job-1"])
+    again = world.restarted()
+    again.round()
+    assert again.repository.promised_parts(["job-1"]) == before
+
+
+@once
+def test_a_cancelled_job_judges_nothing(world: World) -> None:
+    world.submit()
+    world.live_until("something is promised", lambda: bool(world.repository.promised_parts(["job-1"])))
+    assert world.repository.kept_promises(0.0, 100) == []
+
+
+@once
+def test_promises_are_deleted_with_the_decisions(world: World) -> None:
+    finish(world)
+    leader = world.repository
+    assert leader.kept_promises(0.0, 100)
+    later = (leader.get_job("job-1").finished_at or 0.0) + 100.0
+    while leader.prune(later, 10.0).total:
+        pass
+    assert leader.kept_promises(0.0, 100) == []
+
+
+@once
+def test_what_was_learned_from_promises_is_in_the_next_forecast(world: World) -> None:
+    finish(world)
+    lessons = Lessons(world.repository, 1e6)
+    lessons.refresh()
+    learned = lessons.calibration_of("m:f")
+    assert learned != UNCALIBRATED
+    assert lessons.calibration_of("another:task") != UNCALIBRATED  # all tasks together
+    world.submit("job-2")
+    world.round()
+    decision = world.repository.latest_decision("job-2")
+    assert decision is not None
+    assert decision.forecast["calibration"]["seconds"] == pytest.approx(learned.seconds._asdict())
+
+
+# --- judged ----------------------------------------------------------------------------------------------------------
+
+
+def promise(
+    number: int, predicted: float, true: float, task: str = "m:f", half_width: float = 1.25, widened: float = 1.0
+) -> KeptPromise:
+    """`predicted` of 1,000 seconds and steps that were left, of a job that is at step 0."""
+    shown = half_width**widened
+    value = {"mean": predicted, "low": predicted / shown, "high": predicted * shown}
+    factors = {"down": widened, "up": widened}
+    document = {
+        "steps": value,
+        "seconds": value,
+        "total_steps": value,
+        "calibration": {"steps": factors, "seconds": factors},
+    }
+    made = PromiseRecord(job_id=f"job-{number}", part="25 %", task=task, at=100.0, document=document)
+    return KeptPromise(promise=made, total_steps=round(true), finished_at=100.0 + true)
+
+
+def scores(*kept: KeptPromise) -> Scores:
+    found = Scores()
+    found.add(kept)
+    return found
+
+
+def test_promises_that_were_too_sure_widen_the_next_ones() -> None:
+    by = scores(*(promise(n, 1000.0, 1000.0 * (2.0 if n % 2 else 0.5)) for n in range(60))).calibration_of("m:f")
+    assert by.seconds.up > 2.0
+    assert by.seconds.down > 2.0
+    assert by.steps.up > 2.0
+
+
+def test_a_widened_promise_is_judged_as_it_was_before() -> None:
+    """Else the factors would fall back as soon as they help."""
+    plain = scores(*(promise(n, 1000.0, 1600.0) for n in range(60))).calibration_of("m:f")
+    wide = scores(*(promise(n, 1000.0, 1600.0, widened=2.5) for n in range(60))).calibration_of("m:f")
+    assert wide.seconds == pytest.approx(plain.seconds)
+
+
+def test_a_task_has_factors_of_its_own() -> None:
+    found = scores(
+        *(promise(n, 1000.0, 1000.0 * (1.1 if n % 2 else 0.9)) for n in range(60)),
+        *(promise(100 + n, 1000.0, 3000.0, task="other:task") for n in range(60)),
+    )
+    assert found.calibration_of("other:task").seconds.up > 3.0
+    assert found.calibration_of("m:f").seconds.up < 2.0
+
+
+def test_the_same_promise_counts_once() -> None:
+    kept = [promise(n, 1000.0, 2000.0) for n in range(20)]
+    found = scores(*kept)
+    before = found.calibration_of("m:f")
+    found.add(kept)
+    assert found.calibration_of("m:f") == before
+
+
+def test_a_certain_number_of_steps_is_no_prediction() -> None:
+    assert list(verdicts([promise(1, 1000.0, 1000.0, half_width=1.0)])) == []
+
+
+def test_half_known_promises_are_left_out() -> None:
+    known = promise(1, 1000.0, 900.0)
+    unknown = {**known.promise.document, "seconds": None}
+    made = PromiseRecord(job_id="job-1", part="25 %", task="m:f", at=100.0, document=unknown)
+    found = list(verdicts([KeptPromise(promise=made, total_steps=900, finished_at=1000.0)]))
+    assert [verdict.kind for verdict in found] == ["steps"]
+    assert found[0].held
