@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .batch import accumulation_steps, batch_factor, batch_part, worker_batch_size
-from .reporting import flush, report, resumes, stop_requested, stopped
+from .reporting import flush, report, report_schedule, resumes, stop_requested, stopped
 
 if TYPE_CHECKING:
     from .calls import ApiError, Conflict, Invalid, NotFound, OptimusError, Unauthorized, Unreachable
@@ -44,6 +44,7 @@ __all__ = [
     "elastic",
     "flush",
     "report",
+    "report_schedule",
     "resumes",
     "stop_requested",
     "stopped",

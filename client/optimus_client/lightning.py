@@ -20,7 +20,7 @@ except ImportError:
 
 from .agreement import Agreement
 from .batch import accumulation_steps, refuse_weak_scaling, warn_if_uneven
-from .reporting import report, resumes, stopped
+from .reporting import report, report_schedule, resumes, stopped
 
 log = logging.getLogger("optimus_client")
 
@@ -53,6 +53,8 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._agreement = Agreement()
         self._saved_at = time.monotonic()
         self._last = -1
+        self._rate: Any = None
+        """Of the step at hand."""
         self._accumulation: int | None = None
         """Batches of a step; before the training starts, those of the steps before its checkpoint, if there is one."""
 
@@ -77,6 +79,7 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
             total_epochs=epochs if epochs is not None and epochs > 0 else None,
         )
         self._last = trainer.global_step
+        self._report_schedule(trainer)
         size = getattr(trainer.train_dataloader, "batch_size", None)
         if isinstance(size, int):
             warn_if_uneven(size * trainer.world_size * trainer.accumulate_grad_batches)
@@ -84,6 +87,21 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
         if before is not None:
             _recount_batches(trainer.fit_loop, before, self._accumulation)
         _skip_used_batches(trainer.fit_loop)
+
+    def _report_schedule(self, trainer: Any) -> None:
+        """The learning rates to come, of the only scheduler of the only optimizer."""
+        total, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
+        known = all(isinstance(each, int) and each > 0 for each in (total, batches))
+        if not known or len(trainer.optimizers) != 1 or len(trainer.lr_scheduler_configs) != 1:
+            return
+        each = trainer.lr_scheduler_configs[0]
+        per_epoch = -(-batches // trainer.accumulate_grad_batches)
+        per_steps = each.frequency * (per_epoch if each.interval == "epoch" else 1)
+        step = trainer.global_step
+        report_schedule(each.scheduler, step=step, total_steps=total, per_steps=per_steps, begun=step % per_steps)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._rate = next((group["lr"] for each in trainer.optimizers for group in each.param_groups), None)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
@@ -95,12 +113,11 @@ class OptimusCallback(Callback):  # type: ignore[misc, unused-ignore]
             loss = loss * trainer.accumulate_grad_batches
         batches = trainer.num_training_batches
         known = isinstance(batches, int) and batches > 0
-        rate = next((group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups), None)
         report(
             step=step,
             loss=loss,
             epoch=trainer.current_epoch + (batch_idx + 1) / batches if known else None,
-            learning_rate=rate,
+            learning_rate=self._rate,
         )
         is_due = trainer.is_global_zero and time.monotonic() - self._saved_at >= self._save_seconds
         stops, saves = self._agreement.ask(step, save=is_due)

@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from .agreement import Agreement, all_agree, rank, world_size
 from .batch import accumulation_steps, batch_factor, global_batch_size, warmup_epochs, worker_batch_size
-from .reporting import report, resumes, stopped
+from .reporting import report, report_schedule, resumes, stopped
 
 log = logging.getLogger("optimus_client")
 
@@ -158,6 +158,8 @@ class ElasticRun:
         self._rate = _Rate()
         self._part: _Part | None = None
         self._was_stepped = False
+        self._used_rate: Any = None
+        """Of the step at hand."""
         self._loss: Any = None
         self._saved_at, self._saved_step = time.monotonic(), -1
         self._agreement = Agreement()
@@ -239,9 +241,11 @@ class ElasticRun:
         if self._is_plain and accumulation_steps() > 1:
             self._refuse_to_divide()  # the job says that a process cannot compute more at once
         report(total_steps=total, total_epochs=self._epochs)
+        self._report_schedule(total)
         while self.step_number < total:
             for part, batch in self._rest_of_epoch():
                 self._part, self._was_stepped = part, False
+                self._used_rate = self._optimizer.param_groups[0].get("lr")  # before the scheduler changes it
                 yield batch
                 self._end_part(part)
                 if part.is_last and self._is_told_to_stop():
@@ -299,7 +303,7 @@ class ElasticRun:
                 self._refuse_to_divide()
             return
         self._is_plain = not self._was_stepped
-        rate = self._optimizer.param_groups[0].get("lr")
+        rate = self._used_rate
         if rate is not None and self._weight > 1:
             rate = rate * self._rate.at(self._n_seen)
         self.step_number += 1
@@ -316,6 +320,15 @@ class ElasticRun:
             epoch=self.epoch + self._position / self._n_examples,
             learning_rate=rate,
         )
+
+    def _report_schedule(self, total: int) -> None:
+        """The learning rates to come. With weak scaling what the batch multiplies is not in them."""
+        if self._scheduler is None:
+            return
+        epoch = {} if self._steps_scheduler else {"per_steps": self._steps_in(self._n_examples)}
+        begun = 0 if self._steps_scheduler else self._position // self._batch
+        calls = self._weight if self._steps_scheduler else 1
+        report_schedule(self._scheduler, step=self.step_number, total_steps=total, calls=calls, begun=begun, **epoch)
 
     def _refuse_to_divide(self) -> None:
         raise RuntimeError(

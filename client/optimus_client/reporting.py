@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 from urllib.parse import urlsplit
 
-__all__ = ["flush", "report", "resumes", "stop_requested", "stopped"]
+__all__ = ["flush", "report", "report_schedule", "resumes", "stop_requested", "stopped"]
 
 log = logging.getLogger("optimus_client")
 
@@ -86,6 +86,27 @@ def report(
             _held_metrics(metrics) if metrics else None,
         )
     )
+
+
+def report_schedule(
+    scheduler: Any, *, total_steps: int, step: int = 0, calls: int = 1, per_steps: int = 1, begun: int = 0
+) -> None:
+    """Report the learning rates that a scheduler of torch plans for the optimizer steps from `step` to `total_steps`.
+
+    The loss falls where rates are lowered, so that the end can be predicted before. The training calls
+    `scheduler.step()` `calls` times after every `per_steps` optimizer steps, of which `begun` are done already. The
+    scheduler stays as it is. Does nothing outside Optimus, and where nobody can tell (`ReduceLROnPlateau`); never
+    raises. Call it again when the plan has changed.
+    """
+    reporter = _reporter or _start()
+    if reporter is None or reporter.rank:
+        return
+    from .schedules import planned_rates
+
+    plan = planned_rates(scheduler, step=step, total_steps=total_steps, calls=calls, per_steps=per_steps, begun=begun)
+    if plan:
+        reporter.plan = plan
+        reporter.wake.set()
 
 
 def resumes() -> None:
@@ -222,6 +243,8 @@ class Reporter:
         self.is_announced = True
         """There is nothing in `head` that no request has said."""
         self.stopped_at: int | None = None
+        self.plan: list[tuple[int, float]] | None = None
+        """Learning rates that no request has told yet."""
         self.wake = threading.Event()
         self._url, self._token_file = url, token_file
         self._pending: deque[dict[str, Any]] = deque(maxlen=CAPACITY)
@@ -271,18 +294,23 @@ class Reporter:
         while True:
             while self.queue:  # first turn all into numbers: they hold memory of the device
                 self._pending.append(_reading(self.queue.popleft()))
-            if not self._pending and self.is_announced and self.stopped_at is None:
+            if not self._pending and self.is_announced and self.stopped_at is None and self.plan is None:
                 return True
             readings = [self._pending[index] for index in range(min(BATCH, len(self._pending)))]
             is_last = len(readings) == len(self._pending)
             stopped_at = self.stopped_at if is_last else None
             announced, self.is_announced = self.is_announced, True
             document = {**self.head, "readings": readings, "stopped_at": stopped_at}
+            plan = self.plan
+            if plan is not None:
+                document["planned_rates"] = plan
             if not self._post(document):
                 self.is_announced = announced
                 return False
             for _ in readings:
                 self._pending.popleft()
+            if self.plan is plan:
+                self.plan = None
             if stopped_at is not None:
                 self.stopped_at = None
 

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from .agreement import Agreement
 from .batch import accumulation_steps, global_batch_size, refuse_weak_scaling, warn_if_uneven, worker_batch_size
-from .reporting import report, resumes, stopped
+from .reporting import report, report_schedule, resumes, stopped
 
 _NOT_FIGURES = ("loss", "grad_norm", "learning_rate", "epoch", "step")
 
@@ -66,6 +66,8 @@ class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.is_stopped = False
         self._exits = exit_when_stopped
         self._agreement = Agreement()
+        self._rate: float | None = None
+        """Of the step at hand."""
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         refuse_weak_scaling("the Trainer")
@@ -77,12 +79,16 @@ class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         args.gradient_accumulation_steps = max(1, -(-given // at_once))
         warn_if_uneven(at_once * args.gradient_accumulation_steps)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumes()
         report(total_steps=state.max_steps, total_epochs=args.num_train_epochs if args.max_steps <= 0 else None)
+        report_schedule(kwargs.get("lr_scheduler"), step=state.global_step, total_steps=state.max_steps)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+        self._rate = None if optimizer is None else optimizer.param_groups[0].get("lr")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        report(step=state.global_step, epoch=state.epoch, examples=_examples(args))
+        report(step=state.global_step, epoch=state.epoch, examples=_examples(args), learning_rate=self._rate)
         stops, _saves = self._agreement.ask(state.global_step)
         if stops and state.global_step < state.max_steps:
             self.is_stopped = True
@@ -91,8 +97,7 @@ class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         logs = logs or {}
         if "loss" in logs:
-            rate = logs.get("learning_rate")
-            report(step=state.global_step, loss=logs["loss"], epoch=state.epoch, learning_rate=rate)
+            report(step=state.global_step, loss=logs["loss"], epoch=state.epoch)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any] | None = None, **_: Any) -> None:
         figures = {name: value for name, value in (metrics or {}).items() if name not in _NOT_FIGURES}

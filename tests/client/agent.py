@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 
 from optimus_workers.script.channels.listener import Channels
@@ -60,6 +61,19 @@ def agent(directory: Path) -> Iterator[Agent]:
         yield found
     finally:
         found.close()
+
+
+def check_rates(heard: Agent) -> None:
+    """Each step of rank 0 tells its learning rate, which is what the processes planned when they began."""
+    plan: dict[int, float] = {}
+    told: dict[int, float] = {}
+    for each in heard.readings:
+        plan |= dict(each.planned_rates)
+        if each.step is not None and each.learning_rate is not None:
+            told[each.step - 1] = each.learning_rate
+    assert sorted(told) == sorted(plan) == list(range(max(heard.steps)))
+    assert told == pytest.approx(plan, rel=1e-6, abs=1e-12)
+    assert len(set(told.values())) > 10, "the rate changes"
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -34,8 +34,10 @@ class Regression(lightning.LightningModule):
     def on_train_batch_end(self, *_: Any) -> None:
         time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=60)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 torch.manual_seed(0)

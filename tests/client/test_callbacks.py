@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.client.agent import Agent, Script, agent, assert_same, run, stop_after
+from tests.client.agent import Agent, Script, agent, assert_same, check_rates, run, stop_after
 
 N_STEPS = 60
 """Two epochs of 120 examples in steps of four."""
@@ -109,4 +109,5 @@ def _check_reports(heard: Agent) -> None:
     losses = [each.loss for each in heard.readings if each.loss is not None]
     assert len(losses) >= N_STEPS // 5 - 2
     assert min(losses[-4:]) < losses[0]
+    check_rates(heard)
     assert any("loss" in figure for each in heard.readings for figure in each.metrics)

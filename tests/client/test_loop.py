@@ -81,7 +81,7 @@ def test_a_batch_that_grows_with_the_processes(heard: Agent, tmp_path: Path) -> 
 
     def expected(step: int, seen: int) -> float:
         """After `step` steps; `seen`: examples before the last of them."""
-        counted = step if step <= first else first + 3 * (step - first)
+        counted = step - 1 if step <= first else first + 3 * (step - 1 - first)
         factor = 1.0 if step <= first else 1 + 2 * min(1.0, (seen - 4 * first) / 103)
         return float(factor * 0.01 * (1 + math.cos(math.pi * counted / 78)) / 2)
 

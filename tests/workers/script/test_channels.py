@@ -212,7 +212,7 @@ ANY_JSON = st.recursive(
     max_leaves=12,
 )
 DOCUMENTS = st.dictionaries(
-    st.sampled_from(["readings", "rank", "total_steps", "trainerStatus", "metrics", "run_id", "name"]),
+    st.sampled_from(["readings", "rank", "total_steps", "planned_rates", "trainerStatus", "metrics", "run_id", "name"]),
     ANY_JSON,
     max_size=4,
 )

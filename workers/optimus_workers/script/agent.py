@@ -39,9 +39,18 @@ from optimus_workers.script.launch import (
 from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import Numbered, counted_as, finite, profile_of, sample_of, with_checkpoints
+from optimus_workers.script.samples import (
+    Numbered,
+    counted_as,
+    counted_rates,
+    finite,
+    profile_of,
+    sample_of,
+    with_checkpoints,
+)
 from optimus_workers.script.saving import Writes
 from optimus_workers.service_client import ServiceClient
+from optimus_workers.telemetry.planned_rates import planned, send_planned_rates
 from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.messages import (
@@ -558,6 +567,7 @@ class Agent:
         held, self._held = self._held, []
         for advance in held:
             self._report(run, advance)
+        self._report_planned_rates(run)
 
     def _learn(self, reading: Reading) -> None:
         run = self._run
@@ -580,6 +590,7 @@ class Agent:
                 self._report(run, advance)
             else:
                 self._held.append(advance)
+        self._report_planned_rates(run)
         self._report_learned(run)
 
     def _report(self, run: Run, advance: Advance) -> None:
@@ -594,6 +605,14 @@ class Agent:
             has_loss = advance.loss is not None and math.isfinite(advance.loss)
             loss, weight = (advance.loss or 0.0, 1) if has_loss else (0.0, 0)
             self._send(Done(order.epoch, advance.step, loss, weight))
+
+    def _report_planned_rates(self, run: Run) -> None:
+        """Once it is known how the steps to come count."""
+        if not run.is_formed:
+            return
+        plan = planned(counted_rates(run.progress.take_planned_rates(), run.batch if self._is_weak else None))
+        if plan is not None:
+            send_planned_rates(plan, self._client.put_planned_rates)
 
     def _report_learned(self, run: Run) -> None:
         learned, now = run.progress.learned, time.monotonic()

@@ -35,6 +35,8 @@ class Advance:
     seconds: float
     loss: float | None = None
     """The newest loss; None: none was reported since the last advance."""
+    learning_rate: float | None = None
+    """The newest; None: none was reported since the last advance."""
     epoch: float | None = None
     examples: int | None = None
     """Training examples of these steps, where they are known."""
@@ -100,6 +102,8 @@ class Progress:
         self._counts = False
         """Losses are counted as steps."""
         self._loss: float | None = None
+        self._rate: float | None = None
+        self._planned_rates: tuple[tuple[int, float], ...] = ()
         self._unreported: dict[str, float] = {}
 
     def add(self, reading: Reading) -> Advance | None:
@@ -120,6 +124,9 @@ class Progress:
             return None
         if reading.loss is not None:
             self._loss = reading.loss
+        if reading.learning_rate is not None:
+            self._rate = reading.learning_rate
+        self._planned_rates = reading.planned_rates or self._planned_rates
         if reading.stopped and step is not None:
             self.stopped_at = step
             self._learn(resumes=True)
@@ -136,6 +143,14 @@ class Progress:
     def has_old_total(self) -> bool:
         """These processes have not said yet after how many steps they end; those before them had."""
         return self.learned.total_steps is not None and self._total is None
+
+    def take_planned_rates(self) -> list[tuple[int, float]]:
+        """The learning rates that these processes plan, by steps as the job counts them; each plan is given once."""
+        planned, self._planned_rates = self._planned_rates, ()
+        known, total = self._known_total, self._total
+        if self._weight is not None or known is None or total is None or known == total:
+            return list(planned)
+        return [(round(step * known / total), rate) for step, rate in planned]
 
     def _agrees(self, reading: Reading) -> bool:
         """Whether a channel that is trusted less counts the same steps: a progress bar is newer than rare reports."""
@@ -209,6 +224,7 @@ class Progress:
         seconds = max(0.0, reading.at - self.last_at)
         each = reading.examples or self._batch
         loss, self._loss = self._loss, None
+        rate, self._rate = self._rate, None
         metrics, self._unreported = self._unreported, {}
         if is_first and self._version > 0:
             self._judge(before)
@@ -219,6 +235,7 @@ class Progress:
             n_steps=n_steps,
             seconds=seconds,
             loss=loss,
+            learning_rate=rate,
             epoch=reading.epoch,
             examples=None if each is None else each * n_steps,
             metrics=metrics,

@@ -50,6 +50,8 @@ class Reading:
     loss: float | None = None
     """The training loss; may be NaN or infinite."""
     learning_rate: float | None = None
+    planned_rates: tuple[tuple[int, float], ...] = ()
+    """Optimizer steps completed, and the learning rate of the step that comes then: what is planned from here on."""
     gradient_norm: float | None = None
     examples: int | None = None
     """Training examples of one step over all workers."""

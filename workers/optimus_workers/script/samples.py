@@ -14,6 +14,7 @@ from optimus_workers.wire.values import GlobalBatch
 
 MOST_STEPS = 10**6
 """Of one sample."""
+LARGEST_RATE = 1e9
 NEWS = 0.2
 """A time of checkpoints that changed by less than this part is told no more."""
 
@@ -22,6 +23,13 @@ def counted_as(advance: Advance, batch: GlobalBatch) -> Advance:
     """An advance in steps of the base batch, as the job counts them with weak scaling."""
     step = batch.reported_step(advance.step)
     return replace(advance, step=step, n_steps=step - batch.reported_step(advance.step - advance.n_steps))
+
+
+def counted_rates(planned: list[tuple[int, float]], batch: GlobalBatch | None) -> list[tuple[int, float]]:
+    """Planned learning rates in steps of the base batch (None: they are); a batch's own steps begin with its first."""
+    if batch is None:
+        return planned
+    return [(batch.reported_step(step), rate) for step, rate in planned if step >= batch.first_step]
 
 
 def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, workers: int) -> Sample:
@@ -39,10 +47,16 @@ def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, work
         n_steps=min(advance.n_steps, MOST_STEPS),
         data_epoch=epoch if math.isfinite(epoch) and epoch >= 0 else 0.0,
         loss=advance.loss,
+        learning_rate=rate_or_none(advance.learning_rate),
         n_examples=advance.examples or 0,
         seconds=advance.seconds,
         metrics=dict(advance.metrics) or None,
     )
+
+
+def rate_or_none(rate: float | None) -> float | None:
+    """A learning rate as samples may have it; a script may call anything so."""
+    return rate if rate is not None and 0 <= rate <= LARGEST_RATE else None
 
 
 def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:

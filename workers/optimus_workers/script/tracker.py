@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from optimus_contract.membership import MembershipReport
-from optimus_contract.result import JobResult
+from optimus_contract.result import JobResult, PlannedRates
 from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
 from optimus_workers.script.channels.listener import Channels
@@ -35,6 +35,7 @@ from optimus_workers.script.progress import Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
 from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
+from optimus_workers.telemetry.planned_rates import planned, send
 from optimus_workers.telemetry.sender import Telemetry
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class Tracker:
         self._telemetry = Telemetry(self._post, aggregator=Numbered())
         self._sent = Learned()
         self._refused = False
+        self._plan: PlannedRates | None = None
         self._alive_at = self._files_at = self._learned_at = self._register_at = float("-inf")
         self._is_away = self._is_known = False
         self._is_begun = False
@@ -175,6 +177,7 @@ class Tracker:
             self._begin(now)
         if self._tracked is not None:
             self._report_learned(now)
+            self._report_planned_rates()
             self._report_alive(now)
 
     def _read_files(self) -> None:
@@ -186,6 +189,7 @@ class Tracker:
 
     def _learn(self, reading: Reading) -> None:
         advance = self._progress.add(reading)
+        self._plan = planned(self._progress.take_planned_rates()) or self._plan
         if advance is None or advance.n_steps == 0:
             return
         if not self._is_begun and advance.n_steps > RESUMED_STEPS:
@@ -230,6 +234,15 @@ class Tracker:
             self._alive_at, self._is_known = now, True
         else:
             self._alive_at = now - ALIVE_SECONDS + RETRY_SECONDS
+
+    def _report_planned_rates(self) -> None:
+        """A service that does not know them tracks the run all the same."""
+        plan, client = self._plan, self._client
+        if plan is None or client is None:
+            return
+        with suppress(ServiceAway):  # again, with the next turn
+            send(plan, client.put_planned_rates)
+            self._plan = None
 
     def _report_learned(self, now: float) -> None:
         learned = self._progress.learned

@@ -61,13 +61,21 @@ def send_planned_rates(plan: PlannedRates, put: Callable[[PlannedRates], None]) 
 
     `put`: `ServiceClient.put_planned_rates`, which raises `ServiceAway` or `ServiceRefused`.
     """
-    threading.Thread(target=_send, args=(plan, put), name="planned-rates", daemon=True).start()
+    threading.Thread(target=_send_once, args=(plan, put), name="planned-rates", daemon=True).start()
 
 
-def _send(plan: PlannedRates, put: Callable[[PlannedRates], None]) -> None:
+def send(plan: PlannedRates, put: Callable[[PlannedRates], None]) -> None:
+    """Send a plan; one that the service refuses is given up. Raises `ServiceAway`."""
     try:
         put(plan)
-    except (ServiceAway, ServiceRefused) as error:
+    except ServiceRefused as error:
+        log.info("the planned learning rates are not taken: %s", error)
+
+
+def _send_once(plan: PlannedRates, put: Callable[[PlannedRates], None]) -> None:
+    try:
+        send(plan, put)
+    except ServiceAway as error:
         log.info("the planned learning rates did not arrive: %s", error)
 
 

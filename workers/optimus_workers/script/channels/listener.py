@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -224,25 +225,43 @@ def report_readings(document: Mapping[str, Any], now: float) -> list[Reading]:
     total_steps = _whole("total_steps", document.get("total_steps"))
     total_epochs = _number("total_epochs", document.get("total_epochs"))
     resumes = document.get("resumes") is True
+    said = Reading(
+        channel=Channel.CLIENT,
+        at=now,
+        total_steps=total_steps,
+        total_epochs=total_epochs,
+        resumes=resumes,
+        rank=rank,
+    )
     listed = document.get("readings") or []
     if not isinstance(listed, list) or len(listed) > 10_000:
         raise BadRequest("readings must be a list of 10,000 objects at most")
     found = [_report_reading(each, rank, total_steps, total_epochs, resumes, now) for each in listed]
     stopped_at = _whole("stopped_at", document.get("stopped_at"))
+    plan = _planned_rates(document.get("planned_rates"))
+    if plan:
+        found.append(replace(said, planned_rates=plan))
     if stopped_at is not None:
-        found.append(Reading(channel=Channel.CLIENT, at=now, step=stopped_at, stopped=True, resumes=resumes, rank=rank))
+        found.append(replace(said, total_steps=None, total_epochs=None, step=stopped_at, stopped=True))
     elif not found:
-        found.append(
-            Reading(
-                channel=Channel.CLIENT,
-                at=now,
-                total_steps=total_steps,
-                total_epochs=total_epochs,
-                resumes=resumes,
-                rank=rank,
-            )
-        )
+        found.append(said)
     return found
+
+
+def _planned_rates(value: Any) -> tuple[tuple[int, float], ...]:
+    """Pairs of a step and its learning rate."""
+    listed = value or []
+    if not isinstance(listed, list) or len(listed) > 10_000:
+        raise BadRequest("planned_rates must be a list of 10,000 pairs at most")
+    found = []
+    for each in listed:
+        if not isinstance(each, list) or len(each) != 2:
+            raise BadRequest("planned_rates must be pairs of a step and a learning rate")
+        step, rate = _whole("planned_rates", each[0]), _number("planned_rates", each[1])
+        if step is None or rate is None:
+            raise BadRequest("planned_rates must be pairs of a step and a learning rate")
+        found.append((step, rate))
+    return tuple(found)
 
 
 def _report_reading(
