@@ -34,7 +34,7 @@ class Regression(lightning.LightningModule):
     def on_train_batch_end(self, *_: Any) -> None:
         time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=60)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.agent import Agent, Script, agent, assert_same, stop_after, wait_until
+from tests.client.agent import Agent, Script, agent, assert_same, check_rates, stop_after, wait_until
 
 from optimus_client.loop import _Rate
 from optimus_workers.coordinator.plan import JobPlan, next_batch
@@ -53,6 +53,7 @@ def test_one_process_three_two(heard: Agent, tmp_path: Path, undisturbed: Path) 
     Script(SCRIPT, heard, 2, str(tmp_path)).wait()
     assert heard.steps == list(range(1, N_STEPS + 1))
     assert used(tmp_path) == [3] * 103
+    check_rates(heard)
     assert_same(tmp_path, undisturbed)
 
 
@@ -90,6 +91,11 @@ def test_a_batch_that_grows_with_the_processes(heard: Agent, tmp_path: Path) -> 
     assert rates[first + 5] == pytest.approx(expected(first + 5, 4 * first + 48))
     last = len(heard.steps)
     assert rates[last - 3] == pytest.approx(expected(last - 3, 3 * 103), rel=1e-6), "the warm-up is over"
+    plan = dict([each for each in heard.readings if each.planned_rates][-1].planned_rates)
+    assert sorted(plan) == list(range(first, last))
+    assert 3 * plan[last - 4] == pytest.approx(rates[last - 3], rel=1e-6), (
+        "the schedule alone, a step of three as three"
+    )
 
 
 @given(

@@ -41,7 +41,7 @@ SCHEDULES: dict[str, Make] = {
 class Halving(schedulers.LRScheduler):
     """A user's own."""
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[Any]:
         return [group["lr"] / (2 if self.last_epoch % 25 == 0 and self.last_epoch else 1) for group in
                 self.optimizer.param_groups]  # fmt: skip
 
