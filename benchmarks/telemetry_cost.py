@@ -23,7 +23,8 @@ from optimus_contract.telemetry import Sample
 from optimus_workers.telemetry.gradients import PERIOD
 from optimus_workers.telemetry.planned_rates import planned, sampled_steps
 from optimus_workers.telemetry.sender import SAMPLE_SECONDS, Aggregator
-from optimus_workers.wire.ranges import block_floats, block_squares, chunks
+from optimus_workers.wire.norms import block_squares
+from optimus_workers.wire.ranges import block_floats, chunks
 from optimus_workers.worker.device import UsageMeter
 
 

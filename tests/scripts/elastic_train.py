@@ -31,8 +31,9 @@ def main() -> None:
     layers = [torch.nn.Linear(16, width), torch.nn.Tanh(), *middle, torch.nn.Linear(width, 1)]
     model = torch.nn.Sequential(*layers).to(torch.float32 if options.width else torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [150])
     loader = DataLoader(data, batch_size=48, shuffle=True)
-    with optimus_client.elastic(model, optimizer, loader, epochs=options.epochs) as run:
+    with optimus_client.elastic(model, optimizer, loader, scheduler, epochs=options.epochs) as run:
         for inputs, targets in run:
             kind = layers[0].weight.dtype
             loss = torch.nn.functional.mse_loss(run.model(inputs.to(kind)), targets.to(kind))
@@ -43,6 +44,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                scheduler.step()
                 run.report(loss)
             if run.sync_gradients:
                 time.sleep(options.step_seconds)

@@ -87,6 +87,10 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     assert job.service.profile["steps_per_epoch"] == 20.0
     steps = [sample["step"] for sample in job.service.samples]
     assert steps == sorted(set(steps)), "each step once"
+    plan = job.service.wait_for("the plan", lambda: job.service.planned_rates)
+    assert (plan["steps"][-3:], plan["rates"][-3:]) == ([149, 150, 199], pytest.approx([0.02, 0.002, 0.002]))
+    told = {sample["step"]: sample["learning_rate"] for sample in job.service.samples}
+    assert told == {step: pytest.approx(0.02 if step <= 150 else 0.002) for step in steps}
     alone = tmp_path / "alone.pt"
     checkpoints = tmp_path / "elsewhere"
     checkpoints.mkdir()
