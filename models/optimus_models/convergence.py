@@ -201,12 +201,15 @@ def _curve_ends(
 ) -> list[Prediction]:
     """The ends that the loss and the metric decide, as far as they lie within the horizon."""
     epoch = _epoch_steps(steps_per_epoch)
+    horizon = HORIZON * max(now_step, curve.last_step, 1.0)
     ends: dict[str, Ends] = {}
     if rule.target_metric is not None and metric is not None and metric.n_points:
-        end = _target_step(metric.shortfall, metric.shortfall_at(rule.target_metric), now_step)
+        shortfall, target = metric.shortfall, metric.shortfall_at(rule.target_metric)
+        end = _first_step(lambda steps: shortfall.predict(steps) <= target, now_step, horizon)
         ends["target_metric"] = Ends.of_curve(end, now_step, _TARGET)
     if rule.target_loss is not None and curve.n_points:
-        end = _target_step(curve, rule.target_loss, now_step)
+        target_loss = rule.target_loss
+        end = _first_step(lambda steps: curve.predict(steps) <= target_loss, now_step, horizon)
         ends["target_loss"] = Ends.of_curve(end, now_step, _TARGET)
     if rule.loss_decrease is not None and epoch and curve.n_points:
         ends["loss_decrease"] = _decrease_ends(curve, rule, rule.loss_decrease, epoch, now_step)
@@ -223,17 +226,6 @@ def _decrease_ends(curve: LossCurve, rule: Rule, delta: float, epoch: float, now
     return Ends.of_curve(end, now_step, _DECREASE, experts.own_share).with_runs(theirs, experts.shares)
 
 
-def _horizon(curve: LossCurve, now_step: float) -> float:
-    return HORIZON * max(now_step, curve.last_step, 1.0)
-
-
-def _target_step(curve: LossCurve, target: float, now_step: float) -> float:
-    step, horizon = curve.step_of_target(target), _horizon(curve, now_step)
-    if step is None:
-        return _first_step(lambda steps: curve.predict(steps) <= target, now_step, horizon)
-    return step if step <= horizon else math.inf
-
-
 def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> float:
     """The step at which the loss will have fallen by less than `delta` in each of the last `patience_epochs`, by the
     job's own curve; inf if that is beyond the horizon, or nothing can be said because there is no fall yet.
@@ -242,12 +234,10 @@ def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now
     """
     if not _has_fallen(curve, rule, delta):
         return math.inf
-    patience, horizon = max(rule.patience_epochs, 1) * epoch, _horizon(curve, now_step)
-    begins = curve.step_of_decrease(min(max(delta, 1e-12), 1.0), epoch, relative=rule.relative)
-    if begins is None:
-        earliest = max(now_step - patience, epoch)
-        begins = _first_step(lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts), earliest, horizon)
-    end = max(begins, epoch) + patience
+    patience, horizon = max(rule.patience_epochs, 1) * epoch, HORIZON * max(now_step, curve.last_step, 1.0)
+    earliest = max(now_step - patience, epoch)
+    begins = _first_step(lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts), earliest, horizon)
+    end = begins + patience
     return end if end <= horizon else math.inf
 
 

@@ -135,7 +135,9 @@ def test_a_run_that_ended_sooner_is_no_longer_believed(losses: Any) -> None:
     expected, predicted = (
         convergence_step(curve, rule, steps_per_epoch=EPOCH, now_step=250) for curve in (alone, beside)
     )
-    assert predicted == expected
+    assert predicted is not None
+    assert expected is not None
+    assert predicted[:3] == pytest.approx(expected[:3])
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.03])

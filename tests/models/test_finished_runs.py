@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_models import FinishedRun, LossCurve, Prior
-from optimus_models.history import FloatArray, LossHistory
+from optimus_models.history import FloatArray, LossBatch, LossHistory
 from optimus_models.loss.curve import PaperLossCurve
 from optimus_models.loss.finished_runs import MAX_RUNS, smoothed
 
@@ -87,7 +87,8 @@ def test_jobs_fitted_together_hear_the_same_of_their_runs_as_one_by_one() -> Non
 
 
 def test_smoothing_keeps_a_constant() -> None:
-    np.testing.assert_allclose(smoothed(STEPS, np.full(100, 3.0), np.array([0.0, 1.0, 50.5, 1e3])), 3.0)
+    batch = LossBatch.of([LossHistory.of(STEPS, np.full(100, 3.0))])
+    np.testing.assert_allclose(smoothed(batch, np.array([[0.0, 1.0, 50.5, 1e3]])), 1.0)
 
 
 any_losses = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=40)

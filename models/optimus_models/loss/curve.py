@@ -11,14 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray, LossBatch, LossHistory
-from optimus_models.loss.finished_runs import Experts, Prior
-from optimus_models.loss.inverse_law import (
-    InverseFit,
-    InverseLaw,
-    fit_inverse_laws,
-    step_of_loss,
-    step_of_small_decrease,
-)
+from optimus_models.loss.finished_runs import Experts, Prior, experts_of
+from optimus_models.loss.inverse_law import InverseLaw, fit_inverse_laws
 from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
 from optimus_models.loss.rate_schedule import RateSchedule
 
@@ -28,15 +22,11 @@ _SURE_POINTS = 8.0
 """Points after which the mere number of points no longer holds confidence down by more than half."""
 _NOISES_FALL = 2.0
 """Standard deviations of the mean over a third of the points that noise may make of a fall."""
-_SPREADS_UP, _NOISES_UP = 1.6, 0.2
-"""Upper bound of the 80 % interval: so many spreads of the averaged curves and so much of the residual above."""
-_SPREADS_DOWN = 0.8
-"""Lower bound: so many spreads below, and ..."""
-_DROP_SHARE, _DROP_HORIZON = 0.58, 0.6
-"""... this share of the present loss per unit of log(step / last step), up to that many units: one run in ten falls
-further because somebody lowers its learning rate, which no history can tell. Both measured; see docs/models.md."""
-_EXPERTS_DOWN, _EXPERTS_NOISES_DOWN, _EXPERTS_UP = 1.3, 0.5, 1.0
-"""With finished runs to go by: so many standard deviations (and residuals) more below, and so many above."""
+_SPREADS, _NOISES = 1.2, 0.3
+"""Half an 80 % interval: so many spreads of the averaged curves and so much of the noise, ..."""
+_DROP, _DROP_BEFORE_A_FALL = 0.35, 1.0
+"""... and below, this share of the present loss per unit of log(step / last step), up to one unit: one run in ten falls
+further because somebody lowers its learning rate, which no history can tell, and the first plateau is the highest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,32 +38,37 @@ class LossCurve:
     A fitted curve always exists; with nothing to go by `n_points` is 0, `confidence` 0 and predictions are NaN.
     """
 
-    takes_finished_runs: ClassVar[bool] = True
-    beta0: float
-    beta1: float
-    beta2: float
-    scale: float
-    """In units of the loss, above 0."""
-    offset: float
-    """In units of the loss, 0 or below."""
-    confidence: float
-    """0 (nothing known) to 1."""
-    n_points: int
-    """Finite losses that the fit rests on, before down-sampling."""
-    first_step: float
+    by_law: ClassVar[bool] = False
+    """Whether Eq. 1 predicts, as in the paper; learning rates and finished runs then change nothing."""
     last_step: float
     """The newest step reported; predictions beyond it are extrapolation."""
-    residual: float
-    """Root mean squared residual as a fraction of `scale`."""
-    fall: float
-    """How far the loss has fallen since the start, as a fraction of `scale`; 0 where noise may be all of it, and of a
-    run that has lost more than half of its fall again."""
-    mixture: PowerMixture | None = field(repr=False)
+    first_step: float
+    n_points: int = 0
+    """Finite losses that the fit rests on, before down-sampling."""
+    mixture: PowerMixture | None = field(default=None, repr=False)
     """None when nothing is known."""
     experts: Experts | None = field(default=None, repr=False)
     """Finished runs of the same family, if there are any."""
     schedule: RateSchedule | None = field(default=None, repr=False)
     """Its learning rates, past and planned, if they are known."""
+    highest: float = np.inf
+    """0 if no loss was above it: no bound will be."""
+    beta0: float = 0.0
+    beta1: float = 1.0
+    beta2: float = 0.0
+    scale: float = 1.0
+    """In units of the loss, above 0."""
+    offset: float = 0.0
+    """In units of the loss, 0 or below."""
+    confidence: float = 0.0
+    """0 (nothing known) to 1."""
+    residual: float = 0.0
+    """Root mean squared residual as a fraction of `scale`."""
+    noise: float = 0.0
+    """The same, or the noise of the last third of the points where that is larger."""
+    fall: float = 0.0
+    """How far the loss has fallen since the start, as a fraction of `scale`; 0 where noise may be all of it, and of a
+    run that has lost more than half of its fall again."""
 
     @classmethod
     def fit(
@@ -104,88 +99,18 @@ class LossCurve:
         `priors`, one for each: the `history` that `fit` takes. Jobs of one family should share one. `schedules`, one
         for each: the learning rates of each.
         """
-        known_runs = priors if priors is not None and cls.takes_finished_runs else [None] * len(histories)
-        rates = schedules if schedules is not None else [None] * len(histories)
-        curves: list[Self | None] = [None if len(history) else cls._unknown(history) for history in histories]
-        known = sorted((i for i, curve in enumerate(curves) if curve is None), key=lambda i: len(histories[i]))
+        nothing = [None] * len(histories)
+        known_runs = priors if priors is not None and not cls.by_law else nothing
+        rates = schedules if schedules is not None and not cls.by_law else nothing
+        curves = [cls(history.last_step, history.last_step) for history in histories]
+        known = sorted((i for i, each in enumerate(histories) if len(each)), key=lambda i: len(histories[i]))
         for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
             fitted = cls._fit_block(
                 [histories[i] for i in block], [known_runs[i] for i in block], [rates[i] for i in block]
             )
             for i, curve in zip(block, fitted, strict=True):
                 curves[i] = curve
-        return [curve for curve in curves if curve is not None]
-
-    @property
-    def law(self) -> InverseLaw:
-        """β0, β1, β2 of Eq. 1 in one value, for its closed forms."""
-        return InverseLaw(self.beta0, self.beta1, self.beta2)
-
-    def predict(self, steps: ArrayLike) -> FloatArray:
-        """Expected loss at each of `steps`, in units of the loss; NaN when nothing is known."""
-        k = _as_steps(steps)
-        if self.mixture is None:
-            return np.full(len(k), np.nan)
-        return self._expected(k) * self.scale + self.offset
-
-    def predict_alone(self, steps: ArrayLike) -> FloatArray:
-        """The same by the job's own losses, without what finished runs and learning rates say."""
-        k = _as_steps(steps)
-        return np.full(len(k), np.nan) if self.mixture is None else self._own(k) * self.scale + self.offset
-
-    def _expected(self, k: FloatArray) -> FloatArray:
-        """The normalised loss at `k` (n,)."""
-        return self._forecast(k).mean
-
-    def _own(self, k: FloatArray) -> FloatArray:
-        assert self.mixture is not None
-        return self.mixture.loss(k)
-
-    def step_of_target(self, target: float) -> float | None:  # noqa: ARG002 - of those that have one
-        """The step at which the loss has fallen to `target`, infinite if never; None: there is no closed form."""
-        return None
-
-    def step_of_decrease(self, delta: float, epoch: float, *, relative: bool) -> float | None:  # noqa: ARG002
-        """The first step from which the loss falls by less than `delta` in an epoch; None: there is no closed form."""
-        return None
-
-    @staticmethod
-    def _residuals(laws: InverseFit, mixtures: Sequence[PowerMixture]) -> FloatArray:  # noqa: ARG004 - for one that needs it
-        """(j,) root mean squared residual of what predicts, normalised."""
-        return np.array([mixture.noise for mixture in mixtures])
-
-    def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
-        """Bounds (low, high), each shaped like `steps`, that hold the smoothed loss with probability `coverage`."""
-        mean = self.predict(steps)
-        if self.mixture is None:
-            return mean, mean.copy()
-        k = _as_steps(steps)
-        forecast = self._forecast(k)
-        present = float(self.mixture.loss(np.array([self.last_step]))[0])
-        horizon = np.clip(np.log(np.maximum(k / max(self.last_step, 1.0), 1.0)), 0.0, _DROP_HORIZON)
-        down = _SPREADS_DOWN * forecast.spread + _DROP_SHARE * horizon * present * forecast.own_share
-        up = _SPREADS_UP * forecast.spread + _NOISES_UP * self.residual
-        down = down + _EXPERTS_DOWN * forecast.apart
-        up = up + _EXPERTS_UP * forecast.apart + forecast.lowered
-        if self.experts is not None:
-            down = down + _EXPERTS_NOISES_DOWN * self.residual
-        unit = self.scale * NormalDist().inv_cdf(0.5 + coverage / 2.0) / NormalDist().inv_cdf(0.9)
-        return mean - unit * down, mean + unit * up
-
-    def _forecast(self, k: FloatArray) -> _Forecast:
-        """The normalised loss at `k` (n,)."""
-        assert self.mixture is not None
-        own, spread = self.mixture.loss_and_spread(k)
-        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k, self.last_step))
-        own = own - lowered
-        if self.experts is None:
-            return _Forecast(own, spread, 1.0, np.zeros(len(k)), lowered)
-        present = float(self.mixture.loss(np.array([self.experts.last_step]))[0])
-        theirs = present * self.experts.ratios(k)  # (r, n)
-        share, ahead = self.experts.own_share, k > self.experts.last_step
-        mean = np.where(ahead, self.experts.shares @ theirs + share * own, own)
-        variance = self.experts.shares @ (theirs - mean) ** 2 + share * (own - mean) ** 2
-        return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
+        return curves
 
     @classmethod
     def _fit_block(
@@ -196,51 +121,67 @@ class LossCurve:
     ) -> list[Self]:
         """Fit histories of about the same number of points, none of them empty."""
         batch = LossBatch.of(histories)
-        laws = fit_inverse_laws(batch)
-        mixtures = fit_power_mixtures(batch)
-        residuals = cls._residuals(laws, mixtures)
+        laws, mixtures = fit_inverse_laws(batch), fit_power_mixtures(batch)
+        residuals = laws.residual if cls.by_law else np.array([mixture.noise for mixture in mixtures])
         fall = _fall(batch, residuals)
-        confidence = _confidence(histories, batch, residuals, fall)
-        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, fall)
+        confidence, noise = _confidence(histories, batch, residuals, fall), _late_noise(batch)
+        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, np.maximum(noise, residuals), fall)
         numbers = zip(*(column.tolist() for column in columns), strict=True)
+        experts = experts_of(batch, priors, schedules)
+        highest = [0.0 if history.losses.max() <= 0 else np.inf for history in histories]
+        known = zip(histories, mixtures, experts, schedules, highest, numbers, strict=True)
         return [
-            cls(
-                beta0=beta0,
-                beta1=beta1,
-                beta2=beta2,
-                scale=scale,
-                offset=offset,
-                confidence=sure,
-                n_points=history.n_points,
-                first_step=float(history.steps[0]),
-                last_step=history.last_step,
-                residual=residual,
-                fall=fall,
-                mixture=mixture,
-                experts=experts,
-                schedule=schedule,
-            )
-            for history, mixture, experts, schedule, (beta0, beta1, beta2, scale, offset, sure, residual, fall) in zip(
-                histories, mixtures, _experts(batch, priors, schedules), schedules, numbers, strict=True
-            )
+            cls(history.last_step, float(history.steps[0]), history.n_points, *others, *each)
+            for history, *others, each in known
         ]
 
-    @classmethod
-    def _unknown(cls, history: LossHistory) -> Self:
-        return cls(
-            beta0=0.0,
-            beta1=1.0,
-            beta2=0.0,
-            scale=1.0,
-            offset=0.0,
-            confidence=0.0,
-            n_points=0,
-            first_step=history.last_step,
-            last_step=history.last_step,
-            residual=0.0,
-            fall=0.0,
-            mixture=None,
-        )
+    @property
+    def law(self) -> InverseLaw:
+        """β0, β1, β2 of Eq. 1 in one value."""
+        return InverseLaw(self.beta0, self.beta1, self.beta2)
+
+    def predict(self, steps: ArrayLike) -> FloatArray:
+        """Expected loss at each of `steps`, in units of the loss; NaN when nothing is known."""
+        return self._forecast(_as_steps(steps)).mean * self.scale + self.offset
+
+    def predict_alone(self, steps: ArrayLike) -> FloatArray:
+        """The same by the job's own losses, without what finished runs and learning rates say."""
+        return self._own(_as_steps(steps))[0] * self.scale + self.offset
+
+    def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
+        """Bounds (low, high), each shaped like `steps`, that hold the smoothed loss with probability `coverage`.
+
+        They do not leave the side of 0 on which all losses were.
+        """
+        k = _as_steps(steps)
+        forecast, unit = self._forecast(k), NormalDist().inv_cdf(0.5 + coverage / 2.0)
+        horizon = np.clip(np.log(np.maximum(k / max(self.last_step, 1.0), 1.0)), 0.0, 1.0)
+        drop = horizon * self._own(np.array([self.last_step]))[0] * (_DROP if self.fall else _DROP_BEFORE_A_FALL)
+        either = (_SPREADS * forecast.spread + _NOISES * self.noise) / NormalDist().inv_cdf(0.9) + forecast.apart
+        mean, scale = forecast.mean * self.scale + self.offset, self.scale * unit
+        low = mean - scale * (either + drop * forecast.own_share / NormalDist().inv_cdf(0.9))
+        high = np.minimum(mean + scale * either + self.scale * forecast.lowered, np.maximum(self.highest, mean))
+        return (np.maximum(low, 0.0) if self.offset == 0.0 else low), high
+
+    def _own(self, k: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The normalised loss at `k` (n,) by the job's own losses, and the standard deviation of the curves."""
+        if self.mixture is None:
+            return np.full(len(k), np.nan), np.full(len(k), np.nan)
+        mean, spread = self.mixture.loss_and_spread(k)
+        return (self.law.loss(k) if self.by_law else mean), spread
+
+    def _forecast(self, k: FloatArray) -> _Forecast:
+        """The normalised loss at `k` (n,)."""
+        own, spread = self._own(k)
+        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k, self.last_step))
+        own = own - lowered
+        if self.experts is None:
+            return _Forecast(own, spread, 1.0, np.zeros(len(k)), lowered)
+        theirs = self._own(np.array([self.experts.last_step]))[0] * self.experts.ratios(k)  # (r, n)
+        share, ahead = self.experts.own_share, k > self.experts.last_step
+        mean = np.where(ahead, self.experts.shares @ theirs + share * own, own)
+        variance = self.experts.shares @ (theirs - mean) ** 2 + share * (own - mean) ** 2
+        return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,24 +191,7 @@ class PaperLossCurve(LossCurve):
     Learning rates and finished runs change nothing.
     """
 
-    takes_finished_runs: ClassVar[bool] = False
-
-    def _expected(self, k: FloatArray) -> FloatArray:
-        return self.law.loss(k)
-
-    _own = _expected
-
-    def step_of_target(self, target: float) -> float:
-        """In closed form."""
-        return step_of_loss(self.law, (target - self.offset) / self.scale)
-
-    def step_of_decrease(self, delta: float, epoch: float, *, relative: bool) -> float:
-        """In closed form."""
-        return step_of_small_decrease(self.law, delta, epoch, relative=relative)
-
-    @staticmethod
-    def _residuals(laws: InverseFit, mixtures: Sequence[PowerMixture]) -> FloatArray:  # noqa: ARG004
-        return laws.residual
+    by_law: ClassVar[bool] = True
 
 
 class _Forecast(NamedTuple):
@@ -288,20 +212,11 @@ def _as_steps(steps: ArrayLike) -> FloatArray:
     return np.maximum(np.asarray(steps, dtype=np.float64).reshape(-1), 0.0)
 
 
-def _experts(
-    batch: LossBatch, priors: Sequence[Prior | None], schedules: Sequence[RateSchedule | None]
-) -> list[Experts | None]:
-    """What the finished runs of each job say; jobs that share a prior are weighed together."""
-    experts: list[Experts | None] = [None] * len(priors)
-    rows: dict[int, list[int]] = {}
-    for row, prior in enumerate(priors):
-        rows.setdefault(id(prior), []).append(row)
-    for same in rows.values():
-        prior = priors[same[0]]
-        if prior is not None:
-            for row, found in zip(same, prior.experts(batch, same, schedules), strict=True):
-                experts[row] = found
-    return experts
+def _late_noise(batch: LossBatch) -> FloatArray:
+    """(j,) standard deviation of single points about their neighbours, over the last third of the points."""
+    is_late = batch.inside & (np.arange(batch.inside.shape[1]) >= (batch.counts - np.ceil(batch.counts / 3))[:, None])
+    squares = np.square(np.diff(batch.losses, axis=1, prepend=batch.losses[:, :1])) / 2.0
+    return np.asarray(np.sqrt(np.where(is_late, squares, 0.0).sum(axis=1) / is_late.sum(axis=1)))
 
 
 def _fall(batch: LossBatch, residual: FloatArray) -> FloatArray:

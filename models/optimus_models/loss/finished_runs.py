@@ -49,12 +49,11 @@ _LEAST_LOSS = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishedRun:
-    """The losses of a job that has ended; arrays (n,), n >= 1."""
+    """The losses of a job that has ended."""
 
     history: LossHistory
-    steps: FloatArray
-    losses: FloatArray
-    """Normalised and above 0."""
+    batch: LossBatch
+    """The same, normalised, in one row."""
     mixture: PowerMixture
     """How it would have gone on."""
     same_project: bool
@@ -80,17 +79,13 @@ class FinishedRun:
         if not len(history):
             return None
         batch = LossBatch.of([history])
-        mixture = fit_power_mixtures(batch)[0]
-        return cls(history, batch.steps[0], batch.losses[0], mixture, same_project, ended_at, schedule)
+        return cls(history, batch, fit_power_mixtures(batch)[0], same_project, ended_at, schedule)
 
     def log_loss(self, steps: FloatArray) -> FloatArray:
         """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""
-        seen = smoothed(self.steps, self.losses, np.minimum(steps, self.steps[-1]))
-        beyond = steps > self.steps[-1]
-        if not beyond.any():
-            return _log(seen)
-        end = self.mixture.loss(self.steps[-1:])
-        return _log(seen) + np.where(beyond, _log(self.mixture.loss(steps)) - _log(end), 0.0)
+        last = self.batch.steps[0, -1:]
+        seen = _log(smoothed(self.batch, np.minimum(steps, last)[None])[0])
+        return seen + _log(self.mixture.loss(np.maximum(steps, last))) - _log(self.mixture.loss(last))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +102,7 @@ class Prior:
     def of(cls, runs: Iterable[FinishedRun | None]) -> Prior:
         """The newest (last) of `runs`, without those that are None."""
         kept = tuple(run for run in runs if run is not None)[-MAX_RUNS:]
-        longest = max((float(run.steps[-1]) for run in kept), default=1.0)
+        longest = max((float(run.batch.steps[0, -1]) for run in kept), default=1.0)
         last = np.log(max(longest, 1.0) * _TABLE_BEYOND)
         first = last - (_TABLE_STEPS - 1) * _TABLE_SPACING
         grid = np.exp(first + _TABLE_SPACING * np.arange(_TABLE_STEPS))
@@ -134,7 +129,7 @@ class Prior:
         part = batch.rows(rows)
         last = part.steps[:, -1]
         at = last[:, None] * _COMPARED  # (j, 12)
-        own = _log(_smoothed_rows(part, at))
+        own = _log(smoothed(part, at))
         theirs = self.log_losses(at)  # (r, j, 12)
         apart = theirs - theirs[:, :, -1:] - own + own[:, -1:]
         foretold = _log(near_losses(part.first_half(), at[:, _FORETOLD])) - own[:, _FORETOLD]
@@ -186,23 +181,28 @@ class Experts(NamedTuple):
         return np.asarray(np.exp(np.minimum(log_ratio, _LARGEST_RISE)))
 
 
-def smoothed(steps: FloatArray, losses: FloatArray, at: FloatArray) -> FloatArray:
-    """(m,) means of `losses` (n,) over the points round each of `at` (m,); the nearest point where there are none."""
-    total = np.concatenate([[0.0], np.cumsum(losses)])
-    gap = 0.5 * float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
-    first = np.searchsorted(steps, at * (1.0 - _HALF_WINDOW) - gap, side="left")
-    last = np.searchsorted(steps, at * (1.0 + _HALF_WINDOW) + gap, side="right")
-    first = np.minimum(first, len(steps) - 1)
-    last = np.maximum(last, first + 1)
-    return np.asarray((total[last] - total[first]) / (last - first))
+def experts_of(
+    batch: LossBatch, priors: Sequence[Prior | None], schedules: Sequence[RateSchedule | None]
+) -> list[Experts | None]:
+    """What the finished runs of each job of `batch` say; jobs that share a prior are weighed together."""
+    experts: list[Experts | None] = [None] * len(priors)
+    rows: dict[int, list[int]] = {}
+    for row, prior in enumerate(priors):
+        rows.setdefault(id(prior), []).append(row)
+    for same in rows.values():
+        prior = priors[same[0]]
+        if prior is not None:
+            for row, found in zip(same, prior.experts(batch, same, schedules), strict=True):
+                experts[row] = found
+    return experts
 
 
 def _weight(squared_error: FloatArray) -> FloatArray:
     return np.asarray((1.0 + squared_error / _UNLIKE**2) ** -_UNLIKE_POWER)
 
 
-def _smoothed_rows(batch: LossBatch, at: FloatArray) -> FloatArray:
-    """(j, m) what `smoothed` gives for each row of `batch` at `at` (j, m)."""
+def smoothed(batch: LossBatch, at: FloatArray) -> FloatArray:
+    """(j, m) means of the losses of each row over the points round its steps `at` (j, m); the nearest point if none."""
     steps, losses, inside, counts = batch.steps, batch.losses, batch.inside, batch.counts.astype(np.intp)
     rows = np.arange(len(steps))[:, None]
     gaps = np.sort(np.where(inside[:, 1:], np.diff(steps, axis=1), np.inf), axis=1)

@@ -1,4 +1,4 @@
-"""The paper's loss curve, Eq. 1: l(k) = 1 / (β0·k + β1) + β2 with β0, β1, β2 >= 0, and its closed forms.
+"""The paper's loss curve, Eq. 1: l(k) = 1 / (β0·k + β1) + β2 with β0, β1, β2 >= 0.
 
 Losses here are normalised (largest loss = 1).
 
@@ -107,30 +107,11 @@ def _nonnegative_lines(k: FloatArray, values: FloatArray, share: FloatArray) -> 
     return np.where(below, product / np.maximum(square_k, _SMALLEST), slope), np.where(below, 0.0, intercept)
 
 
-def step_of_small_decrease(law: InverseLaw, delta: float, epoch_steps: float, *, relative: bool) -> float:
-    """First step k with l(k) - l(k + E) < δ (absolute), or < δ·l(k) (relative), E = `epoch_steps`; 0 < δ <= 1.
-
-    With a = β0·E and u = β0·k + β1 the condition is a/(u·(u + a)) < δ, or with the relative rule
-    a/(u·(u + a)) < δ·(1/u + β2): quadratics in u.
-    """
-    a = law.beta0 * epoch_steps
-    if relative:
-        # β2·u² + (1 + a·β2)·u - a·(1/δ - 1) = 0, solved in the form that stays exact as β2 goes to 0.
-        linear, constant = 1.0 + a * law.beta2, a * (1.0 / delta - 1.0)
-        u = 2.0 * constant / (linear + math.sqrt(linear * linear + 4.0 * law.beta2 * constant))
-    else:
-        u = (-a + math.sqrt(a * a + 4.0 * a / delta)) / 2.0
-    return _step_at(u, law)
-
-
 def step_of_loss(law: InverseLaw, target: float) -> float:
     """First step with l(k) <= `target` (normalised); inf when the curve never gets there."""
-    return _step_at(1.0 / (target - law.beta2), law) if target > law.beta2 else math.inf
-
-
-def _step_at(u: float, law: InverseLaw) -> float:
-    """The step k >= 0 with β0·k + β1 = u; inf for a flat curve that is not there at the start."""
-    distance = u - law.beta1
+    if target <= law.beta2:
+        return math.inf
+    distance = 1.0 / (target - law.beta2) - law.beta1
     if distance <= 0:
         return 0.0
     return distance / law.beta0 if law.beta0 > 0 else math.inf
