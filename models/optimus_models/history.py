@@ -138,11 +138,6 @@ class LossBatch(NamedTuple):
         normalised = (replace_outliers(losses, inside) - offsets[:, None]) / scales[:, None]
         return cls(np.maximum(steps, 0.0), normalised, inside, counts.astype(np.float64), offsets, scales)
 
-    def rows(self, rows: Sequence[int]) -> LossBatch:
-        """Only these of the histories."""
-        steps, losses, inside, counts = self.steps[rows], self.losses[rows], self.inside[rows], self.counts[rows]
-        return LossBatch(steps, losses, inside, counts, self.offsets[rows], self.scales[rows])
-
     def first_half(self) -> LossBatch:
         """Each without its points beyond half of its last step; the first point stays."""
         inside = self.inside & (self.steps <= self.steps[:, -1:] / 2)

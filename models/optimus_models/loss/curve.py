@@ -20,6 +20,8 @@ _BLOCK = 32
 """Histories fitted in one go: the arrays of a block stay in the processor's cache."""
 _SURE_POINTS = 8.0
 """Points after which the mere number of points no longer holds confidence down by more than half."""
+_PLACES = 9
+"""Places at which the mean over a third of the points is looked at."""
 _NOISES_FALL = 2.0
 """Standard deviations of the mean over a third of the points that noise may make of a fall."""
 _SPREADS, _NOISES = 1.2, 0.3
@@ -102,15 +104,16 @@ class LossCurve:
         nothing = [None] * len(histories)
         known_runs = priors if priors is not None and not cls.by_law else nothing
         rates = schedules if schedules is not None and not cls.by_law else nothing
-        curves = [cls(history.last_step, history.last_step) for history in histories]
-        known = sorted((i for i, each in enumerate(histories) if len(each)), key=lambda i: len(histories[i]))
+        curves = {i: cls(each.last_step, each.last_step) for i, each in enumerate(histories) if not len(each)}
+        task = {id(prior): number for number, prior in enumerate(known_runs)}  # one block asks few priors
+        fitted_ones = (i for i, history in enumerate(histories) if len(history))
+        known = sorted(fitted_ones, key=lambda i: (task[id(known_runs[i])], len(histories[i])))
         for block in (known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)):
             fitted = cls._fit_block(
                 [histories[i] for i in block], [known_runs[i] for i in block], [rates[i] for i in block]
             )
-            for i, curve in zip(block, fitted, strict=True):
-                curves[i] = curve
-        return curves
+            curves |= zip(block, fitted, strict=True)
+        return [curves[i] for i in range(len(histories))]
 
     @classmethod
     def _fit_block(
@@ -221,16 +224,14 @@ def _late_noise(batch: LossBatch) -> FloatArray:
 
 def _fall(batch: LossBatch, residual: FloatArray) -> FloatArray:
     """(j,) how far the mean over a third of the points has fallen; see `LossCurve.fall`."""
-    width = np.ceil(batch.counts / 3).astype(np.intp)[:, None]
+    width = np.ceil(batch.counts / 3).astype(np.intp)
     total = np.concatenate([np.zeros((len(width), 1)), np.cumsum(batch.losses, axis=1)], axis=1)
-    begins = np.broadcast_to(np.arange(total.shape[1]), total.shape)
-    ends = np.minimum(begins + width, total.shape[1] - 1)
-    newest = batch.counts.astype(np.intp)[:, None] - width
-    means = np.where(begins <= newest, (np.take_along_axis(total, ends, axis=1) - total) / width, np.inf)
-    fall = means[:, 0] - np.take_along_axis(means, newest, axis=1)[:, 0]
-    noise = _NOISES_FALL * residual * np.sqrt(2.0 / width[:, 0])
-    fell = (fall > noise) & (fall >= (means[:, 0] - means.min(axis=1)) / 2.0)
-    return np.where(fell, fall, 0.0)
+    begins = np.linspace(0, batch.counts.astype(np.intp) - width, _PLACES, dtype=np.intp)  # (places, j)
+    rows = np.arange(len(width))
+    means = (total[rows, begins + width] - total[rows, begins]) / width
+    fall = means[0] - means[-1]
+    noise = _NOISES_FALL * residual * np.sqrt(2.0 / width)
+    return np.where((fall > noise) & (fall >= (means[0] - means.min(axis=0)) / 2.0), fall, 0.0)
 
 
 def _confidence(

@@ -118,30 +118,26 @@ class Prior:
         return np.asarray(self._table[:, before] * (1.0 - share) + self._table[:, before + 1] * share)
 
     def experts(
-        self, batch: LossBatch, rows: Sequence[int], schedules: Sequence[RateSchedule | None]
+        self, at: FloatArray, own: FloatArray, missed: FloatArray, schedules: Sequence[RateSchedule | None]
     ) -> list[Experts | None]:
-        """Weigh the runs by how they resemble each of the `rows` of `batch`; None for a job without any step.
+        """Weigh the runs by how they resemble each of j jobs; None for a job without any step.
 
-        `schedules`: the learning rates of each row of `batch`, past and planned.
+        `own`: (j, p) log losses of each job at its steps `at` (j, p), the last of which is the present one; `missed`:
+        (j,) mean squared error with which its own curve foretold them; `schedules`: its learning rates.
         """
         if not self.runs:
-            return [None] * len(rows)
-        part = batch.rows(rows)
-        last = part.steps[:, -1]
-        at = last[:, None] * _COMPARED  # (j, 12)
-        own = _log(smoothed(part, at))
-        theirs = self.log_losses(at)  # (r, j, 12)
+            return [None] * len(at)
+        theirs, last = self.log_losses(at), at[:, -1]  # (r, j, p)
         apart = theirs - theirs[:, :, -1:] - own + own[:, -1:]
-        foretold = _log(near_losses(part.first_half(), at[:, _FORETOLD])) - own[:, _FORETOLD]
-        own_rates, rates = self._rate_errors(last, [schedules[row] for row in rows])
+        own_rates, rates = self._rate_errors(last, schedules)
         kind = np.array([_SAME_PROJECT if run.same_project else 1.0 for run in self.runs])
         weights = kind[:, None] * _weight(np.mean(apart**2, axis=2) + rates)  # (r, j)
-        own_weights = _weight(np.mean(foretold**2, axis=1) + own_rates)
+        own_weights = _weight(missed + own_rates)
         total = weights.sum(axis=0) + own_weights
         shares, own_shares = weights / total, own_weights / total
         return [
             Experts(self, shares[:, j], float(own_shares[j]), theirs[:, j, -1], float(last[j])) if last[j] > 0 else None
-            for j in range(len(rows))
+            for j in range(len(at))
         ]
 
     def _rate_errors(self, last: FloatArray, schedules: Sequence[RateSchedule | None]) -> tuple[FloatArray, FloatArray]:
@@ -189,11 +185,18 @@ def experts_of(
     rows: dict[int, list[int]] = {}
     for row, prior in enumerate(priors):
         rows.setdefault(id(prior), []).append(row)
+    if len(rows) == 1 and priors[0] is None:
+        return experts
+    at = batch.steps[:, -1:] * _COMPARED  # (j, p)
+    own = _log(smoothed(batch, at))
+    foretold = _log(near_losses(batch.first_half(), at[:, _FORETOLD]))
+    missed = np.mean((foretold - own[:, _FORETOLD]) ** 2, axis=1)
     for same in rows.values():
         prior = priors[same[0]]
         if prior is not None:
-            for row, found in zip(same, prior.experts(batch, same, schedules), strict=True):
-                experts[row] = found
+            found = prior.experts(at[same], own[same], missed[same], [schedules[row] for row in same])
+            for row, each in zip(same, found, strict=True):
+                experts[row] = each
     return experts
 
 

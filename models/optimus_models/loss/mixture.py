@@ -95,7 +95,8 @@ class PowerMixture(NamedTuple):
 
 def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
     """One mixture for each history of `batch`."""
-    near, far = _fit(batch, NEAR), _fit(batch, FAR)
+    stretched, recent = _stretched(batch.steps, batch), _recent(batch)
+    near, far = _fit(batch, stretched, recent, NEAR), _fit(batch, stretched, recent, FAR)
     noise = np.sqrt(batch.mean(near.residuals**2))
     columns = (near.laws(NEAR), far.laws(FAR), batch.reach.tolist(), noise.tolist())
     return [PowerMixture(*each) for each in zip(*columns, strict=True)]
@@ -103,8 +104,8 @@ def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
 
 def near_losses(batch: LossBatch, steps: FloatArray) -> FloatArray:
     """(j, p) normalised losses of the near average of each history at its `steps` (j, p)."""
-    fitted = _fit(batch, NEAR)
-    falling = _falling(steps / batch.reach[:, None], NEAR)
+    fitted = _fit(batch, _stretched(batch.steps, batch), _recent(batch), NEAR)
+    falling = np.exp(-NEAR.exponent * _stretched(steps, batch))
     paths = np.maximum(fitted.levels[:, :, None] + fitted.amplitudes[:, :, None] * falling, 0.0)
     return np.asarray((fitted.weights[:, None, :] @ paths)[:, 0, :])
 
@@ -122,17 +123,16 @@ class _Fit(NamedTuple):
         return [PowerLaws(*each, _SCALES, horizon.exponent) for each in zip(*self[:3], strict=True)]
 
 
-def _falling(position: FloatArray, horizon: Horizon) -> FloatArray:
-    """(j, m, n) what the amplitudes are multiplied with."""
-    return np.asarray((1.0 + position[:, None, :] / _SCALES[:, None]) ** -horizon.exponent)
+def _stretched(steps: FloatArray, batch: LossBatch) -> FloatArray:
+    """(j, m, n) log(1 + k / (s·K)) at `steps` k (j, n) of each history, for each trial s."""
+    return np.asarray(np.log(1.0 + (steps / batch.reach[:, None])[:, None, :] / _SCALES[:, None]))
 
 
-def _fit(batch: LossBatch, horizon: Horizon) -> _Fit:
+def _fit(batch: LossBatch, stretched: FloatArray, recent: FloatArray, horizon: Horizon) -> _Fit:
     position = batch.steps / batch.reach[:, None]
     weights = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
-    falling = _falling(position, horizon)
-    recent = _recent(batch)
+    falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
     sums = _Sums.of(falling, batch.losses, weights)
     levels, amplitudes = sums.nonnegative_fit()
     probability = _posterior(sums.squared_error(levels, amplitudes), batch.counts, horizon)
