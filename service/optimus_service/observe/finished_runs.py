@@ -77,13 +77,15 @@ class Lessons:
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""
         with self._lock:
-            for run in self._repository.finished_runs_after(self._last_id, MAX_LOADED):
+            runs = self._repository.finished_runs_after(self._last_id, MAX_LOADED)
+            for run in runs:
                 self._last_id = run.id
                 ended = _readable_run(run)
                 if ended is not None:
                     self._known.add(ended)
                     self._note_percent(ended)
-            self._scores.add(self._repository.kept_promises(self._scores.since, MAX_PROMISES))
+            if runs:  # a job that succeeded teaches and judges at the same time
+                self._scores.add(self._repository.kept_promises(self._scores.since, MAX_PROMISES))
 
     def read_networks(self, job_ids: Collection[str]) -> None:
         """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""

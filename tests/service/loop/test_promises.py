@@ -72,8 +72,7 @@ def test_what_was_learned_from_promises_is_in_the_next_forecast(world: World) ->
     assert lessons.calibration_of("another:task") != UNCALIBRATED  # all tasks together
     world.submit("job-2")
     world.round()
-    decision = world.repository.latest_decision("job-2")
-    assert decision is not None
+    decision = world.repository.latest_decisions(["job-2"])["job-2"]
     assert decision.forecast["calibration"]["seconds"] == pytest.approx(learned.seconds._asdict())
 
 
