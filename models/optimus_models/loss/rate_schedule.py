@@ -37,12 +37,16 @@ class RateSchedule(NamedTuple):
         length = min(len(k), len(rate))
         k, rate = k[:length], rate[:length]
         usable = np.isfinite(k) & (rate >= 0) & (rate < np.inf)
-        k, first = np.unique(k[usable][::-1], return_index=True)  # of several at one step, the last
-        rate = rate[usable][::-1][first]
+        if not (usable.all() and (k[1:] > k[:-1]).all()):
+            k, first = np.unique(k[usable][::-1], return_index=True)  # of several at one step, the last
+            rate = rate[usable][::-1][first]
         if not (rate > 0).any():
             return None
-        kept = np.unique(np.linspace(0, len(k) - 1, _MAX_POINTS).round().astype(np.intp))
-        return cls(k[kept], np.log(np.maximum(rate[kept], max(_LEAST_RATIO * float(rate.max()), 1e-300))))
+        least = max(_LEAST_RATIO * float(rate.max()), 1e-300)
+        if len(k) > _MAX_POINTS:
+            kept = np.linspace(0, len(k) - 1, _MAX_POINTS).round().astype(np.intp)
+            k, rate = k[kept], rate[kept]
+        return cls(k, np.log(np.maximum(rate, least)))
 
     def ratios(self, steps: FloatArray, last_step: float) -> FloatArray:
         """(n,) logarithm of the rate at each of `steps` (n,) relative to that at `last_step`, the present one."""

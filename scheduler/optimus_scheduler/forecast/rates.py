@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
+from optimus_models.history import FloatArray
 from optimus_models.loss.rate_schedule import RateSchedule
 from optimus_scheduler.model import Job
 
 
 def rate_schedule(job: Job) -> RateSchedule | None:
     """None for a job that has told neither."""
-    points = [*zip(job.rate_steps, job.learning_rates, strict=True), *rates_to_come(job)]
-    return RateSchedule.of(*zip(*points, strict=True)) if points else None
+    if not job.rate_steps and not job.planned_rate_steps:
+        return None
+    steps, rates = rates_to_come(job)
+    return RateSchedule.of(np.concatenate([job.rate_steps, steps]), np.concatenate([job.learning_rates, rates]))
 
 
-def rates_to_come(job: Job) -> list[tuple[float, float]]:
-    """Steps after the newest reported rate, and the rate that is planned for each.
+def rates_to_come(job: Job) -> tuple[FloatArray, FloatArray]:
+    """(m,) steps after the newest reported rate, and the rate that is planned for each.
 
     A plan counts relative to that rate: what multiplies all rates of the job, such as a larger batch, is not in it.
     """
-    last = job.rate_steps[-1] if job.rate_steps else -1.0
-    factor = _measured_by_planned(job)
-    planned = zip(job.planned_rate_steps, job.planned_rates, strict=True)
-    return [(step, factor * rate) for step, rate in planned if step > last]
+    steps, rates = np.array(job.planned_rate_steps, dtype=float), np.array(job.planned_rates, dtype=float)
+    first = np.searchsorted(steps, job.rate_steps[-1] if job.rate_steps else -1.0, side="right")
+    return steps[first:], _measured_by_planned(job) * rates[first:]
 
 
 def _measured_by_planned(job: Job) -> float:

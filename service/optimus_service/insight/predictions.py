@@ -182,8 +182,8 @@ def predictions_body(
         fitted=_fitted_curve(fitted.curve, job, total_steps),
         history=[prediction_point_body(each) for each in reversed(decisions)],
         learned=_learned(fitted),
-        learning_rates=_rate_points(zip(job.rate_steps, job.learning_rates, strict=True)),
-        planned_rates=_rate_points(rates_to_come(job)),
+        learning_rates=_rate_points(job.rate_steps, job.learning_rates),
+        planned_rates=_rate_points(*(column.tolist() for column in rates_to_come(job))),
         metric=_metric_body(job, fitted.metric, total_steps),
         cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
         advice=advice(job, fitted.speeds, settings),
@@ -248,8 +248,8 @@ def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[answ
     return [answers.MetricPoint(step=step, value=value) for step, value in zip(steps, values, strict=True)]
 
 
-def _rate_points(points: Iterable[tuple[float, float]]) -> list[answers.RatePoint]:
-    return [answers.RatePoint(step=step, rate=rate) for step, rate in points]
+def _rate_points(steps: Iterable[float], rates: Iterable[float]) -> list[answers.RatePoint]:
+    return [answers.RatePoint(step=step, rate=rate) for step, rate in zip(steps, rates, strict=True)]
 
 
 def _steps_and_ahead(told: Sequence[float], total_steps: answers.Interval | None) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ def predicted(world: World) -> Predictions:
         record, world.repository.memberships("job-1"), world.clock()
     )
     decisions = world.repository.decisions("job-1", limit=10).items
-    return predictions_body(record, job, decisions, Question(range(1, 3), range(1, 3)), settings)
+    return predictions_body(record, job, decisions, Question(range(1, 3), range(1, 3), now=world.clock()), settings)
 
 
 def test_a_planned_step_of_the_rate_is_in_the_forecast(repository: Repository, tmp_path: Path) -> None:
