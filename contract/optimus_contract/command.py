@@ -50,7 +50,7 @@ class Launch:
     is_distributed: bool = False
     """The processes get the variables of distributed training."""
     max_restarts: int | None = None
-    """What the launcher was told; None: nothing."""
+    """The launcher's own options; None: nothing."""
     n_nodes: int = 1
     """Likewise: it is a matter of the scheduler's, unless the launcher runs itself."""
 

@@ -12,7 +12,7 @@ from optimus_contract.message import FINITE, About, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage(Message):
-    """What one task takes of its machine, since it told it last."""
+    """What one task takes of its machine, since its last report."""
 
     cpu_cores: Annotated[float, FINITE, About("mean", ge=0, le=1e6)]
     memory_bytes: Annotated[Count, About("resident")]
@@ -82,7 +82,7 @@ class Sample(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUsageReport(Message):
-    """What a server or the coordinator takes of its machine; workers tell it in their samples."""
+    """What a server or the coordinator takes of its machine; workers report it in their samples."""
 
     task: TaskName
     usage: Usage

@@ -111,13 +111,13 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     parts = assemble(settings, settings.service_url or url, SteadyClock(directory.clock_file))
     warn_of_shared_user(settings)
 
-    door = make_second_door(settings, parts.services)
+    training_jobs = make_training_jobs(settings, parts.services)
 
     def started() -> None:
         directory.write_address(url, parts.services.version)
         parts.loop.start()
-        if door is not None:
-            door.start()
+        if training_jobs is not None:
+            training_jobs.start()
         _log.info("listening", url=url, docs=f"{url}/docs", data_directory=str(settings.data_directory))
 
     # uvicorn raises the signals that stopped it again when it is done; by then there is nothing left to do.
@@ -126,8 +126,8 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     try:
         _Server(parts.services, started).run(sockets=[listener])
     finally:
-        if door is not None:
-            door.close()
+        if training_jobs is not None:
+            training_jobs.close()
         parts.loop.stop(_ROUND_GRACE_SECONDS)
         if settings.stop_tasks:
             stop_all_tasks(parts.services.cluster)
@@ -262,7 +262,7 @@ def make_cluster(settings: Settings, clock: Callable[[], float]) -> Cluster:
     return LocalCluster(options)
 
 
-def make_second_door(settings: Settings, services: Services) -> TrainingJobController | None:
+def make_training_jobs(settings: Settings, services: Services) -> TrainingJobController | None:
     """What takes jobs from objects of the cluster, if the settings ask for that."""
     if settings.cluster != "kubernetes" or not settings.kubernetes.training_jobs:
         return None

@@ -321,7 +321,7 @@ export interface components {
              */
             noise_scale: number | null;
             /**
-             * @description as its tasks told it last; none: they do not, or it does not run
+             * @description as its tasks reported it last; none: they do not, or it does not run
              * @default null
              */
             learning_rate: number | null;
@@ -704,7 +704,7 @@ export interface components {
         };
         /** @description What a job's workers take of their machines, all together; `/v1/jobs/{id}/tasks` has each task. */
         JobUsage: {
-            /** @description that told it */
+            /** @description that report it */
             workers: number;
             cpu_cores: number;
             memory_bytes: number;

@@ -33,7 +33,7 @@ class Interval(Message):
 class JobUsage(Message):
     """What a job's workers take of their machines, all together; `/v1/jobs/{id}/tasks` has each task."""
 
-    workers: Annotated[int, About("that told it")]
+    workers: Annotated[int, About("that report it")]
     cpu_cores: float
     memory_bytes: float
     gpu_utilization: Annotated[float | None, About("mean over workers, 0 to 1")]
@@ -42,7 +42,7 @@ class JobUsage(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUsage(Message):
-    """What one task took of its machine when it told it last."""
+    """What one task took of its machine at its last report."""
 
     at: Annotated[datetime, About("when the service heard it")]
     cpu_cores: Annotated[float, About("mean since the time before")]
@@ -61,7 +61,7 @@ class Task(Message):
     node: str
     gpu_type: str | None
     started_at: datetime
-    usage: Annotated[TaskUsage | None, About("none: it has told nothing lately")]
+    usage: Annotated[TaskUsage | None, About("none: it has reported nothing lately")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Job(Message):
     usage: JobUsage | None = None
     noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/gradients.md")] = None
     learning_rate: Annotated[
-        float | None, About("as its tasks told it last; none: they do not, or it does not run")
+        float | None, About("as its tasks reported it last; none: they do not, or it does not run")
     ] = None
 
 

@@ -1,4 +1,4 @@
-"""What live views are told: one line per job, the cluster in one look, and both over time."""
+"""What live views get: one line per job, the cluster in one look, and both over time."""
 
 from __future__ import annotations
 

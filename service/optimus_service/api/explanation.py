@@ -18,7 +18,7 @@ from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.store.records import JobRecord
 
 _RECENT_SECONDS = 900.0
-"""A refusal is told once; what was told longer ago may be over."""
+"""A refusal is reported once; what was reported longer ago may be over."""
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
 

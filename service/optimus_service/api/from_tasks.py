@@ -85,7 +85,7 @@ def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) 
 def put_profile(
     job_id: str, profile: Annotated[JobProfile, Body(openapi_examples=examples.PROFILES)], services: ServicesDep
 ) -> None:
-    """Tell what only the job's code knows: parameters, examples, steps per epoch."""
+    """Report what only the job's code knows: parameters, examples, steps per epoch."""
     with services.repository.write() as tx:
         known = (tx.get_job(job_id).profile or {}).get("fixed_workers")
         tx.put_profile(job_id, write(profile))
@@ -101,7 +101,7 @@ def put_profile(
 def put_network(
     job_id: str, network: Annotated[Network, Body(openapi_examples=examples.NETWORKS)], services: ServicesDep
 ) -> None:
-    """Tell the layers of what is trained: its speed can then be calculated before the first step is measured."""
+    """Report the layers of what is trained: its speed can then be calculated before the first step is measured."""
     document = write(network)
     try:
         cost_of_description(document)
@@ -114,7 +114,7 @@ def put_network(
 def put_planned_rates(
     job_id: str, planned: Annotated[PlannedRates, Body(openapi_examples=examples.PLANNED_RATES)], services: ServicesDep
 ) -> None:
-    """Tell the learning rates that the job is to have: its loss falls where they are lowered. The newest plan
+    """Report the learning rates that the job is to have: its loss falls where they are lowered. The newest plan
     counts."""
     services.repository.put_planned_rates(job_id, write(planned))
 

@@ -30,8 +30,8 @@ def is_ready(services: ServicesDep) -> answers.Health:
     found = {"database": _database_error(services), "loop": _loop_error(services)}
     wrong = {name: words for name, words in found.items() if words is not None}
     if wrong:
-        errors = [answers.ProblemError(field=name, message=told) for name, (told, _) in wrong.items()]
-        detail = "; ".join(f"{name}: {told}" for name, (told, _) in wrong.items())
+        errors = [answers.ProblemError(field=name, message=message) for name, (message, _) in wrong.items()]
+        detail = "; ".join(f"{name}: {message}" for name, (message, _) in wrong.items())
         raise unavailable(detail, errors, cause="; ".join(f"{name}: {cause}" for name, (_, cause) in wrong.items()))
     return answers.Health(status="ready", version=services.version)
 

@@ -17,7 +17,7 @@ from optimus_service.insight.bodies import allocation_point_body, decision_body,
 from optimus_service.insight.checkpoints import PAST_SECONDS, checkpoint_advice
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.sizes import Limits
-from optimus_service.insight.usage import told_by_tasks, told_by_workers
+from optimus_service.insight.usage import reported_by_tasks, reported_by_workers
 from optimus_service.store.records import JobRecord, TaskRecord
 
 MAX_TAIL_BYTES = 262_144
@@ -105,9 +105,9 @@ def list_tasks(job_id: str, services: ServicesDep) -> answers.TaskList:
     """The job's tasks that have not ended, and what each takes of its machine."""
     job = services.repository.get_job(job_id)
     found = services.repository.tasks(job_id=job_id)
-    told = told_by_workers(newest_of(services, job), services.repository.memberships(job_id))
-    told |= told_by_tasks(found, services.clock())
-    return answers.TaskList(tasks=[task_body(task, told.get(task.key.name)) for task in found])
+    usages = reported_by_workers(newest_of(services, job), services.repository.memberships(job_id))
+    usages |= reported_by_tasks(found, services.clock())
+    return answers.TaskList(tasks=[task_body(task, usages.get(task.key.name)) for task in found])
 
 
 @router.get("/v1/jobs/{job_id}/logs", responses=documented(404))

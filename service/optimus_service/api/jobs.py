@@ -142,7 +142,7 @@ def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
 
 
 def newest_of(services: Services, job: JobRecord) -> Sequence[SampleRecord]:
-    """What a job told last; nothing for one that does not run."""
+    """What a job reported last; nothing for one that does not run."""
     if job.state is not JobState.RUNNING:
         return ()
     return services.repository.newest_samples(job.id, SPEED_SAMPLES)

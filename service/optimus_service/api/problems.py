@@ -210,4 +210,4 @@ def _unavailable_detail(error: Exception) -> str:
         return "too many long polls are held already"
     if isinstance(error, TooManySubscribers):
         return "as many watch this replica as there may be"
-    return error.told if isinstance(error, store_errors.DatabaseNotAvailable) else "try again in a moment"
+    return error.for_users if isinstance(error, store_errors.DatabaseNotAvailable) else "try again in a moment"

@@ -124,7 +124,7 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
         loadable = None if errors or spec.task is None else (spec.task, spec.working_directory)
         why_not = None if loadable is None else task_checks.why_not_loadable(*loadable)
     except ClusterUnavailable:
-        return  # nobody can tell now, and a job may well wait until the cluster is back
+        return  # that is not known now, and a job may well wait until the cluster is back
     if errors:
         raise invalid(errors)
     if spec.workers.resources.cpu == 0:

@@ -40,7 +40,7 @@ _TRIALS_AT_ONCE = 2
 """Trials run the user's code, which may take half a minute and much memory. Fewer than `_AT_ONCE`, so that slow ones
 leave turns for the submissions of others."""
 _TRIAL_WAIT_SECONDS = 10.0
-"""A submission that has waited so long for its trial goes without one; the job itself tells what is wrong."""
+"""A submission that has waited so long for its trial goes without one; the job itself reports what is wrong."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -75,7 +75,7 @@ class TaskChecks:
         hangs_seconds: float = _HANGS_SECONDS,
         trial_wait_seconds: float = _TRIAL_WAIT_SECONDS,
     ) -> None:
-        """`hangs_seconds`: how long a check may take before nobody waits for it any more.
+        """`hangs_seconds`: how long a check may take before it is given up.
 
         `trial_wait_seconds`: how long a submission waits for its turn to try its task, before it goes untried.
         """
@@ -97,7 +97,7 @@ class TaskChecks:
         return await to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._turns)
 
     def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
-        """Why not, None when tasks can load it or nobody can tell.
+        """Why not, None when tasks can load it or that is not known.
 
         Raises:
             Problem: the check hangs, as an earlier one in this working directory may do still (503).
@@ -115,7 +115,7 @@ class TaskChecks:
     def why_not_trainable(self, job: Mapping[str, Any]) -> TaskObjection | None:
         """What stands in the way of this job's task (see `Cluster.try_task`).
 
-        None: nothing, or nobody can tell, as while the trials of others take all turns.
+        None: nothing, or that is not known, as while the trials of others take all turns.
 
         Raises:
             Problem: the trial hangs, as `why_not_loadable` (503).

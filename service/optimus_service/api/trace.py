@@ -76,14 +76,14 @@ def _lines(services: Services, jobs: Sequence[JobRecord]) -> Iterator[Document]:
     begins_at = jobs[0].created_at if jobs else services.clock()
     quotas = [record.quota for record in repository.projects()]
     yield header(services.cluster.nodes(), quotas, begins_at)
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for job in jobs:
         line = None
         if job.state.is_final:
             memberships = repository.memberships(job.id)
             history = Histories(repository).updated(job, memberships)  # one at a time: histories are large
             line = job_line(job, history, memberships, begins_at)
-        told["jobs" if line else "unmeasured" if job.state.is_final else "active"] += 1
+        counts["jobs" if line else "unmeasured" if job.state.is_final else "active"] += 1
         if line:
             yield line
-    yield {"end": {name: told[name] for name in ("jobs", "active", "unmeasured")}}
+    yield {"end": {name: counts[name] for name in ("jobs", "active", "unmeasured")}}

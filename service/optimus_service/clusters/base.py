@@ -76,16 +76,16 @@ class Cluster(Protocol):
         """The end of what the task printed; empty if nothing is known of it."""
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
-        """Why workers of this cluster could not load `module:name`, or None when they can (or nobody can tell)."""
+        """Why workers of this cluster could not load `module:name`, or None when they can (or that is not known)."""
 
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
-        """What stands in the way of training, found by calling the job's task; None: nothing, or nobody can tell.
+        """What stands in the way of training, found by calling the job's task; None: nothing, or that is not known.
 
         `job`: `task`, `task_args`, `working_directory`, `global_batch_size`, `environment` of a specification.
         """
 
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:
-        """Why a worker could not start the command of a script; None: it can, or nobody can tell.
+        """Why a worker could not start the command of a script; None: it can, or that is not known.
 
         `job`: a specification.
         """

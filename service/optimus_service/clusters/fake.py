@@ -109,7 +109,7 @@ class FakeCluster:
     # --- what a test does to it -------------------------------------------------------------------------------------
 
     def exit(self, key: TaskKey, code: int | None) -> None:
-        """The task ends by itself with this exit code (None: nobody knows)."""
+        """The task ends by itself with this exit code (None: not known)."""
         with self._lock:
             self._tasks[key] = replace(self._tasks[key], phase=TaskPhase.EXITED, exit_code=code)
 

@@ -1,1 +1,1 @@
-"""A second door: jobs as `TrainingJob` objects of a Kubernetes cluster. REST and objects are views of the same jobs."""
+"""Jobs as `TrainingJob` objects of a Kubernetes cluster. REST and objects are views of the same jobs."""

@@ -158,7 +158,7 @@ class TrainingJobController:
             job = self._services.repository.set_spec(job.id, edit.spec, self._services.clock())
             self._services.trigger_round("changed")
         if edit.fixed:
-            self._tell(found, job, status_of(job, None, found.generation, edit.fixed))
+            self._show(found, job, status_of(job, None, found.generation, edit.fixed))
         return status_of(job, decisions.get(job.id), found.generation, edit.fixed)
 
     def _objections(self, job: JobRecord, edit: Edit) -> str:
@@ -172,7 +172,7 @@ class TrainingJobController:
             errors = [each for each in errors if each not in known]
         return "; ".join(f"{each.field}: {each.message}" for each in errors)
 
-    def _tell(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
+    def _show(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
         """The job's owner, once for each change of the object, that something of it cannot be done."""
         if found.status.get("observedGeneration") == found.generation and found.status.get("reason") == NOT_CHANGED:
             return

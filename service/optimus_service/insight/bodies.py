@@ -15,7 +15,7 @@ from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, JobState, PlacedTask
 from optimus_service.insight.moments import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, finite_document, interval, outlook
-from optimus_service.insight.usage import ToldUsage, job_usage
+from optimus_service.insight.usage import ReportedUsage, job_usage
 from optimus_service.observe.noise import newest_noise_scale
 from optimus_service.observe.telemetry import newest_learning_rate
 from optimus_service.store.records import (
@@ -103,7 +103,7 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> answe
     )
 
 
-def task_body(task: TaskRecord, told: ToldUsage | None) -> answers.Task:
+def task_body(task: TaskRecord, told: ReportedUsage | None) -> answers.Task:
     """One task, with what it takes of its machine."""
     return answers.Task(
         name=task.key.name,

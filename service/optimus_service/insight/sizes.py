@@ -28,7 +28,7 @@ class Size(NamedTuple):
     allocation: Allocation
     steps_per_second: Estimate
     outlook: money.Outlook | None
-    """Time and cost to the end; None when nobody knows how many steps are left."""
+    """Time and cost to the end; None when it is not known how many steps are left."""
 
 
 class Ahead(NamedTuple):
@@ -104,14 +104,14 @@ def _choice(found: money.Outlook | NothingFits) -> answers.Choice | None:
 
 
 def interval_body(estimate: Estimate) -> answers.Interval | None:
-    """An estimate as the API shows it; None when nobody can say."""
+    """An estimate as the API shows it; None when it is not known."""
     if finite(estimate.mean) is None:
         return None
     return answers.Interval(mean=estimate.mean, low=finite(estimate.low), high=finite(estimate.high))
 
 
 def estimate_of(body: answers.Interval | None) -> Estimate | None:
-    """The inverse of `interval_body`: a bound that nobody knows is far away."""
+    """The inverse of `interval_body`: a bound that is not known is far away."""
     if body is None:
         return None
     low = 0.0 if body.low is None else body.low

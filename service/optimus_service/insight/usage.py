@@ -30,7 +30,7 @@ class JobUsage:
 
 
 def job_usage(newest: Sequence[Sample]) -> JobUsage | None:
-    """Of the newest membership among these samples (any order); None when nobody told."""
+    """Of the newest membership among these samples (any order); None when nothing was reported."""
     told = [as_amounts(sample.usage) for sample in _latest_by_rank(newest).values() if sample.usage]
     if not told:
         return None
@@ -57,36 +57,38 @@ def _latest_by_rank(newest: Sequence[_S]) -> dict[int, _S]:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldUsage:
+class ReportedUsage:
     """What one task took of its machine, and when that was heard (POSIX seconds)."""
 
     at: float
     usage: Mapping[str, float]
 
 
-def told_by_tasks(tasks: Iterable[TaskRecord], now: float) -> dict[str, ToldUsage]:
-    """By name, of the servers and coordinators that told it lately."""
+def reported_by_tasks(tasks: Iterable[TaskRecord], now: float) -> dict[str, ReportedUsage]:
+    """By name, of the servers and coordinators that reported it lately."""
     return {
-        task.key.name: ToldUsage(task.usage_at, task.usage)
+        task.key.name: ReportedUsage(task.usage_at, task.usage)
         for task in tasks
         if task.usage and task.usage_at is not None and now - task.usage_at <= LATELY_SECONDS
     }
 
 
-def told_by_workers(newest: Sequence[SampleRecord], memberships: Iterable[MembershipRecord]) -> dict[str, ToldUsage]:
+def reported_by_workers(
+    newest: Sequence[SampleRecord], memberships: Iterable[MembershipRecord]
+) -> dict[str, ReportedUsage]:
     """By name, from the newest sample of each worker; `memberships` say who has which rank."""
     names = {membership.epoch: membership.workers for membership in memberships}
-    found: dict[str, ToldUsage] = {}
+    found: dict[str, ReportedUsage] = {}
     for rank, sample in _latest_by_rank(newest).items():
         workers = names.get(sample.membership_epoch, ())
         if rank < len(workers) and sample.usage:
-            found[workers[rank]] = ToldUsage(sample.received_at, as_amounts(sample.usage))
+            found[workers[rank]] = ReportedUsage(sample.received_at, as_amounts(sample.usage))
     return found
 
 
 def usage_of_role(tasks: Iterable[TaskRecord], role: Role, now: float) -> Mapping[str, float] | None:
-    """`cpu_cores` and `memory_bytes` of a job's servers, or of its coordinator, together; None: nobody told lately."""
-    told = [each.usage for each in told_by_tasks([task for task in tasks if task.key.role is role], now).values()]
+    """`cpu_cores` and `memory_bytes` of a job's servers, or of its coordinator, together; None: unknown."""
+    told = [each.usage for each in reported_by_tasks([task for task in tasks if task.key.role is role], now).values()]
     return {name: sum(_values(told, name)) for name in ("cpu_cores", "memory_bytes")} if told else None
 
 

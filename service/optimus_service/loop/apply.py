@@ -31,12 +31,12 @@ from optimus_service.store.repository import LeaderRepository
 _log = structlog.get_logger(__name__)
 
 _WANTED_AT_ONCE = 64
-"""Jobs whose wanted tasks one transaction writes: short enough to keep nobody waiting."""
+"""Jobs whose wanted tasks one transaction writes: short enough that others do not wait long."""
 _FENCE_SECONDS = 1.0
 """While tasks are started one after the other, who leads is asked again after so long: a tenth of the usual lease."""
-_TELL_AGAIN_SECONDS = 600.0
+_REPORT_AGAIN_SECONDS = 600.0
 """A failure that goes on is an event again after so long: within the time for which explanations name it."""
-_FORGET_SECONDS = 2 * _TELL_AGAIN_SECONDS
+_FORGET_SECONDS = 2 * _REPORT_AGAIN_SECONDS
 """An action that was not tried for so long is not wanted any more."""
 
 
@@ -70,7 +70,7 @@ class Applier:
         self._clock = clock
         self._starter = Starter(cluster, starts_at_once)
         self._refusals: dict[str, _Failure] = {}
-        """What failed, by action, and what was told of it last."""
+        """What failed, by action, and what was reported of it last."""
 
     def apply(self, plan: Plan, snapshot: Snapshot, leader: LeaderRepository) -> tuple[str, ...]:
         """Perform the plan of this snapshot; what could not be done, in words.
@@ -130,7 +130,7 @@ class Applier:
         """Failures by action. All are noted in the database before the first one is started."""
         leader.check_fence()
         self._starter.prepare(sorted({action.task.key.job_id for action in actions}))
-        launches, addresses, told = self._launches(actions, leader)
+        launches, addresses, problems = self._launches(actions, leader)
         if launches:
             # The records come first: whatever is on the cluster is known to the database.
             starts = [
@@ -141,13 +141,13 @@ class Applier:
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
             if problem is not None:
-                told[action] = self._failed(action, problem, leader)
+                problems[action] = self._failed(action, problem, leader)
             else:
                 self._started(action, launch)
             if time.monotonic() - asked_at > _FENCE_SECONDS:
                 leader.check_fence()
                 asked_at = time.monotonic()
-        return [told.get(action) for action in actions]
+        return [problems.get(action) for action in actions]
 
     def _launches(
         self, actions: Sequence[StartTask], leader: LeaderRepository
@@ -155,7 +155,7 @@ class Applier:
         """What to start; new addresses of coordinators by job; what cannot be started, in words."""
         jobs = leader.jobs_by_id({action.task.key.job_id for action in actions})
         launches: dict[StartTask, TaskLaunch] = {}
-        told: dict[StartTask, str | None] = {}
+        problems: dict[StartTask, str | None] = {}
         addresses = _Addresses(self._cluster, leader)
         for action in actions:
             job = jobs[action.task.key.job_id]
@@ -164,8 +164,8 @@ class Applier:
             try:
                 launches[action] = self._context.launch(action.task, job, addresses.of(job, action.task.key.role))
             except (ClusterUnavailable, NoFreePort, OSError) as error:
-                told[action] = self._failed(action, error, leader)
-        return launches, addresses.new, told
+                problems[action] = self._failed(action, error, leader)
+        return launches, addresses.new, problems
 
     def _started(self, action: StartTask, launch: TaskLaunch) -> None:
         self._refusals.pop(_words(action), None)
@@ -189,10 +189,10 @@ class Applier:
         return message
 
     def _is_news(self, action: str, message: str) -> bool:
-        """Whether this failure is to be told: not when it was told lately, in the same words."""
+        """Whether this failure is to be reported: not when it was lately, in the same words."""
         now = self._clock()
-        told = self._refusals.get(action)
-        if told is not None and told.message == message and now - told.at < _TELL_AGAIN_SECONDS:
+        last = self._refusals.get(action)
+        if last is not None and last.message == message and now - last.at < _REPORT_AGAIN_SECONDS:
             return False
         still_told = {each: failure for each, failure in self._refusals.items() if now - failure.at < _FORGET_SECONDS}
         self._refusals = {**still_told, action: _Failure(message, now)}

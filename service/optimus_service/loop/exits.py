@@ -27,14 +27,14 @@ _log = structlog.get_logger(__name__)
 
 
 class ExitNotices:
-    """Tells the database what ended on the cluster, each exit once."""
+    """Reports to the database what ended on the cluster, each exit once."""
 
     def __init__(self, cluster: Cluster, histories: Histories, max_failures: int) -> None:
         self._cluster = cluster
         self._histories = histories
         self._max_failures = max_failures
         self._troubles: dict[TaskKey, str] = {}
-        """What was told of each task's trouble, so that it is told once (again after a restart)."""
+        """What was reported of each task's trouble, so that it is reported once (again after a restart)."""
 
     def notice(self, view: ClusterView, observed: Observed, now: float, leader: LeaderRepository) -> bool:
         """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left.
@@ -61,7 +61,7 @@ class ExitNotices:
         return exited or vanished or gone
 
     def _troubled(self, task: Task, now: float, leader: LeaderRepository) -> None:
-        """Tell the job's owner why a task does not run (any more)."""
+        """Report to the job's owner why a task does not run (any more)."""
         key, trouble = task.key, task.trouble
         if trouble is None or self._troubles.get(key) == trouble.code:
             return
@@ -98,7 +98,7 @@ class ExitNotices:
         if task.exit_code == CODE_OF_THE_USER:
             reason = f"the job's own code failed in {task.key.name}"
         elif task.exit_code == 0:
-            # One more than of crashes: at its end a job lets its tasks go, and tells the result after that.
+            # One more than of crashes: at its end a job lets its tasks go, and reports the result after that.
             if (n_failures := self._failures_without_progress(task.key, job, leader)) <= self._max_failures:
                 return
             times = f"{task.key.role} {task.key.rank} ended {n_failures} times with exit code 0 without being told to"

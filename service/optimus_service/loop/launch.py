@@ -157,8 +157,8 @@ class Starter:
         return _ONE_BY_ONE if self._at_once == 1 else self._at_once * _PER_THREAD
 
     def prepare(self, job_ids: Sequence[str]) -> None:
-        """Have the cluster make at once what these jobs need before their tasks. What fails, fails again, and is told,
-        when a task of the job is started."""
+        """Have the cluster make at once what these jobs need before their tasks. What fails, fails again, and is
+        reported, when a task of the job is started."""
         if self._at_once == 1:
             return
         with self._threads(len(job_ids)) as pool:

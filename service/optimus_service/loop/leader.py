@@ -72,7 +72,7 @@ class Leadership:
     ) -> None:
         """`clock` only grows, as `time.monotonic` does.
 
-        `count_error` is told of errors that nobody foresaw, with the name of the thread.
+        `count_error` is called with unexpected errors, with the name of the thread.
         """
         self._count_error = count_error
         self._repository = repository
@@ -89,7 +89,7 @@ class Leadership:
             The fencing token while this process leads, None while somebody else does.
 
         Raises:
-            DatabaseNotAvailable: nobody can tell who leads now.
+            DatabaseNotAvailable: who leads now is not known.
         """
         now = self._clock()
         is_fresh = now - self._renewed_at < self._lease_seconds / _RENEWALS

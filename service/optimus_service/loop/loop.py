@@ -33,7 +33,7 @@ _FOLLOW_SECONDS = 2.0
 _RETRY_SECONDS = 5.0
 """After a round that failed; sooner if the period is shorter."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
-"""After an error that nobody foresaw; twice as long after each that follows without a good turn between."""
+"""After an unexpected error; twice as long after each that follows without a good turn between."""
 _MAX_DOUBLINGS = 16
 _LATE_ROUNDS = 3
 """Periods without a successful round after which a leader calls itself unhealthy."""

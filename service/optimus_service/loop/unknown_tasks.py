@@ -34,12 +34,12 @@ class UnknownTasks:
         self._policy = policy
         self._drain_seconds = drain_seconds
         self._since: dict[TaskKey, float] = {}
-        """When each was first seen (POSIX seconds), so that it is told once (again after a restart)."""
+        """When each was first seen (POSIX seconds), so that it is reported once (again after a restart)."""
         self.found: tuple[Task, ...] = ()
         """Those of the last round."""
 
     def handle(self, without_record: Collection[Task], now: float, leader: LeaderRepository) -> frozenset[str]:
-        """Tell of them and, by the policy, stop them; the jobs whose things on the cluster are to be kept.
+        """Report them and, by the policy, stop them; the jobs whose things on the cluster are to be kept.
 
         Raises:
             ClusterUnavailable: they could not be stopped.
@@ -50,7 +50,7 @@ class UnknownTasks:
         new = [task for task in self.found if task.key not in self._since]
         self._since = {task.key: self._since.get(task.key, now) for task in self.found}
         if new:
-            self._tell(new, now, leader)
+            self._report(new, now, leader)
         if self._policy == "keep":
             return frozenset(task.key.job_id for task in self.found)
         for task in self.found:
@@ -58,7 +58,7 @@ class UnknownTasks:
             self._cluster.stop(task.key, force=now - self._since[task.key] >= 2 * self._drain_seconds)
         return frozenset()
 
-    def _tell(self, tasks: list[Task], now: float, leader: LeaderRepository) -> None:
+    def _report(self, tasks: list[Task], now: float, leader: LeaderRepository) -> None:
         names = [task.key.name for task in tasks]
         done = "They are kept" if self._policy == "keep" else "They are being stopped"
         message = f"{len(names)} running tasks belong to jobs that the database does not know. {done}."

@@ -91,7 +91,7 @@ JOB_CONFIDENCE = _job_gauge("confidence_ratio", "How sure the forecast is of its
 JOB_GAIN = _job_gauge("gain", "Marginal gain of the last task that it was granted; unit of the policy")
 JOB_NEXT_GAIN = _job_gauge("next_gain", "Marginal gain that its next task would have had; unit of the policy")
 JOB_STEP_PARTS = _job_gauge("step_part_seconds", "Mean time of one step of one worker, by what it was spent on", "part")
-JOB_CPU = _job_gauge("used_cpu_cores", "CPU cores that its tasks of a role use, as they told last", "role")
+JOB_CPU = _job_gauge("used_cpu_cores", "CPU cores that its tasks of a role use, as last reported", "role")
 JOB_MEMORY = _job_gauge("used_memory_bytes", "Resident memory of its tasks of a role", "role")
 JOB_GPU = _job_gauge("gpu_utilization_ratio", "How busy its workers' GPUs are, mean; of a shared GPU the whole")
 JOB_GPU_MEMORY = _job_gauge("used_gpu_memory_bytes", "GPU memory of its workers' processes")
@@ -137,7 +137,7 @@ UNKNOWN_TASKS = Family(
 )
 LOOP_HEALTHY = Family("optimus_loop_healthy", "gauge", "0 while rounds fail, or database or cluster cannot be reached")
 
-# --- what jobs tell --------------------------------------------------------------------------------------------------
+# --- what jobs report -----------------------------------------------------------------------------------------------
 
 SAMPLES = Family("optimus_samples_total", "counter", "Telemetry samples: accepted, or why not", ("outcome",))
 SAMPLE_LAG = Family(
@@ -190,7 +190,7 @@ DATABASE_UP = Family(
     "1 when the database could be read, and the last transaction that wrote did not fail",
 )
 UNEXPECTED_ERRORS = Family(
-    "optimus_unexpected_errors_total", "counter", "Errors that nobody foresaw and that a thread survived", ("thread",)
+    "optimus_unexpected_errors_total", "counter", "Unexpected errors that a thread survived", ("thread",)
 )
 BUILD = Family("optimus_build_info", "gauge", "1; the version that runs", ("version", "policy"))
 
@@ -251,7 +251,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             LOOP_HEALTHY,
         ),
     ),
-    ("What jobs tell", (SAMPLES, SAMPLE_LAG, PAUSES, COMPLETIONS, PREDICTION_ERROR)),
+    ("What jobs report", (SAMPLES, SAMPLE_LAG, PAUSES, COMPLETIONS, PREDICTION_ERROR)),
     (
         "The service",
         (

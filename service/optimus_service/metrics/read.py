@@ -86,7 +86,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
 
 
 def usage_of_others(tasks: Sequence[TaskRecord], now: float) -> dict[str, Mapping[str, float]]:
-    """What a job's servers take together, and its coordinator, by role; only those that told it lately."""
+    """What a job's servers take together, and its coordinator, by role; only those that reported it lately."""
     found = {role.value: usage_of_role(tasks, role, now) for role in (Role.SERVER, Role.COORDINATOR)}
     return {role: usage for role, usage in found.items() if usage is not None}
 
@@ -167,15 +167,15 @@ def job_figures(
 
 
 def global_batch(job: JobRecord, memberships: Iterable[MembershipRecord]) -> int | None:
-    """Examples of one step of the job's newest membership; None without one, or before the job has told its own."""
+    """Examples of one step of the job's newest membership; None without one, or before the job has reported its own."""
     newest = max(memberships, key=lambda membership: membership.epoch, default=None)
     if newest is None or not newest.workers:
         return None
     if newest.global_batch is not None:
         return newest.global_batch
     spec = readable_spec(job)
-    told = None if spec is None else spec.global_batch_size
-    return told * len(newest.workers) if told is not None and job.spec.get("scaling") == "weak" else told
+    batch = None if spec is None else spec.global_batch_size
+    return batch * len(newest.workers) if batch is not None and job.spec.get("scaling") == "weak" else batch
 
 
 def fitted_loss(curve: Mapping[str, float | None], step: float) -> float | None:

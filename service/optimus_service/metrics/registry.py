@@ -30,7 +30,7 @@ __all__ = ["MAX_JOBS", "Metrics", "NoFigures"]
 
 TRANSACTION_KINDS = ("read", "write")
 THREADS = ("scheduling loop", "lease", "training jobs")
-"""Those that survive errors that nobody foresaw, and count them."""
+"""Those that survive unexpected errors, and count them."""
 SAMPLE_OUTCOMES = ("accepted", *get_args(IgnoredWhy))
 JOB_OUTCOMES = ("succeeded", "failed")
 PAUSE_CAUSES = get_args(Cause)
@@ -182,7 +182,7 @@ class Metrics:
         """A thread survived an error that is a mistake in code; `thread` is one of `THREADS`."""
         self._unexpected_errors.labels(thread).inc()
 
-    # --- what jobs tell ---------------------------------------------------------------------------------------------
+    # --- what jobs report -------------------------------------------------------------------------------------------
 
     def count_samples(self, outcome: str, n_samples: int) -> None:
         """`outcome`: `accepted` or the reason why samples were not counted."""

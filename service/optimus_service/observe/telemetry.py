@@ -224,7 +224,7 @@ class JobHistory:
         return (*steps[:-1], float(step)), (*rates[:-1], rate)
 
     def learn_planned_rates(self, planned: Rates, version: int) -> None:
-        """Take the rates that the job is to have in place of those told before."""
+        """Take the rates that the job is to have in place of those reported before."""
         self.planned_rates, self.planned_rates_version = planned, version
 
     def learn_memberships(self, memberships: Iterable[MembershipRecord]) -> None:

@@ -43,7 +43,7 @@ class DataDirectory:
             os.close(descriptor)  # which gives up the lock
 
     def write_address(self, url: str, version: str) -> None:
-        """Tell where the service listens, in `service.json`: all at once."""
+        """Write where the service listens, in `service.json`: all at once."""
         text = json.dumps({"url": url, "pid": os.getpid(), "version": version}, indent=1) + "\n"
         draft = self.path / f".service.json.{os.getpid()}"
         draft.write_text(text)
@@ -64,10 +64,10 @@ class DataDirectory:
 
 
 def _address(directory: Path) -> str:
-    """Where the service of this directory listens, as it told; empty while it starts."""
+    """Where the service of this directory listens, as it wrote; empty while it starts."""
     try:
-        told = json.loads((directory / "service.json").read_text())
-        return f": {told['url']} (process {told['pid']})"
+        written = json.loads((directory / "service.json").read_text())
+        return f": {written['url']} (process {written['pid']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -81,9 +81,9 @@ class SteadyClock:
         self._file, self._wall, self._since_boot = file, wall, since_boot
         self._lock = threading.Lock()
         self._passed = since_boot()
-        told = None if file is None else file.read()
-        self._booted_at = wall() - self._passed if told is None else told
-        self._written: float | None = told
+        stored = None if file is None else file.read()
+        self._booted_at = wall() - self._passed if stored is None else stored
+        self._written: float | None = stored
         self._apart = 0.0
         self._note()
 
@@ -98,7 +98,7 @@ class SteadyClock:
             return self._booted_at + self._passed
 
     def _note(self) -> None:
-        """Tell of a step once, and write down where this clock is when that has changed."""
+        """Log a step once, and write down where this clock is when that has changed."""
         apart = self._wall() - (self._booted_at + self._passed)
         if abs(apart - self._apart) > _TOLD_SECONDS and abs(apart) > abs(self._apart):
             _log.warning(

@@ -43,7 +43,7 @@ class TooManySubscribers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is new since a subscriber was told last."""
+    """What is new since a subscriber's last message."""
 
     cluster: str | None = None
     """JSON of a `ClusterLine`; None: as before."""
@@ -74,7 +74,7 @@ class Feed:
     def __init__(
         self, read: Callable[[], View], is_closed: Callable[[], bool], *, period_seconds: float = PERIOD_SECONDS
     ) -> None:
-        """`read` is called in a thread; `is_closed` tells that the service shuts down, which ends all streams."""
+        """`read` is called in a thread; `is_closed` says that the service shuts down, which ends all streams."""
         self._read = read
         self._is_closed = is_closed
         self._period_seconds = period_seconds
@@ -109,17 +109,17 @@ class Feed:
         if self._reading is None:
             self._view = None  # what was seen before everybody left may be old
             self._reading = asyncio.create_task(self._run())
-        told: View | None = None
+        sent: View | None = None
         while not self._is_closed():
-            await self._wait_for_other_than(told)
+            await self._wait_for_other_than(sent)
             view = self._view
-            yield Change() if view is None else difference(told, view)
-            told = view
+            yield Change() if view is None else difference(sent, view)
+            sent = view
 
-    async def _wait_for_other_than(self, told: View | None) -> None:
+    async def _wait_for_other_than(self, sent: View | None) -> None:
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._view is not told or self._is_closed())
+                await self._changed.wait_for(lambda: self._view is not sent or self._is_closed())
         except TimeoutError:
             return
 

@@ -141,7 +141,7 @@ def mapped_errors() -> Iterator[None]:
         yield
     # InternalError is the server's own state: read-only (25006), a transaction that it ended (25P03), a damaged page.
     except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise DatabaseNotAvailable(_first_line(error), *_told(error)) from error
+        raise DatabaseNotAvailable(_first_line(error), *_for_users(error)) from error
     except (exc.DataError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidValue(_first_line(error)) from error
     except exc.DatabaseError as error:
@@ -151,7 +151,7 @@ def mapped_errors() -> Iterator[None]:
         raise
 
 
-def _told(error: Exception) -> tuple[str, ...]:
+def _for_users(error: Exception) -> tuple[str, ...]:
     """What users may know of a database that answers and takes nothing; none: it cannot be reached."""
     cause = error.orig if isinstance(error, exc.DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without the extended part

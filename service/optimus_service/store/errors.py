@@ -28,9 +28,9 @@ class StoreError(Exception):
 class DatabaseNotAvailable(StoreError):
     """The database cannot be reached, did not answer in time, or was not upgraded. The transaction was rolled back."""
 
-    def __init__(self, why: str, told: str = "the database cannot be reached right now") -> None:
-        """`why` is for the log, `told` for users: it has nothing of what the driver says."""
-        self.told = told
+    def __init__(self, why: str, for_users: str = "the database cannot be reached right now") -> None:
+        """`why` is for the log, `for_users` for users: it has nothing of what the driver says."""
+        self.for_users = for_users
         super().__init__(why)
 
 

@@ -25,12 +25,12 @@ def after(session: Session, after_id: int, newest: int) -> list[FinishedRunRecor
     return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in reversed(rows)]
 
 
-def untold(session: Session, since: float, limit: int) -> list[JobRecord]:
+def without_run(session: Session, since: float, limit: int) -> list[JobRecord]:
     """See `Repository.jobs_without_finished_run`."""
-    told = select(FinishedRunRow.id).where(FinishedRunRow.job_id == JobRow.id).exists()
+    kept = select(FinishedRunRow.id).where(FinishedRunRow.job_id == JobRow.id).exists()
     statement = (
         select(JobRow)
-        .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value, ~told)
+        .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value, ~kept)
         .order_by(JobRow.finished_at)
         .limit(limit)
     )

@@ -135,7 +135,7 @@ def network_of(session: Session, job_id: str) -> Document | None:
 
 def networks_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
     """See `Repository.networks_of`."""
-    return _told(session, JobRow.network, job_ids)
+    return _reported(session, JobRow.network, job_ids)
 
 
 def put_planned_rates(session: Session, job_id: str, rates: Document) -> None:
@@ -146,17 +146,17 @@ def put_planned_rates(session: Session, job_id: str, rates: Document) -> None:
 
 def planned_rates_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
     """See `Repository.planned_rates_of`."""
-    return _told(session, JobRow.planned_rates, job_ids)
+    return _reported(session, JobRow.planned_rates, job_ids)
 
 
-def _told(
+def _reported(
     session: Session, column: InstrumentedAttribute[Document | None], job_ids: Collection[str]
 ) -> dict[str, Document]:
-    """What these jobs' tasks have told of one kind, by job id."""
+    """What these jobs' tasks have reported of one kind, by job id."""
     found: dict[str, Document] = {}
     for chunk in chunks(job_ids):
         rows = session.execute(select(JobRow.id, column).where(JobRow.id.in_(chunk)))
-        found |= {job_id: told for job_id, told in rows if told is not None}
+        found |= {job_id: value for job_id, value in rows if value is not None}
     return found
 
 

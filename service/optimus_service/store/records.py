@@ -71,7 +71,7 @@ class JobRecord:
     profile: Document | None
     """The reported `JobProfile`."""
     planned_rates_version: int = 0
-    """How often its tasks have told the learning rates that it is to have (`Repository.planned_rates_of`)."""
+    """How often its tasks have reported the learning rates that it is to have (`Repository.planned_rates_of`)."""
     result: Document | None
     """The reported end: `outcome`, `step`, `final_loss`, `metrics`, `error`."""
     failure: str | None
@@ -267,7 +267,7 @@ class TaskRecord:
     exited_at: float | None = None
     """When its end was noticed; None while it lives."""
     exit_code: int | None = None
-    """None while it lives, or when nobody knows."""
+    """None while it lives, or when that is not known."""
     gpu_type: str | None = None
     """What its GPUs are; None for a task without one."""
     usage: Mapping[str, float] | None = None
@@ -322,7 +322,7 @@ class Observed:
     memberships: Mapping[str, list[MembershipRecord]]
     """All reported memberships of each that has any, oldest first, by job id."""
     with_network: frozenset[str]
-    """Those that have told the layers of what they train."""
+    """Those that have reported the layers of what they train."""
     tasks: tuple[TaskRecord, ...]
     """By key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
     projects: tuple[ProjectRecord, ...]

@@ -91,13 +91,13 @@ PRUNE_ROWS = 10_000
 
 
 class ObserveTransaction(Protocol):
-    """Is told of transactions."""
+    """Is called with each transaction."""
 
     def __call__(self, kind: str, seconds: float, /, *, failed: bool) -> None: ...
 
 
 def _ignore_transaction(_kind: str, _seconds: float, /, *, failed: bool) -> None:
-    """For a repository that nobody watches."""
+    """For a repository that is not observed."""
 
 
 class Repository:
@@ -112,7 +112,7 @@ class Repository:
     ) -> None:
         """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision.
 
-        `observe` is told of every transaction: `read` or `write`, its seconds, whether the database failed.
+        `observe` is called with every transaction: `read` or `write`, its seconds, whether the database failed.
         `backoff`: how long jobs wait after errors of their code.
         """
         self._engine = engine
@@ -138,7 +138,7 @@ class Repository:
     def write(self) -> Iterator[Repository]:
         """One transaction: what is done with the yielded repository happens as a whole, or not at all when it raises.
 
-        Nothing is told of a call that fails inside: end the transaction with it. Other processes wait for its end, so
+        A call that fails inside is not observed: end the transaction with it. Other processes wait for its end, so
         do nothing slow in it.
         """
         with self._write() as session:
@@ -315,17 +315,17 @@ class Repository:
             jobs.locked(session, job_id).network = network
 
     def network_of(self, job_id: str) -> Document | None:
-        """The layers of what a job trains, if its tasks have told them; None for an unknown job."""
+        """The layers of what a job trains, if its tasks have reported them; None for an unknown job."""
         with self._read() as session:
             return jobs.network_of(session, job_id)
 
     def networks_of(self, job_ids: Collection[str]) -> dict[str, Document]:
-        """The layers of what these jobs train, by job id; jobs that have not told them are left out."""
+        """The layers of what these jobs train, by job id; jobs that have not reported them are left out."""
         with self._read() as session:
             return jobs.networks_of(session, job_ids)
 
     def put_planned_rates(self, job_id: str, rates: Document) -> None:
-        """Store the learning rates that a job is to have (`PlannedRates`), in place of those told before.
+        """Store the learning rates that a job is to have (`PlannedRates`), in place of those reported before.
 
         Raises:
             JobNotFound: there is no such job.
@@ -334,7 +334,7 @@ class Repository:
             jobs.put_planned_rates(session, job_id, rates)
 
     def planned_rates_of(self, job_ids: Collection[str]) -> dict[str, Document]:
-        """The learning rates that these jobs are to have, by job id; jobs that have not told them are left out."""
+        """The learning rates that these jobs are to have, by job id; jobs that have not reported them are left out."""
         with self._read() as session:
             return jobs.planned_rates_of(session, job_ids)
 
@@ -371,7 +371,7 @@ class Repository:
             return wanted.put(session, job_id, allocation, directive, tasks, now, batch)
 
     def set_wanted_together(self, changes: Sequence[SetWanted], now: float) -> list[tuple[str, int]]:
-        """The same for many jobs in one transaction. A job that had nothing is told that tasks were granted.
+        """The same for many jobs in one transaction. A job that had nothing gets the event that tasks were granted.
 
         Returns:
             The jobs that have a new generation, with it.
@@ -512,7 +512,7 @@ class Repository:
     def jobs_without_finished_run(self, since: float, limit: int) -> list[JobRecord]:
         """Jobs that succeeded at `since` or later and of which nothing is kept yet, the first to end first."""
         with self._read() as session:
-            return finished_runs.untold(session, since, limit)
+            return finished_runs.without_run(session, since, limit)
 
     # --- what was predicted of jobs ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Deletes what nobody asks for any more, a bounded number of rows at a time."""
+"""Deletes what is not needed any more, a bounded number of rows at a time."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Json(TypeDecorator[Any]):
     """A document as JSON text, read and written as a whole.
 
     Not the database's own JSON: PostgreSQL's refuses NaN, infinities and NUL characters, all of which are legal
-    in what jobs tell. Python's JSON says them and reads them back.
+    in what jobs report. Python's JSON says them and reads them back.
     """
 
     impl = Text
@@ -157,7 +157,7 @@ class JobRow(Base):
     planned_rates: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
     """The learning rates that it is to have (`PlannedRates`) ..."""
     planned_rates_version: Mapped[int] = mapped_column(default=0, server_default="0")
-    """... and how often they were told: they are read when that has grown."""
+    """... and how often they were reported: they are read when that has grown."""
     result: Mapped[dict[str, Any] | None] = mapped_column(Json)
     failure: Mapped[str | None]
     attempt: Mapped[int] = mapped_column(default=0, server_default="0")

@@ -38,7 +38,7 @@ def put(
 def put_together(session: Session, changes: Sequence[SetWanted], now: float, backoff: Backoff) -> list[tuple[str, int]]:
     """See `Repository.set_wanted_together`."""
     rows = locked_together(session, {change.job_id for change in changes})
-    told = []
+    changed = []
     for change in changes:
         row = rows[change.job_id]
         before, had_nothing = row.generation, _allocation(row).is_empty
@@ -48,8 +48,8 @@ def put_together(session: Session, changes: Sequence[SetWanted], now: float, bac
         if had_nothing and not change.allocation.is_empty:
             with suppress(InvalidTransition):  # it ended after the plan was made
                 advance_row(session, row, TasksGranted(change.allocation), now, backoff)
-        told.append((row.id, row.generation))
-    return told
+        changed.append((row.id, row.generation))
+    return changed
 
 
 def put_into(
@@ -113,7 +113,7 @@ def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, Wan
     statement = statement.order_by(JobRow.created_at, JobRow.id).options(undefer(JobRow.wanted_tasks))
     found = session.execute(statement).all()
     wanted = {row.id: _record(row) for row, _ in found}
-    return [job_record(row) for row, _ in found], wanted, frozenset(row.id for row, told in found if told)
+    return [job_record(row) for row, _ in found], wanted, frozenset(row.id for row, has_network in found if has_network)
 
 
 def generations(session: Session) -> dict[str, int]:

@@ -114,7 +114,7 @@ def test_slow_trials_leave_turns_for_other_submissions() -> None:
 
         slow_ones = [asyncio.create_task(submit(name)) for name in ("a:f", "a:f", "b:f", "b:f", "c:f", "d:f")]
         done, _ = await asyncio.wait([asyncio.create_task(submit("mine:f"))], timeout=30)
-        assert [each.result() for each in done] == [None], "it goes untried; the job itself will tell"
+        assert [each.result() for each in done] == [None], "it goes untried; the job itself will report it"
         may_end.set()
         assert sum(each is not None for each in await asyncio.gather(*slow_ones)) == 2
 

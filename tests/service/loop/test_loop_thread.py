@@ -217,7 +217,7 @@ def test_a_read_only_database_is_waited_for(running: Running, postgres_cluster: 
         wait_until("health shows it", lambda: "read-only" in (loop.health() or ""))
         with pytest.raises(DatabaseNotAvailable, match="read-only") as refused:
             running.repository.add_event(None, "Test", "Nothing happened.", {}, 0.0)
-        assert refused.value.told.startswith("the database is read-only")
+        assert refused.value.for_users.startswith("the database is read-only")
     n_rounds = running.planner.n_rounds
     wait_until("rounds run again", lambda: running.planner.n_rounds > n_rounds)
     wait_until("it is well again", lambda: loop.health() is None)

@@ -222,7 +222,7 @@ def test_a_database_that_cannot_grow_is_told_by_the_metrics(tmp_path: Path) -> N
     event.listen(engine, "checkout", no_room)
     with pytest.raises(DatabaseNotAvailable) as full:
         repository.add_event(None, "Something", "does not fit" * 10_000, {}, 2.0)
-    assert full.value.told.startswith("the database's disk is full")
+    assert full.value.for_users.startswith("the database's disk is full")
     repository.ping()
     assert "optimus_database_up 0.0" in metrics.text().decode()
     event.remove(engine, "checkout", no_room)
@@ -240,6 +240,6 @@ def test_a_read_only_file_is_told_as_such(tmp_path: Path) -> None:
     event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA query_only = on"))
     with pytest.raises(DatabaseNotAvailable) as read_only:
         repository.add_event(None, "Something", "cannot be written", {}, 1.0)
-    assert read_only.value.told.startswith("the database is read-only")
+    assert read_only.value.for_users.startswith("the database is read-only")
     assert not repository.events(None).items
     repository.close()

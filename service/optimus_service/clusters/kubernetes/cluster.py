@@ -126,7 +126,7 @@ class KubernetesCluster:
         return checking.check_task((sys.executable, "-P", "-m", "optimus_workers.check_task"), import_path, None)
 
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
-        return None  # only the task's own image knows; the job itself will tell
+        return None  # only the task's own image knows; the job itself will report it
 
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None  # what its image has, only a pod can tell

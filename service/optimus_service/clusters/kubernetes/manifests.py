@@ -170,7 +170,7 @@ def _plain(launch: TaskLaunch, settings: KubernetesSettings) -> dict[str, str]:
     found = {name: value for name, value in _defaults(launch).items() if name not in given}
     found |= {name: given[name] for name in _PLAIN if name in given}
     if launch.key.role is Role.COORDINATOR:
-        # It listens on its own address, which nobody knows before it runs; the others dial the job's service.
+        # It listens on its own address, which is not known before it runs; the others dial the job's service.
         everywhere = "[::]" if given.get("OPTIMUS_COORDINATOR_ADDRESS", "").startswith("[") else "0.0.0.0"  # noqa: S104
         found["OPTIMUS_COORDINATOR_ADDRESS"] = f"{everywhere}:{settings.coordinator_port}"
     return found

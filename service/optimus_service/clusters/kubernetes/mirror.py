@@ -70,7 +70,7 @@ class PodMirror(Mirror[ObservedPod]):
         self._stopped: dict[str, bool] = {}
         """Pods that we asked to leave: uid → by force."""
         self._forgotten: set[str] = set()
-        """Pods that nobody wants to hear of any more: uids."""
+        """Pods that are of no interest any more: uids."""
         self._started_at: dict[str, float] = {}
         """Pods that we made, by uid: when (monotonic). A list that was asked for before does not have them."""
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -92,7 +92,7 @@ class PodMirror(Mirror[ObservedPod]):
             self._started_at = {uid: at for uid, at in self._started_at.items() if uid in young}
 
     def started(self, found: Json) -> None:
-        """We made it; the watch may have told more of it, or of its end, already."""
+        """We made it; the watch may have reported more of it, or of its end, already."""
         uid, pod = found["metadata"]["uid"], self._condense(found)
         with self._lock:
             if pod is not None and uid not in self._objects and uid not in self._gone:
@@ -131,7 +131,7 @@ class PodMirror(Mirror[ObservedPod]):
             return self.known(), self.vanished(), frozenset(self._stopped)
 
     def forget(self, key: TaskKey) -> None:
-        """Tell no more of this task."""
+        """Report this task no more."""
         with self._lock:
             self._vanished.pop(key, None)
             if (uid := self._by_key.get(key)) is not None:

@@ -155,7 +155,7 @@ def _container_state(status: Json) -> Json:
 
 
 def _exit_code(status: Json, terminated: Json) -> int | None:
-    """None: nobody knows, or it was not the task's own doing (evicted, its node shut down)."""
+    """None: not known, or it was not the task's own doing (evicted, its node shut down)."""
     trouble = _trouble(status)
     if trouble is not None and trouble.code in _OF_THE_NODE.values():
         return None

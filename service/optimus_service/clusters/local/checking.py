@@ -33,7 +33,7 @@ DIE_SECONDS = 2.0
 def check_task(
     command: Sequence[str], import_path: str, working_directory: str | None, account: Account | None = None
 ) -> str | None:
-    """Why `module:name` cannot be loaded; None when it can, or when nobody can tell in time.
+    """Why `module:name` cannot be loaded; None when it can, or when that is not known in time.
 
     `account`: whom tasks run as; None: the user of this process.
     """
@@ -55,14 +55,14 @@ def check_task(
             env=environment,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None  # the job itself will tell
+        return None  # the job itself will report it
     return _answer(done.stdout)
 
 
 def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | None = None) -> TaskObjection | None:
     """What stands in the way of the job, found by calling its task in a process that is thrown away.
 
-    None when nothing does, or when nobody can tell in time. The process and its process group are ended. It sees what
+    None when nothing does, or when that is not known in time. The process and its process group are ended. It sees what
     the job's first worker would see, with an empty directory in place of the job's.
     `account`: whom tasks run as, and so this one; None: the user of this process.
     """
@@ -94,7 +94,7 @@ def _try_task(
                 start_new_session=True,
             )
         except OSError:
-            return None  # the job itself will tell
+            return None  # the job itself will report it
     assert process.stdout is not None
     with process.stdout:
         try:

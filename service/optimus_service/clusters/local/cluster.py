@@ -219,7 +219,7 @@ class LocalCluster:
 
     def _is_starting(self, record: TaskRecord) -> bool:
         """Whether a supervisor is on its way that has not reported yet."""
-        # Files have the machine's clock. One from its future was written before that was set back: nobody knows when.
+        # Files have the machine's clock. One from its future was written before that was set back.
         return record.path.name in self._children or 0 <= record.age_seconds(time.time()) < _START_SECONDS
 
     def _free_devices(self, launch: TaskLaunch) -> tuple[int, ...]:
