@@ -149,7 +149,9 @@ def test_a_job_starts_from_a_checkpoint_behind_a_url(service: Service, tmp_path:
     refused = service.client.post("/v1/jobs", json=flaky_job(tmp_path, from_job=first))
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["message"].endswith(f"give this job checkpoint_url: {url}")
-    changes = {"from_job": first, "checkpoint_url": url, "architecture": "allreduce", "servers": {"min": 0, "max": 0}}
+    changes: dict[str, Any] = {"from_job": first, "checkpoint_url": url, "architecture": "allreduce"}
+    # No checkpoint but the first and the last: only the newest two are kept.
+    changes |= {"servers": {"min": 0, "max": 0}, "checkpoint_seconds": 600}
     second = service.submit(flaky_job(tmp_path, **changes) | {"convergence": {"max_steps": 1}})
     (tmp_path / "broken").unlink()
     assert service.wait_for_end(second)["step"] == 1

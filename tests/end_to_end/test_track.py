@@ -7,12 +7,13 @@ import shutil
 import signal
 import subprocess
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.end_to_end.harness import wait_until
 from tests.end_to_end.test_first_steps import Shell, shell  # noqa: F401 - a fixture
-from tests.service.clusters.cluster_harness import wait_until
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 LOOP = """
@@ -65,25 +66,32 @@ def test_a_command_runs_as_it_would_and_is_shown_like_a_job(served: Shell) -> No
 
 def test_its_end_is_predicted_while_it_runs(served: Shell) -> None:
     run = subprocess.Popen(
-        ["optimus", "track", "--name", "long", "--", "python3", "loop.py", "600", "0.1"],
+        ["optimus", "track", "--name", "long", "--", "python3", "loop.py", "6000", "0.1"],
         cwd=served.directory,
         env=served.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+    def after(step: int) -> dict[str, object]:
+        """The job when it is beyond `step` and its end is predicted."""
+
+        def reached() -> dict[str, object] | None:
+            if served("optimus describe long").returncode != 0:
+                return None
+            found = job(served, "long")
+            return found if int(str(found["step"])) > step and found["remaining_seconds"] is not None else None
+
+        found: dict[str, object] = wait_until(f"it is beyond step {step} and its end is predicted", reached)
+        return found
+
     try:
-        wait_until(
-            "its end is predicted",
-            lambda: (
-                served("optimus describe long").returncode == 0
-                and job(served, "long")["remaining_seconds"] is not None
-                and int(str(job(served, "long")["step"])) > 60
-            ),
-        )
-        found = job(served, "long")
-        left = found["remaining_seconds"]
+        first, begun = int(str(after(20)["step"])), time.monotonic()
+        found = after(first + 60)
+        left, step = found["remaining_seconds"], int(str(found["step"]))
+        seconds_per_step = (time.monotonic() - begun) / (step - first)  # 0.1 s, and more on a busy machine
         assert isinstance(left, dict)
-        assert left["mean"] == pytest.approx(0.1 * (600 - int(str(found["step"]))), rel=0.5)
+        assert left["mean"] == pytest.approx(seconds_per_step * (6000 - step), rel=0.5)
         assert "watched, not scheduled" in served("optimus explain long").stdout
         assert served("optimus cancel long").returncode == 0
         assert run.poll() is None, "watching ends, the training goes on"
