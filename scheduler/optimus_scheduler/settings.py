@@ -62,16 +62,14 @@ class Settings:
     """... or by up to so much more of jobs whose speeds are in doubt: it costs little mean JCT, and saves changes."""
 
     # --- charging for changes
-    horizon_seconds: float = 1200.0
-    """No saving further away than this counts: by then other jobs will have come and gone."""
     least_horizon_seconds: float = 240.0
-    """... and no size is expected to last for less."""
+    """No size is expected to last for less than this."""
     rescale_margin: float = 3.0
     """A change has to save so many times what it costs: every change is felt, ..."""
     doubt_margin: float = 3.0
     """... and so many times more where nothing is known of the job's speeds, in part where little is: they err."""
-    least_speedup: float = 0.05
-    """... and has to make the job faster by this fraction, the error of a good speed model."""
+    least_speedup: float = 0.075
+    """... and has to make the job faster by this fraction, the error of a good speed model and a half more."""
     near_end_seconds: float = 10.0
     """A job with less time left keeps what it has: it will free everything in a moment."""
 

@@ -191,7 +191,7 @@ class _Market:
     def _pays(self, job: Job, log_ratio: float, now: float) -> bool:
         """Whether the move saves more than it costs; the job is expected to train as long again as it has."""
         trained = now - job.started_at if job.started_at is not None else 0.0
-        seconds = min(max(trained, 0.0), self._settings.horizon_seconds)
+        seconds = max(trained, 0.0)
         stop = RescaleCost.fit(job.rescale_seconds).predict() * self._settings.rescale_margin
         return log_ratio >= math.log1p(self._settings.least_type_gain) and log_ratio * seconds > stop
 

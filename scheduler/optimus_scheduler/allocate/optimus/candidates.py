@@ -117,19 +117,17 @@ def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> Flo
 
 
 def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
-    """(n,) the part of its work that a change costs each job while the change lasts, up to 1; the error of a good speed
-    model at least, as otherwise jobs are resized for noise.
+    """(n,) the part of its work that a change costs each job while the new size lasts, up to 1; the error of a good
+    speed model at least, as otherwise jobs are resized for noise.
 
-    That is the stop, with a margin, divided by how long the new size will last. It lasts as long again as the present
-    one has (a job that has just been changed will be changed again), but no longer than the job, nor than until other
-    jobs will have come and gone.
+    That is the stop, with a margin, by how long the new size will last: as long again as the present one has (a job
+    that has just been changed will be changed again), but no longer than the job.
     """
-    jobs, most = JobColumns.of(outlooks), settings.horizon_seconds
+    jobs = JobColumns.of(outlooks)
     lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
-    seconds = np.where(jobs.has_tasks, np.minimum(np.minimum(seconds_left, most), lasts), most)
+    seconds = np.where(jobs.has_tasks, np.minimum(seconds_left, lasts), np.inf)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
-    stops = jobs.column("stop_seconds") * margin
-    part = np.maximum(stops / np.maximum(seconds, 1e-3), settings.least_speedup)
+    part = np.maximum(margin * jobs.column("stop_seconds") / np.maximum(seconds, 1e-3), settings.least_speedup)
     return np.asarray(np.minimum(part, 1.0))
 
 
