@@ -167,9 +167,8 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
 
 def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
     what = "Paused" if outlook.has_tasks else "Waits"
-    return (
-        f"{what}: project {outlook.job.spec.project} may have no more now, with {size_words(outlook.minimum)} at least."
-    )
+    least = size_words(outlook.minimum)
+    return f"{what}: quotas leave no room now for {least} of project {outlook.job.spec.project}."
 
 
 def _as_constrained(outlook: Outlook, grant: Grant) -> str:

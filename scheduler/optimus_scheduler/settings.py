@@ -82,6 +82,8 @@ class Settings:
     """A running job moves to another GPU type only for so much more: types differ by factors, noise by per cents."""
     deadline_margin: float = 1.25
     """Steps left are taken to be so many times the predicted ones, at most: predictions err by about a fifth."""
+    deadline_grace: float = 0.1
+    """A deadline that is missed by this part of the time it gave, at most, is still hurried for."""
     budget_margin: float = 0.9
     """A job grows only to sizes that would leave a tenth of its budget: costs are predicted, too."""
 

@@ -189,6 +189,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -
         metrics=metrics,
         version=version("optimus-scheduler"),
         trigger_round=loop.trigger,
+        note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
         preview=make_preview(settings, repository, cluster, clock),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second
-from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot
+from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot, SpeedSample
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -56,9 +57,9 @@ def test_without_deadline_and_budget_there_is_nothing_to_say() -> None:
 def test_the_claim_is_the_least_size_that_ends_in_time(seconds: float) -> None:
     job = job_due(seconds)
     outlook, found = forecast(job, NOW, PRICED), limits(job)
-    margin = 1.0  # the number of steps is the owner's own: nothing about it is uncertain
 
-    def ends_in_time(size: Allocation) -> bool:
+    # The number of steps is the owner's own: nothing about it is uncertain.
+    def ends_in_time(size: Allocation, margin: float = 1.0) -> bool:
         stop = 0.0 if size == job.allocation else outlook.stop_seconds
         return margin * 10_000 / outlook.speeds.at(size) + stop <= seconds
 
@@ -67,22 +68,83 @@ def test_the_claim_is_the_least_size_that_ends_in_time(seconds: float) -> None:
         assert found.reason is Reason.DEADLINE_CANNOT_BE_MET
         assert not any(ends_in_time(size) for size in share)
     else:
-        assert ends_in_time(found.claim)
-        assert not any(ends_in_time(size) for size in share if share[size] < share[found.claim] - 1e-12)
+        assert ends_in_time(found.claim) or found.reason is Reason.DEADLINE_CANNOT_BE_MET
+        smaller = [size for size in share if share[size] < share[found.claim] - 1e-12]
+        if ends_in_time(job.allocation):  # it gives up tasks when there is room for it only
+            assert not any(ends_in_time(size, margin=1.1) for size in smaller)
+        elif found.reason is None and "it needs" in (found.note or ""):
+            assert not any(ends_in_time(size) for size in smaller)
 
 
 def test_the_owner_is_told() -> None:
     assert "cannot be met: it needs about " in (limits(job_due(60.0)).note or "")
     assert limits(job_due(-120.0)).note == "Its deadline passed 2 min ago."
+    nearly = limits(job_due(_soonest() - 5.0))
+    assert "is missed by about 5.0 s: it gets the size that ends soonest" in (nearly.note or "")
+    assert nearly.reason is Reason.DEADLINE_CANNOT_BE_MET
     assert (limits(job_due(90_000.0)).note or "").startswith("To meet its deadline in 25.0 h it needs ")
     unknown = replace(job_due(600.0), speed_samples=())
     assert limits(unknown).note == "Whether it will meet its deadline in 10 min cannot be told yet."
 
 
+def _soonest() -> float:
+    """Seconds that the job needs at least."""
+    outlook = forecast(job_due(60.0), NOW, PRICED)
+    stops = {size: 0.0 if size == outlook.present else outlook.stop_seconds for size in sizes(outlook, ROOM)}
+    return min(10_000 / outlook.speeds.at(size) + stop for size, stop in stops.items())
+
+
+def test_with_less_slack_a_claim_only_grows_until_it_is_hopeless() -> None:
+    """No cliff: a deadline that is missed by a hair is worth what one that is met by a hair is."""
+    soonest, shares = _soonest(), []
+    outlook = forecast(job_due(60.0, has=(0, 0)), NOW, PRICED)
+    for seconds in [soonest * (2.0 - 0.05 * step) for step in range(24)]:
+        claim = limits(job_due(seconds, has=(0, 0))).claim
+        shares.append(0.0 if claim is None else outlook.demand(claim).dominant_share(ROOM))
+    kept = [share for share in shares if share > 0]
+    assert kept == sorted(kept)
+    assert shares[len(kept) :] == [0.0] * (len(shares) - len(kept))
+    assert len(kept) > 20, "it is kept beyond the moment from which it cannot be met"
+
+
+@hypothesis_settings(max_examples=20, deadline=None)
+@given(part=st.floats(0.8, 1.6), noise=st.lists(st.floats(0.93, 1.07), min_size=25, max_size=25))
+def test_a_job_near_its_deadline_is_not_resized_to_and_fro(part: float, noise: list[float]) -> None:
+    """Rounds that follow each other, speeds that are measured a little differently each time, and a rival."""
+    steps, every = 2_000, 20.0
+    due = part * steps / 10_000 * _soonest()
+    world = a_snapshot(
+        [job_due(due, "due", steps, has=(2, 2)), job_due(None, "rival", 100_000, has=(2, 2))], cluster(16)
+    )
+    tasks = []
+    for factor in noise:
+        world, outcome = next_round(world, OPTIMUS, PRICED)
+        size = outcome.decisions[0].allocation
+        tasks.append(size.workers + size.servers)
+        now = world.now + every
+        jobs = tuple(_went_on(job, factor, every, now) for job in world.jobs)
+        world = replace(world, now=now, jobs=jobs)
+        if world.jobs[0].step >= steps:
+            break
+    turns = [b - a for a, b in itertools.pairwise(tasks) if a != b]
+    reversals = sum(1 for one, other in itertools.pairwise(turns) if (one > 0) != (other > 0))
+    assert reversals <= 2, tasks
+
+
+def _went_on(job: Job, factor: float, seconds: float, now: float) -> Job:
+    size = job.allocation
+    if size.is_empty:
+        return job
+    speed = LAW(size.workers, max(size.servers, 1))
+    measured = SpeedSample(size.workers, size.servers, factor * speed, 50, now)
+    return replace(job, step=job.step + int(seconds * speed), speed_samples=(*job.speed_samples, measured))
+
+
 def due_to_need(tasks: int) -> float:
     """A deadline, in seconds, that needs at least so many tasks."""
     for seconds in range(600, 20_000, 50):
-        claim = limits(job_due(float(seconds))).claim
+        found = limits(job_due(float(seconds)))
+        claim = found.claim if "it needs" in (found.note or "") else None
         if claim is not None and claim.workers + claim.servers <= tasks:
             return float(seconds)
     raise AssertionError("no deadline needs so few tasks")

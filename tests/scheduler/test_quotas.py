@@ -111,7 +111,7 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 4, "b0": 0}
     paused = next(decision for decision in outcome.decisions if decision.job_id == "b0")
     assert paused.reason is Reason.WAITING_FOR_QUOTA
-    assert paused.message == "Paused: project b may have no more now, with 2 workers and 2 servers at least."
+    assert paused.message == "Paused: quotas leave no room now for 2 workers and 2 servers of project b."
 
 
 def test_nobody_is_paused_for_more_than_the_guarantee() -> None:

@@ -224,7 +224,16 @@ class _QuotaAllocation:
         left_over = remaining(available, demand_of(free, rights))
         without = [one for one in free if one.id not in rights]
         claims = {**rights, **self._claims(without, left_over)}
-        return self.reserving.with_claims(free, available, claims, held_back=Reason.WAITING_FOR_QUOTA)
+        grants = self.reserving.with_claims(free, available, claims, held_back=Reason.WAITING_FOR_QUOTA)
+        having = {one.job.spec.project for one in free if one.id in rights}
+        # A project is not held back by its own right.
+        alone = {one.id for one in free if not having - {one.job.spec.project}}
+        return {
+            job_id: grant._replace(reason=Reason.WAITING_FOR_RESOURCES)
+            if job_id in alone and grant.reason is Reason.WAITING_FOR_QUOTA
+            else grant
+            for job_id, grant in grants.items()
+        }
 
 
 def _sizes(grants: Mapping[str, Grant]) -> dict[str, Allocation]:
@@ -257,7 +266,11 @@ def _beside_the_confined(grant: Grant) -> Grant:
 def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     """The grant with what there is to say of deadline and budget."""
     reason, size = limits.reason, grant.allocation
-    if limits.claim is not None and (size.workers, size.servers) == (limits.claim.workers, limits.claim.servers):
+    has_claim = limits.claim is not None and (size.workers, size.servers) == (
+        limits.claim.workers,
+        limits.claim.servers,
+    )
+    if has_claim and reason is not Reason.DEADLINE_CANNOT_BE_MET:
         reason = Reason.MEETING_DEADLINE
     if reason is Reason.WITHIN_BUDGET and size != outlook.maximum:
         reason = None  # it is not the budget that keeps it where it is

@@ -1,9 +1,12 @@
 """What a deadline and a budget mean for one job's size: a least one, a largest one, and a sentence for its owner.
 
 * **Deadline**: the least size, by dominant share, that ends in time. The steps left are taken `deadline_margin` as
-  many, or at their upper bound if that is less; at face value if no size meets that. A job that no size brings there in
-  time competes like any other, and its owner is told. One of which nothing can be predicted yet claims its minimum: it
-  has to run to be known, and one whose speed is being learned claims at most one step of growth.
+  many, or at their upper bound if that is less. Where no size meets that, the one that ends soonest, at face value:
+  with less and less slack the claim only grows. It stays when the deadline will be missed, by `deadline_grace` of the
+  time between submission and deadline at most; twice as much for a job that has that size, so that nothing turns back
+  and forth. Beyond that the job competes like any other, and its owner is told. One of which nothing can be predicted
+  yet claims its minimum: it has to run to be known, and one whose speed is being learned claims at most one step of
+  growth.
 * **Budget** (`max_cost`): at most the fastest size at whose cost per step what is left pays for all steps left. Where
   no size does, the one with the cheapest steps: most steps for the money. The rule ends the job when it is spent.
 
@@ -21,6 +24,10 @@ from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, Task
 from optimus_scheduler.model.format import duration, size_words
 from optimus_scheduler.settings import Settings
 
+_ROOM_TO_SHRINK = 1.1
+"""A job that is in time gives up tasks when it would be with a tenth more steps, too: speeds err by a few per cent."""
+_ABOUT_AS_SOON = 1.03
+"""Ends that differ by less are about the same."""
 _EVERY_SIZE_TO = 16
 """Up to so many tasks of a role each number is looked at, beyond it only every eighth power of two and the maximum."""
 
@@ -97,38 +104,79 @@ def _counts(demand: TaskDemand) -> list[int]:
 def _before(deadline: float, limits: Limits, capacity: Resources, now: float, settings: Settings) -> Limits:
     outlook, left = limits.outlook, deadline - now
     remaining = outlook.forecast.remaining_steps
-    if left <= 0:
-        return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {duration(-left)} ago.")
     if remaining is None or outlook.speeds.source is None:
+        if left <= 0:
+            return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {duration(-left)} ago.")
         note = f"Whether it will meet its deadline in {duration(left)} cannot be told yet."
         return replace(_reported(limits, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
-    cautious = min(remaining.high, settings.deadline_margin * remaining.mean)
-    for steps in (cautious, remaining.mean):
-        meeting = [size for size in possible if _seconds(outlook, size, steps) <= left]
-        if meeting:
-            least = min(meeting, key=lambda size: (_share(outlook, size, capacity), size.workers, size.servers))
-            claim = _reachable(outlook, least, possible, settings)
-            note = f"To meet its deadline in {duration(left)} it needs {size_words(least)}."
-            return replace(_reported(limits, None, note), claim=claim)
-    if outlook.learning and _might_do(outlook, remaining.mean, left):
+    least = _least(outlook, possible, min(remaining.high, settings.deadline_margin * remaining.mean), left, capacity)
+    if least is not None:
+        note = f"To meet its deadline in {duration(left)} it needs {size_words(least)}."
+        return replace(_reported(limits, None, note), claim=_reachable(outlook, least, possible, settings))
+    if outlook.learning and left > 0 and _might_do(outlook, remaining.mean, left):
         note = f"Whether it can meet its deadline in {duration(left)} is being found out."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
-    return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, _too_late(outlook, possible, remaining.mean, left))
+    return _without_slack(deadline, limits, possible, remaining.mean, left, capacity, settings)
+
+
+def _least(
+    outlook: Outlook, possible: list[Allocation], steps: float, left: float, capacity: Resources
+) -> Allocation | None:
+    """The least size that is in time, in `left` seconds for `steps`; a smaller one than the present only with room."""
+
+    def least_of(meeting: list[Allocation]) -> Allocation | None:
+        return min(
+            meeting, key=lambda size: (_share(outlook, size, capacity), size.workers, size.servers), default=None
+        )
+
+    meeting = [size for size in possible if _seconds(outlook, size, steps) <= left]
+    if outlook.present not in meeting:
+        return least_of(meeting)
+    has = _share(outlook, outlook.present, capacity)
+    with_room = [size for size in meeting if _seconds(outlook, size, _ROOM_TO_SHRINK * steps) <= left]
+    return least_of([size for size in with_room if _share(outlook, size, capacity) < has] + [outlook.present])
+
+
+def _without_slack(
+    deadline: float,
+    limits: Limits,
+    possible: list[Allocation],
+    steps: float,
+    left: float,
+    capacity: Resources,
+    settings: Settings,
+) -> Limits:
+    """Of a job that no size brings there with a margin: the best size, for as long as it is not hopelessly late."""
+    outlook = limits.outlook
+    if not possible:
+        note = f"Its deadline in {duration(left)} cannot be met: the cluster has no room for it."
+        return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
+    soonest = min(_seconds(outlook, size, steps) for size in possible)
+    about = [size for size in possible if _seconds(outlook, size, steps) <= _ABOUT_AS_SOON * soonest]
+    # What it has stays as long as it is about as good; else the smallest of those that are.
+    best = min(about, key=lambda size: (size != outlook.present, _share(outlook, size, capacity)))
+    late, has_it = soonest - left, best == outlook.present
+    grace = settings.deadline_grace * (deadline - outlook.job.submitted_at) * (2.0 if has_it else 1.0)
+    claim = _reachable(outlook, best, possible, settings)
+    if late <= 0:
+        note = f"Its deadline in {duration(left)} is near: it gets the size that ends soonest, {size_words(best)}."
+        return replace(_reported(limits, None, note), claim=claim)
+    missed = f"Its deadline passed {duration(-left)} ago" if left <= 0 else f"Its deadline in {duration(left)}"
+    if late <= grace:
+        tells = "" if left <= 0 else f" is missed by about {duration(late)}"
+        note = f"{missed}{tells}: it gets the size that ends soonest, {size_words(best)}."
+        return replace(_reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note), claim=claim)
+    if left <= 0:
+        return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed}.")
+    needs = f"it needs about {duration(soonest)} even with {size_words(best)}"
+    return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed} cannot be met: {needs}.")
 
 
 def _reported(limits: Limits, reason: Reason | None, note: str) -> Limits:
     """The sentence about the deadline after the one about the budget."""
     before = f"{limits.note} " if limits.note else ""
     return replace(limits, reason=reason or limits.reason, note=before + note)
-
-
-def _too_late(outlook: Outlook, possible: list[Allocation], steps: float, left: float) -> str:
-    if not possible:
-        return f"Its deadline in {duration(left)} cannot be met: the cluster has no room for it."
-    fastest = min(possible, key=lambda size: _seconds(outlook, size, steps))
-    seconds = duration(_seconds(outlook, fastest, steps))
-    return f"Its deadline in {duration(left)} cannot be met: it needs about {seconds} even with {size_words(fastest)}."
 
 
 def _seconds(outlook: Outlook, size: Allocation, steps: float) -> float:

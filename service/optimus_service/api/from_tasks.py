@@ -132,6 +132,8 @@ def add_telemetry(
         return TelemetryAnswer(accepted=0, ignored=[])
     samples = telemetry.samples
     added = services.repository.add_samples(job_id, samples, services.clock())
+    if added.accepted:
+        services.note_step(job_id, max(sample.step for sample in samples))
     services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))
     services.metrics.count_samples("accepted", added.accepted)
     for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():

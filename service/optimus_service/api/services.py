@@ -20,6 +20,10 @@ from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 
 
+def _ignore_step(_job_id: str, _step: int) -> None:
+    """Without a scheduler nobody waits for it."""
+
+
 def _ignore_trigger(_why: str) -> None:
     """For a replica without a scheduling loop: the leader's next round sees the change in the database."""
 
@@ -45,6 +49,8 @@ class Services:
     version: str
     trigger_round: Callable[[str], None] = _ignore_trigger
     """Asks for a scheduling round soon, with the reason; returns at once, from any thread."""
+    note_step: Callable[[str, int], None] = _ignore_step
+    """Told the newest step of a job whenever telemetry comes; returns at once, from any thread."""
     loop_health: Callable[[], str | None] = _healthy
     """What is wrong with the scheduling loop, None when nothing is."""
     preview: Preview | None = None

@@ -68,11 +68,11 @@ TEXTS: Mapping[str, ReasonText] = {
         "A larger quota of its project, jobs of its project that end, or idle room to borrow.",
     ),
     Reason.MEETING_DEADLINE: ReasonText(
-        "it has the least that is predicted to meet its deadline, ahead of others",
+        "it has the least that is predicted to meet its deadline, or ends soonest where that is tight, ahead of others",
         "An earlier deadline would give it more, a later one less.",
     ),
     Reason.DEADLINE_CANNOT_BE_MET: ReasonText(
-        "no size that it may have is predicted to meet its deadline; it competes like a job without one",
+        "no size is predicted to meet its deadline; missed by little it still gets the one that ends soonest",
         "A later deadline, a larger `max`, or faster GPUs.",
     ),
     Reason.WITHIN_BUDGET: ReasonText(

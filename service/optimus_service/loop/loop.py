@@ -114,6 +114,11 @@ class SchedulingLoop:
                 self._reasons.append(why)
             self._wake_up.notify_all()
 
+    def trained(self, job_id: str, step: int) -> None:
+        """Telemetry has come: ask for a round if the job may be done at this step. Returns at once."""
+        if self._rounds.ends.has_passed(job_id, step):
+            self.trigger("expected end")
+
     def health(self) -> str | None:
         """What is wrong, in words; None when nothing is. A follower that waits for the lease is healthy."""
         if not self._thread.is_alive() and not self._stopping:

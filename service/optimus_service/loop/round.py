@@ -13,6 +13,7 @@ from optimus_scheduler.round import Timer
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
+from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
 from optimus_service.loop.record import decision_records
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.promises import Promised
@@ -89,6 +90,8 @@ class Round:
         """What the last round that went well saw and decided."""
         self.wakes_at: float | None = None
         """When a job that waits for a retry may begin: a round is due then."""
+        self.ends = ExpectedEnds()
+        """From which step on each job may be done."""
         self.learning = False
         """Whether the last round kept a job at its size only until that has been measured."""
 
@@ -117,6 +120,7 @@ class Round:
             failures = self._applier.apply(plan, snapshot, leader)
         self.learning = any(decision.reason is Reason.LEARNING_SPEED for decision in plan.decisions)
         self.wakes_at = next_retry_at(snapshot)
+        self.ends.put(expected_ends(snapshot, plan))
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
             at=now,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,27 @@ from tests.service.loop.loop_world import NODES, World
 from tests.service.postgres_cluster import PostgresCluster
 
 from optimus_scheduler import round as cycle
-from optimus_scheduler.model import Allocation, Decision, Forecast, Plan, Reason, Resources, Role, Snapshot, TaskKey
+from optimus_scheduler.model import (
+    Allocation,
+    ConvergenceRule,
+    Decision,
+    Forecast,
+    Interval,
+    Job,
+    JobSpec,
+    JobState,
+    Plan,
+    Reason,
+    Resources,
+    Role,
+    Snapshot,
+    TaskDemand,
+    TaskKey,
+)
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import loop as loop_module
+from optimus_service.loop.expected_ends import expected_ends
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics.registry import Metrics
@@ -148,6 +166,32 @@ def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> 
     loop.trigger("submit")
     wait_until("the next round has run", lambda: running.triggers()[-1] == "submit")
     assert running.planner.n_rounds == n_rounds + 1, "without a learner only events and the long period ask for rounds"
+
+
+def test_telemetry_that_passes_the_predicted_end_asks_for_a_round_once(running: Running) -> None:
+    running.world.submit()
+    size = Allocation(1, 1)
+    forecast = Forecast("job-1", Interval(100.0, 90.0, 110.0), None, confidence=0.9)
+    running.planner.decisions = (Decision("job-1", size, size, Reason.UNCHANGED, "Keeps it.", forecast),)
+    loop = running.started()
+    loop.trained("job-1", 99)
+    loop.trained("job-2", 500)
+    assert running.triggers() == ["start"]
+    loop.trained("job-1", 100)
+    loop.trained("job-1", 101)
+    wait_until("a round has run for it", lambda: running.triggers()[1:] == ["expected end"])
+
+
+def test_a_job_that_went_on_is_looked_at_again_a_little_later(running: Running) -> None:
+    job = running.world.submit()
+    forecast = Forecast(job.id, Interval(100.0, 90.0, 110.0), None, confidence=0.9)
+    decision = Decision(job.id, Allocation(1, 1), Allocation(1, 1), Reason.UNCHANGED, "Keeps it.", forecast)
+    spec = JobSpec(TaskDemand(Resources(1.0)), TaskDemand(Resources(1.0)), ConvergenceRule())
+    overtaken = Job(job.id, spec, JobState.RUNNING, 0.0, step=200)
+    ends = expected_ends(Snapshot(0.0, (), (overtaken,)), Plan((decision,), ()))
+    assert ends == {job.id: 210.0}
+    converged = replace(decision, forecast=replace(forecast, converged=True))
+    assert expected_ends(Snapshot(0.0, (), (overtaken,)), Plan((converged,), ())) == {}
 
 
 def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:

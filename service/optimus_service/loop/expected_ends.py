@@ -1,0 +1,54 @@
+"""Jobs whose telemetry passes the step at which they were predicted to end: their rules are looked at at once.
+
+Rules are judged in rounds, on the fitted curve. Between two rounds a job would train past its end: at a period of a
+minute, by as much as a minute. So each round leaves the step at which each job is expected to end, and the first sample
+that passes it asks for a round. A job that is not done then is looked at again after a twentieth more steps.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+
+from optimus_scheduler.model import Plan, Snapshot
+
+_AGAIN_AFTER = 1.05
+
+
+def expected_ends(snapshot: Snapshot, plan: Plan) -> dict[str, float]:
+    """By job, the step from which it may be done: of jobs that train and of which an end is predicted."""
+    steps = {job.id: job.step for job in snapshot.jobs}
+    found = {}
+    for decision in plan.decisions:
+        total, step = decision.forecast.total_steps, steps[decision.job_id]
+        if (
+            decision.forecast.converged
+            or decision.allocation.is_empty
+            or total is None
+            or not math.isfinite(total.mean)
+        ):
+            continue
+        found[decision.job_id] = total.mean if total.mean > step else max(_AGAIN_AFTER * step, step + 1.0)
+    return found
+
+
+class ExpectedEnds:
+    """The steps of the last round; empty where no rounds are run. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def put(self, ends: Mapping[str, float]) -> None:
+        """Those of a new round."""
+        with self._lock:
+            self._ends = dict(ends)
+
+    def has_passed(self, job_id: str, step: int) -> bool:
+        """Whether the job may be done, at `step`; said once, until the next round."""
+        with self._lock:
+            if step < self._ends.get(job_id, math.inf):
+                return False
+            del self._ends[job_id]
+            return True
