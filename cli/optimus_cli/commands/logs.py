@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -105,9 +106,13 @@ def news(before: str, now: str) -> str:
     return now if at < 0 else now[at + len(anchor) :]
 
 
+_DRAWING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Colours and movements of the cursor: progress bars draw over what stands above, which is another line here."""
+
+
 def _print_piece(log: Log, *, as_json: bool) -> None:
     if as_json:
         output.print_json_line(log)
         return
-    for line in log["text"].splitlines():
+    for line in _DRAWING.sub("", log["text"]).splitlines():
         output.print_text(f"{log['task']} | {line}")

@@ -82,6 +82,7 @@ def said(reading: Reading) -> dict[str, Any]:
         ("Test set: Average loss: 0.02, Accuracy: 97/100 (97%)", {"metrics": {"val_loss": 0.02, "accuracy": 97.0}}),
         ("Test: [ 10/98]\tTime  0.2\tLoss 6.9e+00 (7.0e+00)", {"metrics": {"val_loss": 6.9}}),
         ("step 250: train loss 1.9, val loss 2.0", {"step": 250, "loss": 1.9, "metrics": {"val_loss": 2.0}}),
+        ("Epoch 3/10", {"epoch": 3, "total_epochs": 10.0}),
         ("Epoch 3/10 - loss: 0.5 - acc: 1", {"epoch": 3.0, "total_epochs": 10.0, "loss": 0.5, "metrics": {"acc": 1.0}}),
     ],
 )  # fmt: skip
@@ -105,7 +106,9 @@ def test_lines_of_common_libraries(line: str, expected: dict[str, Any]) -> None:
         "Loading checkpoint shards: 100%|###| 2/2 [00:01<00:00,  1.50it/s]",
         "Evaluating:  20%|##        | 10/50 [00:00<00:02, 3.5it/s]",
         "model.safetensors: 100%|###| 548M/548M [00:03<00:00, 160MB/s]",
-        "Epoch 3/10",
+        "| INFO | batch_size: 64 | warmup_steps: 100 | eval_steps: 50",
+        "elapsed time per iteration (ms): 100.0 | ms/step: 12 | steps per epoch: 50",
+        "Test:  20%|##        | 10/50 [00:00<00:02, 3.5it/s]",
     ],
 )
 def test_other_lines_say_nothing(line: str) -> None:

@@ -177,7 +177,7 @@ def test_losses_without_steps_count_as_steps_after_a_while() -> None:
     assert read(progress, loss=1.0, at=START + 1.0) is None
     later = START + PATIENCE_SECONDS + 1.0
     steps = [read(progress, loss=0.9 - 0.1 * index, at=later + index) for index in range(3)]
-    assert [each.step for each in steps if each is not None] == [1, 2, 3]
+    assert [each.step for each in steps if each is not None] == [2, 3, 4], "the first one counts, too"
     epochs = Progress(START, 0)
     found = [read(epochs, loss=1.0, epoch=float(epoch), at=later + epoch) for epoch in (0, 1, 2)]
     assert [each.step for each in found if each is not None] == [1, 2, 3]

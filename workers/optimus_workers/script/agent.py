@@ -25,6 +25,7 @@ from optimus_contract.limits import MAX_COUNT
 from optimus_contract.result import JobProfile
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
+from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
@@ -96,6 +97,9 @@ MISPLACED = (
     "the command counts its steps by its number of processes, and with %d workers went on from the wrong step: nothing "
     "of this counts, and the job is started again with %d workers"
 )
+PRINTS = {"PYTHONUNBUFFERED": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "160"}
+"""What makes libraries print their progress at once, into a file too: `rich` draws its bars (Lightning's are such ones)
+only where it is told of a terminal, and breaks those that are wider than it."""
 ERROR_CHARACTERS = 8000
 TELEMETRY_SECONDS = 5.0
 MEMORY_NAME = "script.json"
@@ -294,7 +298,8 @@ class Agent:
         environment, spec = self._environment, self._spec
         found = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
         found = python_environment(found, spec.python or sys.executable)
-        found.setdefault("PYTHONUNBUFFERED", "1")
+        for name, value in PRINTS.items():
+            found.setdefault(name, value)
         if environment.cpu_limit is not None:
             found.setdefault("OMP_NUM_THREADS", str(max(1, math.ceil(environment.cpu_limit))))
         checkpoints = environment.job_directory / "script-checkpoints"
@@ -337,7 +342,8 @@ class Agent:
         version = max(order.step, self._remembered_step())
         weight = order.n_workers if self._is_weak else None
         batch, n_workers = self._batch_size(order.n_workers), order.n_workers
-        progress = Progress(time.time(), version, self._remembered(), batch, weight, n_workers)
+        meant = announced(self._launch.argv, self._working_directory)
+        progress = Progress(time.time(), version, self._remembered(), batch, weight, n_workers, meant)
         learned = progress.learned
         each = None if self._is_weak else learned.steps_per_epoch
         printed = Printed(self._spec.progress_patterns, first_epoch=learned.first_epoch, steps_per_epoch=each)
@@ -511,6 +517,7 @@ class Agent:
         for process in run.processes:
             signal_group(process, signal.SIGKILL)  # the others wait for the one that failed
         self._drain()
+        self._settle(run)
         if run.is_formed and run.progress.step is not None:
             self._send(Done(run.order.epoch, run.progress.step, 0.0, 0))  # steps are reported now and then only
         if not failed:
@@ -581,17 +588,26 @@ class Agent:
         if run.progress.is_misplaced and not was_misplaced:
             log.warning(MISPLACED, run.order.n_workers, run.progress.learned.fixed_workers)
         if advance is not None:
-            if run.first_step is None:
-                run.first_step = advance.step - advance.n_steps
-                log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)
-            if advance.n_steps == 0:
-                pass
-            elif run.is_formed:
-                self._report(run, advance)
-            else:
-                self._held.append(advance)
+            self._advance(run, advance)
         self._report_planned_rates(run)
         self._report_learned(run)
+
+    def _settle(self, run: Run) -> None:
+        """The processes have ended: steps that were only to be guessed count now."""
+        advance = run.progress.settle()
+        if advance is not None and run.order.rank == 0:
+            self._advance(run, advance)
+
+    def _advance(self, run: Run, advance: Advance) -> None:
+        if run.first_step is None:
+            run.first_step = advance.step - advance.n_steps
+            log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)
+        if advance.n_steps == 0:
+            pass
+        elif run.is_formed:
+            self._report(run, advance)
+        else:
+            self._held.append(advance)
 
     def _report(self, run: Run, advance: Advance) -> None:
         """Report steps to the service, and to the coordinator now and then."""

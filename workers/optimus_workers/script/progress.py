@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from optimus_contract.limits import MAX_COUNT, MAX_METRICS
+from optimus_workers.script.announced import NOTHING, Announced
 from optimus_workers.script.reading import Channel, Reading
 
 METRIC_NAME_LENGTH = 100
@@ -74,10 +75,12 @@ class Progress:
         batch: int | None = None,
         weight: int | None = None,
         n_workers: int = 1,
+        announced: Announced = NOTHING,
     ) -> None:
         """`started_at`: POSIX seconds; `version`: steps completed as far as was known; `learned`: from processes before
         these; `batch`: the global batch in examples, where the job names it; `weight`: with weak scaling, what each
-        step of these processes counts as; `n_workers`: that train together."""
+        step of these processes counts as; `n_workers`: that train together;
+        `announced`: how long the training is meant to last, where it does not say so with its steps."""
         self.learned = learned
         self.stopped_at: int | None = None
         """The step at which the script said that it stops."""
@@ -89,6 +92,8 @@ class Progress:
         """Of the first membership: what steps are counted in."""
         self._total: int | None = None
         """Of these processes."""
+        self._each_seen: int | None = None
+        """Steps of an epoch, as the readings say."""
         self._known_each = learned.steps_per_epoch
         self._each: int | None = None
         """The same for the steps of an epoch."""
@@ -101,6 +106,13 @@ class Progress:
         self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
+        self._announced = announced
+        self._told_total = False
+        """The newest total is the training's own."""
+        self._held: Reading | None = None
+        """The newest reading without a step, while it is not known yet whether another channel tells steps ..."""
+        self._n_held = 0
+        """... and how many losses there were so far."""
         self._loss: float | None = None
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
@@ -116,6 +128,9 @@ class Progress:
             self.learned = replace(self.learned, first_epoch=reading.first_epoch)
         if reading.rank not in (None, 0) and reading.channel is Channel.CLIENT:
             return None  # all processes make the same steps; the first one speaks for them
+        if reading.announced is not None:
+            self._announced = reading.announced.over(self._announced)
+        reading = self._with_announced(reading)
         self._add_metrics(reading)
         if reading.channel.trust < self._trust and not self._agrees(reading):
             return None
@@ -139,6 +154,14 @@ class Progress:
             return None
         return self._advance(reading, step)
 
+    def settle(self) -> Advance | None:
+        """The processes have ended: what came without a step counts now, if nothing told steps."""
+        held, self._held = self._held, None
+        self._n_held = max(0, self._n_held - 1)
+        if held is None or self.step is not None or self.is_misplaced:
+            return None
+        return self.add(replace(held, at=max(held.at, self.last_at + PATIENCE_SECONDS), announced=None))
+
     @property
     def has_old_total(self) -> bool:
         """These processes have not said yet after how many steps they end; those before them had."""
@@ -156,6 +179,23 @@ class Progress:
         """Whether a channel that is trusted less counts the same steps: a progress bar is newer than rare reports."""
         return reading.step is not None and self._total is not None and reading.total_steps == self._total
 
+    def _with_announced(self, reading: Reading) -> Reading:
+        """With the end that was announced beside the steps, if the reading names none; wrong ones are forgotten."""
+        step, known = reading.step, self._announced
+        if reading.total_steps is not None or reading.corrects:
+            self._told_total = reading.total_steps is not None
+        if step is None or self._told_total or known == NOTHING:
+            return reading
+        each = reading.steps_per_epoch or self._each_seen
+        self._each_seen = each
+        total = known.total_steps if each is None else known.total_epochs and each * known.total_epochs
+        if not total or total > MAX_COUNT:
+            return reading
+        if step <= total:
+            return replace(reading, total_steps=total, corrects=reading.corrects or self._total not in (None, total))
+        self._announced = NOTHING
+        return replace(reading, corrects=True)
+
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def _step_of(self, reading: Reading) -> int | None:
@@ -168,6 +208,9 @@ class Progress:
             self._total = reading.total_steps
         if step is None:
             return self._counted(reading)
+        if self._counts and reading.channel.trust >= self._trust:
+            self._counts, self._known_total = False, None  # they were counted in epochs, or in losses
+            self.learned = replace(self.learned, total_steps=None, total_workers=None, steps_per_epoch=None)
         if step <= 0 or step > MAX_COUNT:
             return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
@@ -199,18 +242,37 @@ class Progress:
         return True
 
     def _counted(self, reading: Reading) -> int | None:
-        """A loss without a step: of an epoch, which then is a step, or else one more step."""
-        if reading.loss is None or (self.step is not None and not self._counts):
+        """A reading without a step: of an epoch, which then is a step, or of a loss, which then is one."""
+        epoch = self._epoch_of(reading)
+        if (reading.loss is None and epoch is None) or (self.step is not None and not self._counts):
             return None
         if self.step is None and reading.at < self.last_at + PATIENCE_SECONDS:
+            self._held, self._n_held = reading, self._n_held + (reading.loss is not None)
             return None  # another channel may be about to tell steps
         self._counts = True
-        if reading.epoch is not None and reading.epoch == int(reading.epoch) and 0 <= reading.epoch <= MAX_COUNT:
-            if reading.epoch == 0:
-                self.learned = replace(self.learned, first_epoch=0)
-            return int(reading.epoch) + (self.learned.first_epoch == 0)
-        base = self._version if self.learned.resumes is True else 0
-        return min((base if self.step is None else self.step) + 1, MAX_COUNT)
+        if epoch is not None:
+            self._total = self._end_of_epochs(reading)
+        else:
+            base = self._version if self.learned.resumes is True else 0
+            epoch = min((base + self._n_held if self.step is None else self.step) + 1, MAX_COUNT)
+        if self._total is not None and epoch > self._total:  # `Epoch 0/24` may be the first of 25
+            self._total = self._known_total = None
+            self.learned = replace(self.learned, total_steps=None, total_workers=None)
+        return epoch if epoch > 0 else None
+
+    def _epoch_of(self, reading: Reading) -> int | None:
+        """How many epochs have been completed, if a reading names one: with a figure at its end, alone before it."""
+        if reading.epoch is None or reading.epoch != int(reading.epoch) or not 0 <= reading.epoch <= MAX_COUNT:
+            return None
+        if reading.epoch == 0:
+            self.learned = replace(self.learned, first_epoch=0)
+        first = 1 if self.learned.first_epoch is None else self.learned.first_epoch
+        return int(reading.epoch) - first + (reading.loss is not None or bool(reading.metrics))
+
+    def _end_of_epochs(self, reading: Reading) -> int | None:
+        """How many epochs there are, where they count as steps."""
+        total = self._announced.total_epochs or reading.total_epochs
+        return int(total) if total is not None and 0 < total <= MAX_COUNT else self._total
 
     def _advance(self, reading: Reading, step: int) -> Advance:
         is_first = self.step is None

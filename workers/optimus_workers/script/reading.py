@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from optimus_workers.script.announced import Announced
+
 
 class Channel(StrEnum):
     """A way by which a script's steps and losses become known; the first ones are trusted more."""
@@ -42,6 +44,8 @@ class Reading:
     steps_per_epoch: int | None = None
     first_epoch: int | None = None
     """What the script calls its first epoch: 0 or 1."""
+    announced: Announced | None = None
+    """How long the training is meant to last, said beside its steps."""
     corrects: bool = False
     """Totals that were said before are wrong: what seemed to be the training's was an epoch's."""
     epoch: float | None = None

@@ -27,11 +27,12 @@ from optimus_contract.membership import MembershipReport
 from optimus_contract.result import JobResult, PlannedRates
 from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
+from optimus_workers.script.announced import NOTHING, Announced, announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
 from optimus_workers.script.checkpoints import CheckpointWatch
-from optimus_workers.script.progress import Learned, Progress
+from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
 from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
@@ -82,12 +83,14 @@ class Tracker:
         n_workers: int,
         on_news: Callable[[str], None],
         files: Sequence[TensorBoardFiles] = (),
+        meant: Announced = NOTHING,
     ) -> None:
         """`n_workers`: processes that train together. `on_news`: called once for each thing that the user should know
-        (the job's id; that nothing is tracked, and why). `files`: where the script may log."""
+        (the job's id; that nothing is tracked, and why). `files`: where the script may log.
+        `meant`: how long the training is meant to last, as far as the command says."""
         self._register, self._on_news, self._files = register, on_news, tuple(files)
-        self._n_workers = n_workers
-        self._progress = Progress(time.time(), 0)
+        self._n_workers, self._meant = n_workers, meant
+        self._progress = Progress(time.time(), 0, announced=meant)
         self._begun_at = time.time()
         self._queue: SimpleQueue[Reading] = SimpleQueue()
         self._client: ServiceClient | None = None
@@ -108,7 +111,7 @@ class Tracker:
         """Begin to report: the run has started. `process`: the command's, to see how it writes its checkpoints."""
         self._process = process
         self._begun_at = time.time()
-        self._progress = Progress(self._begun_at, 0)
+        self._progress = Progress(self._begun_at, 0, announced=self._meant)
         self._thread.start()
 
     @property
@@ -168,6 +171,8 @@ class Tracker:
         if now >= self._files_at + FILES_SECONDS or self._closing.is_set():
             self._files_at = now
             self._read_files()
+        if self._closing.is_set():
+            self._record(self._progress.settle())
         if self._process is not None and not self._closing.is_set():
             self._checkpoints.look([self._process], now)
             self._progress.learned = with_checkpoints(self._progress.learned, self._checkpoints.found)
@@ -190,6 +195,9 @@ class Tracker:
     def _learn(self, reading: Reading) -> None:
         advance = self._progress.add(reading)
         self._plan = planned(self._progress.take_planned_rates()) or self._plan
+        self._record(advance)
+
+    def _record(self, advance: Advance | None) -> None:
         if advance is None or advance.n_steps == 0:
             return
         if not self._is_begun and advance.n_steps > RESUMED_STEPS:
@@ -294,7 +302,8 @@ def run_tracked(
     """
     directory, environment = Path.cwd(), dict(os.environ)
     files = [TensorBoardFiles(directory / each, time.time()) for each in log_folders(command, environment)]
-    tracker = Tracker(register, n_workers=n_workers, on_news=on_news, files=files)
+    meant = announced(command, directory)
+    tracker = Tracker(register, n_workers=n_workers, on_news=on_news, files=files, meant=meant)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="optimus-track-")))
         channels = Channels(tracker.put, scratch)

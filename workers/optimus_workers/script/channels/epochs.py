@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from optimus_contract.limits import MAX_COUNT
 
@@ -16,6 +17,15 @@ class Counted:
     steps_per_epoch: int | None = None
     corrects: bool = False
     """What was said before of totals was wrong."""
+
+
+class _OtherBar(NamedTuple):
+    """A bar beside the one that counts."""
+
+    total: int
+    last: int
+    main: int
+    """How far the one that counts was when this one began."""
 
 
 class EpochCounts:
@@ -43,10 +53,22 @@ class EpochCounts:
         self._is_whole: bool | None = None
         """The count is of the whole training; None: it is not known yet."""
         self._said: int | None = None
-        """The newest total of the whole training that was said."""
+        """The newest total of the whole training that was said ..."""
+        self._said_each = False
+        """... and whether one of an epoch was."""
+        self._is_alone = False
+        """The newest epoch was named on a line without a count."""
+        self._is_below = False
+        """The bar is of an epoch: another one counts the epochs."""
+        self._outer: int | None = None
+        """The total of that other bar ..."""
+        self._n_done = 0
+        """... and how far it is."""
+        self._other: _OtherBar | None = None
 
-    def names(self, epoch: int, total_epochs: int | None) -> None:
+    def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False) -> None:
         """An epoch was named, alone or beside a count."""
+        self._is_alone = is_alone
         if not 0 <= epoch <= MAX_COUNT:
             return
         if self.first_epoch is None:
@@ -54,6 +76,11 @@ class EpochCounts:
         self._epoch = epoch
         if total_epochs is not None and 0 < total_epochs <= MAX_COUNT:
             self._total_epochs = total_epochs
+
+    def epochs_bar(self, count: int, total: int) -> None:
+        """A bar that counts epochs, as it says."""
+        if 0 <= count <= total and 1 <= total <= MAX_COUNT:
+            self._outer, self._total_epochs, self._is_below, self._n_done = total, total, True, count
 
     def count(self, count: int, total: int | None) -> Counted | None:
         """A count, with its end if that was said; None: it is of something else."""
@@ -75,7 +102,8 @@ class EpochCounts:
         each = None
         self._first = count if self._first is None else self._first
         begins = count <= self._first or self._is_new_epoch()
-        if begins and count < self._last and self._is_whole is not True:
+        is_less = count < self._last or (count == self._last and self._is_new_epoch())
+        if begins and is_less and self._is_whole is not True:
             each, self._is_whole = self._last, False
             self._before += self._last
         elif self._is_new_epoch() and self._is_whole is None:
@@ -85,28 +113,73 @@ class EpochCounts:
 
     def _bar(self, count: int, total: int) -> Counted | None:
         """`30/100`."""
-        if count > total or not 1 <= total <= MAX_COUNT:
+        if not 1 <= total <= MAX_COUNT:
             return None
-        if self._total is not None and total != self._total:
+        if count > total:
+            return self._beyond(count, total)
+        if self._total is not None and total != self._total and not self._is_of_epochs(count, total):
             return None  # another bar: of an evaluation, a download
-        self._total = total
-        if self._is_new_epoch() and self._is_whole is None and self._last < count and self._last < total:
-            self._is_whole, self._before = True, 0  # it went on where it was
+        is_first, self._total = self._total != total, total
+        if self._is_new_epoch() and self._is_whole is None and self._last <= count and self._last < total:
+            if self._last == count and self._is_alone:
+                return self._counted(count, total)  # drawn once more: which of both it is shows later
+            if self._last < count:
+                self._is_whole, self._before = True, 0  # it went on where it was
         if not self._is_whole:
             if count < self._last:
                 self._is_whole = False
                 self._before += total
+            if self._is_below and (is_first or count < self._last):
+                self._before = max(self._before, self._n_done * total)
             if self._epoch is not None and (count >= self._last or self._is_new_epoch()):
                 self._before = max(self._before, self._epochs_before() * total)
         self._last, self._counted_epoch = count, self._epoch
         return self._counted(count, total)
 
+    def _beyond(self, count: int, total: int) -> Counted | None:
+        """`Iteration[130/100]`: a count of the whole training beside the length of an epoch."""
+        if total != self._total or self._is_below:
+            return None
+        self._is_whole, self._before, self._last, self._counted_epoch = True, 0, count, self._epoch
+        whole = None if self._total_epochs is None else min(total * self._total_epochs, MAX_COUNT)
+        corrects, self._said = self._said not in (None, whole), whole
+        return Counted(count, whole, total, corrects)
+
+    def settled(self, each: int) -> Counted | None:
+        """Where an epoch begins, if it is known how many steps each has and nothing counts them."""
+        if self._total is not None or self._last or self._epoch is None or not 0 < each <= MAX_COUNT:
+            return None
+        return Counted(self._epochs_before() * each, None, each)
+
+    def _is_of_epochs(self, count: int, total: int) -> bool:
+        """Whether the bar so far counts epochs, and the one that has come now their steps.
+
+        An evaluation has a bar of its own, too: but it stands at its end, or in the midst of many steps.
+        """
+        if total == self._outer:
+            self.epochs_bar(count, total)
+            return False
+        other, self._other = self._other, _OtherBar(total, count, self._last)
+        is_known = other is not None and other.total == total
+        begins_anew = is_known and other is not None and count < other.last
+        if other is not None and is_known and not begins_anew:
+            self._other = _OtherBar(total, count, other.main)
+        stands_at_zero = self._last == 0 and count >= 2
+        moves_by_one = begins_anew and other is not None and self._last == other.main + 1
+        if self._is_below or not (stands_at_zero or moves_by_one) or self._total is None:
+            return False
+        self.epochs_bar(self._last, self._total)
+        self._is_whole, self._before, self._last = False, 0, count
+        return True
+
     def _counted(self, count: int, total: int) -> Counted:
-        is_of_epoch = not self._is_whole and (self._epoch is not None or self._before > 0 or total == self._known)
+        is_named = self._epoch is not None or self._is_below
+        is_of_epoch = not self._is_whole and (is_named or self._before > 0 or total == self._known)
         each = total if is_of_epoch else None
         whole: int | None = total
         if is_of_epoch:
             whole = None if self._total_epochs is None else total * self._total_epochs
         whole = None if whole is None or whole > MAX_COUNT else whole
-        corrects, self._said = self._said not in (None, whole), whole
+        corrects = self._said not in (None, whole) or (each is None and self._said_each)
+        self._said, self._said_each = whole, each is not None
         return Counted(self._before + count, whole, each, corrects)

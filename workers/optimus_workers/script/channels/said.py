@@ -1,0 +1,194 @@
+"""What one printed line says, gathered figure by figure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from optimus_contract.limits import MAX_COUNT
+from optimus_workers.script.announced import Announced
+from optimus_workers.script.channels.epochs import Counted
+from optimus_workers.script.channels.names import Meaning, meaning, normal
+from optimus_workers.script.reading import Channel, Reading
+
+NUMBER = (
+    r"[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf(?:inity)?"
+)
+WHOLE = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])|\d{1,15}"
+_ALONE = re.compile(NUMBER, re.IGNORECASE)
+_PLURAL = re.compile(r"(?<!num)(?:^| )(?:steps|iters|iterations|updates|epochs)$")
+MAX_JSON_FIGURES = 100
+
+
+def whole(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def figures_of_json(line: str) -> tuple[list[tuple[str, str]] | None, str]:
+    """The figures of a line that is a JSON object, or ends with one, with their paths as names; and what is before."""
+    start = line.find("{")
+    if start < 0 or '"' not in line or not line.endswith("}"):
+        return None, ""
+    try:
+        document = json.loads(line[start:])
+    except (ValueError, RecursionError):
+        return None, ""
+    return list(_flat(document, ""))[:MAX_JSON_FIGURES], line[:start]
+
+
+def _flat(document: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for name, value in document.items():
+        whole = f"{path}{name}"
+        if isinstance(value, dict) and path.count("/") < 3:
+            yield from _flat(value, f"{whole}/")
+        elif isinstance(value, int | float | str) and not isinstance(value, bool):
+            text = str(value)
+            if len(text) < 40 and _ALONE.fullmatch(text):
+                yield normal(whole), text
+
+
+@dataclass(slots=True)
+class Said:
+    """What one line says."""
+
+    is_evaluation: bool = False
+    step: int | None = None
+    batch: int | None = None
+    """A number of batches without an end."""
+    total_steps: int | None = None
+    end: int | None = None
+    """Of `step`: how many there are, in an epoch or in all."""
+    epoch: float | None = None
+    """A whole number if it is written as one."""
+    total_epochs: float | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    metrics: dict[str, float] | None = None
+    each: int | None = None
+    """Steps of an epoch, said where it begins: `Epoch 3 | Batch size: 32 | Steps: 50`."""
+    all_steps: int | None = None
+    """How many there are, said beside any count."""
+    all_epochs: int | None = None
+    _is_plain_loss: bool = False
+    _plural: dict[str, tuple[float, str | None]] | None = None
+    """Counts of `steps` or `epochs` without an end: a setting, unless a loss comes with them."""
+
+    def add(self, name: str, text: str, total: str | None, *, is_alone: bool = True) -> None:
+        """One `name value` or `name value/total` of a line; of a table if it is not alone."""
+        text = text.replace(",", "")
+        value = float(text)
+        match meaning(name):
+            case Meaning.LOSS | Meaning.KIND_OF_LOSS as kind if not self.is_evaluation:
+                is_plain = kind is Meaning.LOSS
+                if self.loss is None or (is_plain and not self._is_plain_loss):
+                    self.loss, self._is_plain_loss = value, is_plain
+            case Meaning.LOSS | Meaning.KIND_OF_LOSS:
+                self._figure("val loss", value)
+            case Meaning.EVALUATED_LOSS | Meaning.FIGURE:
+                self._figure(name, value)
+            case Meaning.STEP | Meaning.EPOCH as kind if is_alone and total is None and _PLURAL.search(name):
+                self._plural = {**(self._plural or {}), kind.name: (value, text)}
+            case Meaning.STEP:
+                self._count(value, total)
+            case Meaning.BATCH if total is not None:
+                self._count(value, total)
+            case Meaning.BATCH if text.isdigit() and len(text) < 16:
+                self.batch = int(text)
+            case Meaning.EPOCH:
+                self._in_epoch(value, text, total)
+            case Meaning.TOTAL_STEPS:
+                self.all_steps = _count_of(value) or self.all_steps
+            case Meaning.TOTAL_EPOCHS:
+                self.all_epochs = _count_of(value) or self.all_epochs
+            case Meaning.LEARNING_RATE:
+                self.learning_rate = value
+            case Meaning.GRADIENT_NORM:
+                self.gradient_norm = value
+
+    def settle(self) -> None:
+        """All of a line's figures are added, but for tables: decide what its counts of `steps` and `epochs` are."""
+        for kind, (value, text) in (self._plural or {}).items():
+            if kind == Meaning.EPOCH.name:
+                if self.loss is None:
+                    self.all_epochs = _count_of(value)
+                else:
+                    self._in_epoch(value, text or "", None)
+            elif self.step is None and self.loss is not None:
+                self._count(value, None)
+            elif self.epoch is not None:
+                self.each = _count_of(value)
+        self._plural = None
+
+    def make_evaluation(self) -> None:
+        """The line is of an evaluation, as one before it has said."""
+        self.is_evaluation = True
+        if self.loss is not None:
+            self._figure("val loss", self.loss)
+            self.loss = None
+
+    def set(self, name: str, value: float) -> None:
+        """A named group of a pattern."""
+        if name in ("step", "total_steps"):
+            if value == value and abs(value) <= MAX_COUNT:
+                setattr(self, name, int(value))
+        elif name in ("epoch", "total_epochs", "loss", "learning_rate", "gradient_norm"):
+            setattr(self, name, value)
+        else:
+            self.metrics = {**(self.metrics or {}), name: value}
+
+    def _figure(self, name: str, value: float) -> None:
+        self.metrics = {**(self.metrics or {}), name.replace(" ", "_"): value}
+
+    def _in_epoch(self, value: float, text: str, total: str | None) -> None:
+        if 0 <= value <= MAX_COUNT:
+            self.epoch = int(text) if text.isdigit() else value
+        self.total_epochs = float(whole(total)) if total else self.total_epochs
+
+    def _count(self, value: float, total: str | None) -> None:
+        if value == int(value) if abs(value) <= MAX_COUNT else False:
+            self.step = int(value)
+            self.end = whole(total) if total else self.end
+
+    def is_epoch(self, count: int, total: int) -> bool:
+        """Whether `count/total` is the epoch that the line names."""
+        return (
+            self.total_epochs is not None
+            and count == self.epoch
+            and total in (self.total_epochs, self.total_epochs - 1)
+        )
+
+    @property
+    def announced(self) -> Announced | None:
+        """How long the training is said to last."""
+        if self.all_steps is None and self.all_epochs is None:
+            return None
+        return Announced(self.all_steps, self.all_epochs)
+
+    def reading(self, at: float, counted: Counted | None, first_epoch: int | None) -> Reading | None:
+        """None: the line is not about the training."""
+        if (self.loss, counted, self.announced, self.epoch) == (None, None, None, None) and not self.metrics:
+            return None
+        return Reading(
+            channel=Channel.PRINTED,
+            at=at,
+            step=None if counted is None else counted.step,
+            total_steps=None if counted is None else counted.total_steps,
+            steps_per_epoch=None if counted is None else counted.steps_per_epoch,
+            corrects=counted is not None and counted.corrects,
+            announced=self.announced,
+            first_epoch=first_epoch,
+            epoch=self.epoch,
+            total_epochs=self.total_epochs,
+            loss=self.loss,
+            learning_rate=self.learning_rate,
+            gradient_norm=self.gradient_norm,
+            metrics=self.metrics or {},
+        )
+
+
+def _count_of(value: float) -> int | None:
+    return int(value) if 0 < value <= MAX_COUNT and value == int(value) else None
