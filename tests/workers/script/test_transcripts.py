@@ -79,6 +79,8 @@ TRAININGS = {
     "transformers": Training("{{'loss': {loss}, 'grad_norm': 1.2, 'learning_rate': 1e-05, 'epoch': 0.{b}}}\r"
                              " 20%|##        | {i10}/150 [00:02<00:08,  4.9it/s]", 150, 150,
                              epoch_ends="{{'eval_loss': 9.2, 'eval_runtime': 1.2, 'epoch': 3.0}}"),
+    "transformers 5": Training("{{'loss': '{loss}', 'epoch': '{e1}'}}\r 20%|##        | {i10}/150 [00:02<00:08,  4.9it/s]", 150, 150,
+                               begins=" 0%|          | 0/150 [00:00<?, ?it/s]\r 2%|#    | 3/150 [00:01<00:50, 2.9it/s]"),
     "Lightning": Training("Epoch {e}: 20%|##| {b10}/50 [00:00<00:00, 300.00it/s, train_loss_step={loss}, train_loss_epoch=9.3]",
                           150, 150, announced=EPOCHS),
     "Lightning, rich": Training("Epoch {e}/2  ━━━━━━ {b10}/50 0:00:03 • 0:00:00 12.73it/s train_loss_step: {loss}", 150, 150),

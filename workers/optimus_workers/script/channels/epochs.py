@@ -69,6 +69,9 @@ class EpochCounts:
     def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False) -> None:
         """An epoch was named, alone or beside a count."""
         self._is_alone = is_alone
+        is_first = self._epoch is None and self._counted_epoch is None
+        if is_alone and is_first and self._total is not None and 0 < self._last < self._total and not self._is_below:
+            self._is_whole = True  # an epoch was named in its midst; a bar that begins anew shows that this was wrong
         if not 0 <= epoch <= MAX_COUNT:
             return
         if self.first_epoch is None:
@@ -125,7 +128,7 @@ class EpochCounts:
                 return self._counted(count, total)  # drawn once more: which of both it is shows later
             if self._last < count:
                 self._is_whole, self._before = True, 0  # it went on where it was
-        if not self._is_whole:
+        if not self._is_whole or count < self._last:
             if count < self._last:
                 self._is_whole = False
                 self._before += total
