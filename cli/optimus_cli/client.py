@@ -1,19 +1,17 @@
-"""The REST API from the client's side: addresses, credentials, pages, and errors as values of our own."""
+"""The service from the command line: `optimus_client` with the API's bodies, and errors that say what to do."""
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
-import os
-import re
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlsplit
 
-import httpx
-
+import optimus_client
 from optimus_cli.bodies import (
     AllocationPoint,
     Cluster,
@@ -30,8 +28,10 @@ from optimus_cli.bodies import (
 )
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
 from optimus_client.answers import ENDED
+from optimus_client.configuration import DEFAULT_URL
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+__all__ = ["DEFAULT_URL", "PAGE_SIZE", "Client", "is_final", "is_here"]
+
 TIMEOUT_SECONDS = 30.0
 """A round in progress may hold an answer back for a moment; half a minute of silence is a failure."""
 PAGE_SIZE = 100
@@ -61,20 +61,12 @@ class Client:
 
         Raises `BadInput` if the address, the token or the file cannot be used.
         """
-        self.url = _checked_url(url)
-        self._may_start = may_start if is_here(self.url) else (lambda: False)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            # trust_env off: a proxy from the environment must not get the token of a service on this machine.
-            self._http = httpx.Client(
-                base_url=self.url,
-                headers=headers,
-                timeout=timeout_seconds,
-                trust_env=False,
-                verify=_trusted(ca_file) if self.url.startswith("https:") else True,
-            )
-        except UnicodeEncodeError as error:
-            raise BadInput("OPTIMUS_TOKEN has characters that are not ASCII") from error
+            self._service = optimus_client.Client(url, token or "", timeout=timeout_seconds, ca_file=ca_file)
+        except ValueError as error:
+            raise BadInput(str(error).replace("ca_file:", "--ca-cert (OPTIMUS_CA_CERT):")) from error
+        self.url = self._service.url
+        self._may_start = may_start if is_here(self.url) else (lambda: False)
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +74,7 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        """There is nothing to close: each call has a connection of its own."""
 
     # --- jobs
 
@@ -91,16 +83,16 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key}
         for _ in range(SUBMIT_ATTEMPTS - 1):
             try:
-                return cast("Job", self._call("POST", "/v1/jobs", json=spec, headers=headers))
+                return cast("Job", self._call("POST", "/v1/jobs", body=spec, headers=headers))
             except Unreachable as error:
-                if isinstance(error.__cause__, httpx.ConnectError):
+                if _was_never_sent(error):
                     raise
                 time.sleep(RETRY_SECONDS)
-        return cast("Job", self._call("POST", "/v1/jobs", json=spec, headers=headers))
+        return cast("Job", self._call("POST", "/v1/jobs", body=spec, headers=headers))
 
     def plan(self, spec: Mapping[str, Any]) -> Plan:
         """What would happen if the job were submitted now."""
-        return cast("Plan", self._call("POST", "/v1/plan", json=spec))
+        return cast("Plan", self._call("POST", "/v1/plan", body=spec))
 
     def jobs(self, filters: Params, limit: int | None) -> Iterator[Job]:
         """Jobs, newest first; all pages when `limit` is None."""
@@ -138,7 +130,7 @@ class Client:
         """
         given = {"workers": workers, "servers": servers, "deadline_seconds": deadline_seconds, "budget": budget}
         params = {name: value for name, value in given.items() if value is not None}
-        return cast("Predictions", self._call("GET", _job_path(job_id, "predictions"), params=params))
+        return cast("Predictions", self._call("GET", _job_path(job_id, "predictions"), query=params))
 
     def allocations(self, job_id: str) -> list[AllocationPoint]:
         """The job's memberships, oldest first."""
@@ -154,17 +146,15 @@ class Client:
     def logs(self, job_id: str, task: str | None = None) -> list[Log]:
         """The end of what each of the job's tasks printed."""
         params = {} if task is None else {"task": task}
-        return cast("list[Log]", self._call("GET", _job_path(job_id, "logs"), params=params)["logs"])
+        return cast("list[Log]", self._call("GET", _job_path(job_id, "logs"), query=params)["logs"])
 
     def trace(self, params: Params) -> Iterator[str]:
         """What happened, line by line as it comes."""
         try:
-            with self._http.stream("GET", "/v1/trace", params=params) as response:
-                if not response.is_success:
-                    response.read()
-                    raise _refusal(response)
-                yield from response.iter_lines()
-        except httpx.HTTPError as error:
+            yield from self._service.lines("/v1/trace", query=params)
+        except optimus_client.ApiError as error:
+            raise _refusal(error) from error
+        except optimus_client.Unreachable as error:
             raise self._unreachable(error) from error
 
     # --- projects
@@ -177,7 +167,7 @@ class Client:
         return cast("Project", self._call("GET", _project_path(name)))
 
     def put_project(self, name: str, quota: Mapping[str, Any]) -> Project:
-        return cast("Project", self._call("PUT", _project_path(name), json=quota))
+        return cast("Project", self._call("PUT", _project_path(name), body=quota))
 
     def delete_project(self, name: str) -> None:
         self._call("DELETE", _project_path(name))
@@ -193,35 +183,28 @@ class Client:
     def is_ready(self) -> bool:
         """Whether the service answers that it is ready; never raises."""
         try:
-            return self._http.get("/readyz").is_success
-        except httpx.HTTPError:
+            self._service.call("GET", "/readyz")
+        except optimus_client.OptimusError:
             return False
+        return True
 
     # --- one call
 
-    def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
-        if isinstance(error, httpx.TimeoutException):
+    def _unreachable(self, error: optimus_client.Unreachable) -> Unreachable:
+        if error.reason is None:
+            return Unreachable(f"{self.url}: {error}.")
+        if error.is_timeout:
             return Unreachable(f"The service at {self.url} did not answer in time.")
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return Unreachable(
-                f"The certificate of {self.url} is not trusted ({error}).\n"
+                f"The certificate of {self.url} is not trusted ({error.reason}).\n"
                 "If an authority of your own signed it, name the file with its certificate (PEM):\n"
                 "optimus --ca-cert FILE ..., or set OPTIMUS_CA_CERT or SSL_CERT_FILE."
             )
         return Unreachable(
-            f"No service answers at {self.url} ({error}).\n"
+            f"No service answers at {self.url} ({error.reason}).\n"
             "Start one with `optimus serve`, or name another with --url or OPTIMUS_URL."
         )
-
-    def _answer(self, call: Callable[[], httpx.Response]) -> httpx.Response:
-        """What comes back, after a service on this machine that is just starting listens."""
-        while True:
-            try:
-                return call()
-            except httpx.ConnectError:
-                if not self._may_start():
-                    raise
-                time.sleep(START_POLL_SECONDS)
 
     def _pages(self, path: str, key: str, params: Params, limit: int | None) -> Iterator[Any]:
         cursor: str | None = None
@@ -229,7 +212,7 @@ class Client:
         while left is None or left > 0:
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
             page_params = {**params, "limit": size, **({} if cursor is None else {"cursor": cursor})}
-            page = self._call("GET", path, params=page_params)
+            page = self._call("GET", path, query=page_params)
             yield from page[key]
             cursor = page["next_cursor"]
             left = None if left is None else left - len(page[key])
@@ -237,48 +220,21 @@ class Client:
                 return
 
     def _call(self, method: str, path: str, **arguments: Any) -> Any:
-        try:
-            response = self._answer(lambda: self._http.request(method, path, **arguments))
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
-        if not response.is_success:
-            raise _refusal(response)
-        if response.status_code == httpx.codes.NO_CONTENT:
-            return None
-        try:
-            return response.json()
-        except ValueError as error:
-            raise Unreachable(f"What answers at {self.url} is not an Optimus service: {path} is not JSON.") from error
+        """What comes back, after a service on this machine that is just starting listens."""
+        while True:
+            try:
+                return self._service.call(method, path, **arguments)
+            except optimus_client.ApiError as error:
+                raise _refusal(error) from error
+            except optimus_client.Unreachable as error:
+                if not (error.was_never_sent and self._may_start()):
+                    raise self._unreachable(error) from error
+            time.sleep(START_POLL_SECONDS)
 
 
 def is_final(job: Job) -> bool:
     """Whether nothing will change about the job any more."""
     return job["state"] in ENDED
-
-
-def _trusted(ca_file: str | None) -> ssl.SSLContext:
-    """The public authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR as with other programs; and of `ca_file`."""
-    source, file = "SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE")
-    try:
-        context = httpx.create_ssl_context(trust_env=True)
-        if ca_file is not None:
-            source, file = "--ca-cert (OPTIMUS_CA_CERT)", ca_file
-            context.load_verify_locations(cafile=ca_file)
-    except OSError as error:
-        raise BadInput(f"{source}: {file} is no readable file of certificates (PEM): {error}") from error
-    return context
-
-
-def _checked_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        usable = False
-    if not usable:
-        hint = f"; did you mean http://{url}?" if re.fullmatch(r"[\w.-]+(:\d+)?/?", url) else ""
-        raise BadInput(f"{url!r} is not an address like {DEFAULT_URL}{hint}")
-    return url.rstrip("/")
 
 
 def is_here(url: str) -> bool:
@@ -297,20 +253,20 @@ def _project_path(name: str) -> str:
     return f"/v1/projects/{quote(name, safe='')}"
 
 
-def _refusal(response: httpx.Response) -> Refused:
+def _was_never_sent(error: Unreachable) -> bool:
+    return isinstance(error.__cause__, optimus_client.Unreachable) and error.__cause__.was_never_sent
+
+
+def _refusal(error: optimus_client.ApiError) -> Refused:
     """The problem document of an answer; other bodies (a proxy's page, say) only by their status."""
-    try:
-        problem = response.json()
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):
-        problem = {}
-    detail = str(problem.get("detail") or problem.get("title") or f"{response.status_code} {response.reason_phrase}")
-    if response.status_code == httpx.codes.UNAUTHORIZED:
+    problem = error.problem
+    phrase = http.client.responses.get(error.status, "")
+    detail = str(problem.get("detail") or problem.get("title") or f"{error.status} {phrase}".strip())
+    if error.status == HTTPStatus.UNAUTHORIZED:
         detail += " (set OPTIMUS_TOKEN)"
     errors = [
-        FieldError(str(error.get("field", "")), str(error.get("message", "")))
-        for error in problem.get("errors") or []
-        if isinstance(error, dict)
+        FieldError(str(each.get("field", "")), str(each.get("message", "")))
+        for each in problem.get("errors") or []
+        if isinstance(each, dict)
     ]
-    return Refused(response.status_code, detail, errors)
+    return Refused(error.status, detail, errors)

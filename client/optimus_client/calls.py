@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +23,21 @@ class OptimusError(Exception):
 
 
 class Unreachable(OptimusError):
-    """Nothing that speaks the API answers at the address."""
+    """Nothing that speaks the API answers at the address. `reason`: what the network said, where it was that."""
+
+    def __init__(self, message: str, reason: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    @property
+    def is_timeout(self) -> bool:
+        """Something listens, and did not answer in time."""
+        return isinstance(self.reason, TimeoutError)
+
+    @property
+    def was_never_sent(self) -> bool:
+        """There was no connection, so that the call has done nothing."""
+        return isinstance(self.reason, (ConnectionRefusedError, socket.gaierror))
 
 
 class ApiError(OptimusError):
@@ -115,19 +131,28 @@ def report_as_job(job_id: str, token: str, method: str, path: str, body: Mapping
     return Call(method, _path(job_id, path), lambda _: None, json.dumps(body).encode(), headers)
 
 
+def any_call(method: str, path: str, query: Mapping[str, Any], body: Any, headers: Mapping[str, str]) -> Call[Any]:
+    found = f"{path}?{urlencode(query, doseq=True)}" if query else path
+    content = None if body is None else json.dumps(body).encode()
+    return Call(method, found, lambda document: document, content, headers)
+
+
 def _path(job_id: str, *rest: str) -> str:
     return "/".join(["/v1/jobs", quote(job_id, safe=""), *rest])
 
 
 def answer(call: Call[T], status: int, content: bytes) -> T:
     """What a call returns. Raises `ApiError`, or `Unreachable` if something else than the service answered."""
+    document, is_json = None, True
     try:
         document = json.loads(content) if content else None
     except ValueError:
-        document = None
+        is_json = False
     if not 200 <= status < 300:
         problem = document if isinstance(document, dict) else {}
         raise _KINDS.get(status, ApiError)(status, problem)
+    if not is_json:
+        raise Unreachable(f"what answers is not an Optimus service: {call.path} is not JSON")
     try:
         return call.read(document)
     except (TypeError, KeyError, AttributeError) as error:
@@ -136,9 +161,14 @@ def answer(call: Call[T], status: int, content: bytes) -> T:
 
 def checked_url(url: str) -> str:
     """Without the slash at its end. Raises `ValueError`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8080")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        hint = f"; did you mean http://{url}?" if re.fullmatch(r"[\w.-]+(:\d+)?/?", url) else ""
+        raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8080{hint}")
     return url.rstrip("/")
 
 

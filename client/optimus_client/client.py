@@ -48,19 +48,18 @@ class _Base:
         timeout: float = TIMEOUT_SECONDS,
         ca_file: str | None = None,
     ) -> None:
-        """`url`, `token`: else OPTIMUS_URL and OPTIMUS_TOKEN, else what `optimus login` stored. `timeout`: seconds of
-        one request. `ca_file`: certificates (PEM) to trust besides the usual ones; else OPTIMUS_CA_CERT.
+        """`url`, `token`: else OPTIMUS_URL and OPTIMUS_TOKEN, else what `optimus login` stored; an empty token is none.
+        `timeout`: seconds of one request. `ca_file`: certificates (PEM) to trust besides the usual ones;
+        else OPTIMUS_CA_CERT.
 
-        Raises `ValueError`: the address cannot be used.
+        Raises `ValueError`: the address, the token or the file of certificates cannot be used.
         """
         found = place(url, token)
         self.url = calls.checked_url(found.url)
+        if found.token is not None and not found.token.isascii():
+            raise ValueError("the token (OPTIMUS_TOKEN) has characters that are not ASCII")
         self._token, self._timeout = found.token, timeout
-        self._context: ssl.SSLContext | None = None
-        if self.url.startswith("https:"):
-            self._context = ssl.create_default_context()
-            if trusted := ca_file or os.environ.get("OPTIMUS_CA_CERT"):
-                self._context.load_verify_locations(cafile=trusted)
+        self._context = _trusted(ca_file) if self.url.startswith("https:") else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -74,7 +73,24 @@ class _Base:
         return own
 
     def _unreachable(self, error: object) -> Unreachable:
-        return Unreachable(f"no service answers at {self.url} ({error})")
+        reason = error if isinstance(error, BaseException) else None
+        return Unreachable(f"no service answers at {self.url} ({error})", reason)
+
+
+def _trusted(ca_file: str | None) -> ssl.SSLContext:
+    """The system's authorities, or those of SSL_CERT_FILE as with other programs; and of `ca_file`."""
+    context = ssl.create_default_context()
+    _add(context, "SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE"))
+    _add(context, "ca_file", ca_file or os.environ.get("OPTIMUS_CA_CERT"))
+    return context
+
+
+def _add(context: ssl.SSLContext, source: str, file: str | None) -> None:
+    try:
+        if file:
+            context.load_verify_locations(file)
+    except OSError as error:
+        raise ValueError(f"{source}: {file} is no readable file of certificates (PEM): {error}") from error
 
 
 _STREAM: Call[Any] = Call("GET", "/v1/stream", dict, headers={"Accept": "text/event-stream"})
@@ -174,6 +190,28 @@ class Client(_Base):
     def logs(self, job_id: str, task: str | None = None) -> Table[Log]:
         """The end of what each task printed."""
         return self._do(calls.logs(job_id, task))
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Any call of the API (docs/api.md), such as `call("GET", "/v1/nodes")`: the answer's JSON."""
+        return self._do(calls.any_call(method, path, query or {}, body, headers or {}))
+
+    def lines(self, path: str, *, query: Mapping[str, Any] | None = None) -> Iterator[str]:
+        """The lines of an answer as they come."""
+        call = calls.any_call("GET", path, query or {}, None, {})
+        try:
+            with self._open(call, self._timeout) as response:
+                for line in response:
+                    yield line.decode().rstrip("\r\n")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
 
     def issue_token(self, job_id: str) -> str:
         """The token with which the tracker of a tracked job reports it."""

@@ -36,11 +36,12 @@ def stored() -> Place | None:
 
 
 def place(url: str | None = None, token: str | None = None) -> Place:
-    """The service to speak to. The file's token goes to the file's address only, wherever that one came from."""
+    """The service to speak to. The file's token goes to the file's address only, wherever that one came from; an empty
+    `token` is none."""
     file = stored()
     found_url = url or os.environ.get("OPTIMUS_URL") or (file.url if file else DEFAULT_URL)
-    found_token = token or os.environ.get("OPTIMUS_TOKEN")
-    if not found_token and file is not None and found_url.rstrip("/") == file.url.rstrip("/"):
+    found_token = os.environ.get("OPTIMUS_TOKEN") if token is None else token
+    if token is None and not found_token and file is not None and found_url.rstrip("/") == file.url.rstrip("/"):
         found_token = file.token
     return Place(found_url, found_token or None)
 

@@ -27,12 +27,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="examples of one step over all processes")
     parser.add_argument("--snapshot", required=True)
     parser.add_argument("--snapshot-every", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     )

@@ -19,10 +19,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--directory", required=True)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in (model[0], model[2], model):

@@ -39,9 +39,10 @@ def main() -> None:
     parser.add_argument("--output-dir", required=True)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--epochs", type=float, help="instead of steps")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2))
     arguments = TrainingArguments(
         output_dir=options.output_dir,
@@ -52,7 +53,7 @@ def main() -> None:
         save_total_limit=2,
         report_to="none",
         use_cpu=True,
-        seed=1,
+        seed=options.seed + 1,
     )
     trainer = Trainer(model, arguments, train_dataset=Sequences(512), callbacks=[Slow(options.step_seconds)])
     found = get_last_checkpoint(options.output_dir) if os.path.isdir(options.output_dir) else None

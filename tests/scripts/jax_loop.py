@@ -17,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--directory", required=True)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -39,7 +40,7 @@ def main() -> None:
     if os.path.exists(saved):
         with np.load(saved) as found:
             weights, step = jnp.asarray(found["weights"]), int(found["step"])
-    generator = np.random.default_rng(rank)
+    generator = np.random.default_rng([options.seed, rank])
     while step < options.steps:
         local = generator.normal(size=(64 // world, 16)).astype(np.float32)
         inputs = jax.make_array_from_process_local_data(sharded, local)
