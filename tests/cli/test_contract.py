@@ -21,7 +21,7 @@ from scripts import cli_types
 
 
 def test_bodies_are_those_of_the_contract() -> None:
-    assert cli_types.FILE.read_text() == cli_types.text()
+    assert cli_types.FILE.read_text() == cli_types.text(), "run `python -m scripts.cli_types`"
 
 
 FLAGS = """
