@@ -144,7 +144,7 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
 def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:
     """How the job has spent its time. `stop_seconds`: predicted of its next stop."""
     running = now - job.started_at if job.started_at is not None else 0.0
-    stops = job.rescale_seconds
+    stops = [seconds for seconds in job.rescale_seconds if 0.0 <= seconds < math.inf]
     return Habits(job.busy_part, running, sum(stops), len(stops), stop_seconds)
 
 
