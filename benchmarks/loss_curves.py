@@ -1,6 +1,6 @@
 """How well loss curves are predicted, measured on real training logs.
 
-    python -m benchmarks.loss_curves --data curves.csv [--json]
+    python -m benchmarks.loss_curves --data curves.csv [--json] [--leave-out source]
 
 The file has columns curve, source, family, k, loss, lr (lr may be empty). A model sees the first n = round(f·N) points
 of a curve, n >= 5, and is asked for the rest:
@@ -9,15 +9,15 @@ of a curve, n >= 5, and is asked for the rest:
 * convergence error: |predicted - true epoch| / true, where a run has converged at the first e at which its smoothed
   loss fell by less than 1 % of its maximum between e-3 and e, at e, e+1 and e+2; the prediction is where that holds on
   the predicted losses. Only curves that converge after the prefix count, and predictions are capped at 10·N;
-* end error: what `convergence_step` predicts against the end of the job in the service, where `has_converged` first
-  holds on the curve fitted to the losses so far (looked for every 2 % of the points). The rule is that of the figures,
-  an epoch of it three points;
-* coverage: how often the model's 80 % interval holds the final loss, and how often that of `convergence_step` the end.
+* coverage: how often the model's 80 % interval holds the final loss;
+* the end of the job in the service: see `benchmarks.loss_ends`, whose tables are printed too.
 
-No model of the first table is given learning rates. `ours + runs` is also given finished runs: the curves of the same
-family that come from other sources or stand earlier in the file; no other model sees more than the prefix. A second
-table holds the curves with logged learning rates; `ours + rates` knows those of the whole run. What was fixed while
-looking at such files is said in docs/models.md.
+`ours + runs` is also given finished runs: the curves of the same family that come from other sources or stand earlier
+in the file; no other model sees more than the prefix. `ours + runs + rates` knows the learning rates of the whole run,
+and those of finished runs, where they were logged. The second table holds only the curves that have them.
+
+With `--leave-out source`, the numbers by which runs are weighed (`Weighing`) are chosen anew for each source, out of 27
+sets, by the other sources alone, and so is the factor that makes intervals hold 80 %.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from benchmarks import loss_ends
+from benchmarks.known_runs import WeighingOf, coverage_elsewhere, runs_before, schedule_of
 from benchmarks.training_logs import (
     LEAST_POINTS,
     Curve,
@@ -41,16 +42,8 @@ from benchmarks.training_logs import (
     usable_curves,
 )
 
-from optimus_models import (
-    FinishedRun,
-    LossCurve,
-    PaperLossCurve,
-    Prior,
-    RateSchedule,
-    Rule,
-    convergence_step,
-    has_converged,
-)
+from optimus_models import FinishedRun, LossCurve, PaperLossCurve, Prior
+from optimus_models.loss.finished_runs import WEIGHING, Weighing
 
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
 TAIL_SHARE = 0.02
@@ -81,11 +74,6 @@ class LastValue:
         return mean - self._deviation, mean + self._deviation
 
 
-def _schedule(curve: Curve) -> RateSchedule | None:
-    """The learning rates of the whole run."""
-    return None if curve.rates is None else RateSchedule.of(curve.steps, curve.rates)
-
-
 Fit = Callable[[Curve, int], Forecaster]
 """A model of the first n points of a curve."""
 MODELS: Mapping[str, Fit] = {
@@ -93,33 +81,65 @@ MODELS: Mapping[str, Fit] = {
     "ours": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n]),
     "last value": lambda curve, n: LastValue(curve.losses[:n]),
 }
-WITH_HISTORY = "ours + runs"
-WITH_RATES: Mapping[str, Fit] = {
-    **{name: MODELS[name] for name in ("paper", "ours")},
-    "ours + rates": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n], schedule=_schedule(curve)),
-}
-"""Models that are compared where the learning rates of the whole run are known."""
+WITH_RUNS, WITH_RATES = "ours + runs", "ours + runs + rates"
+GRID = tuple(
+    Weighing(same_project, error, rate_error)
+    for same_project in (5.0, 10.0, 20.0)
+    for error in (0.07, 0.1, 0.15)
+    for rate_error in (0.1, 0.15, 0.25)
+)
+"""What `--leave-out` chooses from."""
 
 
-def ours_with_history(curves: Sequence[Curve]) -> Fit:
-    """Our model with finished runs: the jobs of the same family that are of other sources, or earlier in the file."""
-    runs = [FinishedRun.of(curve.steps, curve.losses, schedule=_schedule(curve)) for curve in curves]
-    places = {curve.name: place for place, curve in enumerate(curves)}
+def ours_with_rates(curve: Curve, n: int) -> LossCurve:
+    """Our model with the learning rates of the whole run."""
+    return LossCurve.fit(curve.steps[:n], curve.losses[:n], schedule=schedule_of(curve))
 
-    @lru_cache(maxsize=1)  # the prefixes of one curve follow each other
-    def known_before(name: str) -> Prior:
-        mine = curves[places[name]]
-        family = [(place, curve) for place, curve in enumerate(curves) if curve.family == mine.family]
-        return Prior.of(
-            replace(run, same_project=curve.source == mine.source)
-            for place, curve in family
-            if (run := runs[place]) and (curve.source != mine.source or place < places[name])
-        )
+
+def ours_with_runs(
+    known: Mapping[str, Prior], weighing: WeighingOf = lambda _: WEIGHING, *, rates: bool = False
+) -> Fit:
+    """Our model with the runs `known` of each curve, weighed as `weighing` says, and with learning rates if asked."""
 
     def fit(curve: Curve, n: int) -> LossCurve:
-        return LossCurve.fit(curve.steps[:n], curve.losses[:n], history=known_before(curve.name))
+        history = replace(known[curve.name], weighing=weighing(curve))
+        schedule = schedule_of(curve) if rates else None
+        return LossCurve.fit(curve.steps[:n], curve.losses[:n], history=history, schedule=schedule)
 
     return fit
+
+
+def known_runs(curves: Sequence[Curve]) -> dict[str, Prior]:
+    """What is known of the others when each curve is predicted."""
+    runs = [FinishedRun.of(each.steps, each.losses, schedule=schedule_of(each)) for each in curves]
+    return {curve.name: Prior.of(runs_before(curves, runs, place)) for place, curve in enumerate(curves)}
+
+
+def chosen_elsewhere(curves: Sequence[Curve], known: Mapping[str, Prior]) -> WeighingOf:
+    """For each curve the set of `GRID` with the least errors of the final loss on all other sources.
+
+    By the sum of the logarithms of the mean and of the median error over all prefixes, with rates where known.
+    """
+    errors = np.array([_final_errors(curves, known, weighing) for weighing in GRID])  # (sets, prefixes, curves)
+    sources = np.array([curve.source for curve in curves])
+    chosen = {}
+    for source in sources:
+        others = errors[:, :, sources != source] if (sources != source).any() else errors
+        summed = np.log(others.mean(axis=2) + 1e-4) + np.log(np.median(others, axis=2) + 1e-4)
+        chosen[source] = GRID[int(np.argmin(summed.sum(axis=1)))]
+    return lambda curve: chosen[curve.source]
+
+
+def _final_errors(curves: Sequence[Curve], known: Mapping[str, Prior], weighing: Weighing) -> list[list[float]]:
+    """Of each curve at each prefix."""
+    fit = ours_with_runs(known, lambda _: weighing, rates=True)
+    by_curve = [[_final_error(fit(curve, points_of(curve, part)), curve) for part in PREFIXES] for curve in curves]
+    return [list(column) for column in zip(*by_curve, strict=True)]
+
+
+def points_of(curve: Curve, part: float) -> int:
+    """How many points of a curve a model sees."""
+    return max(LEAST_POINTS, round(part * len(curve.losses)))
 
 
 @dataclass(frozen=True)
@@ -129,9 +149,13 @@ class Score:
     final: list[float]
     convergence: list[float]
     covered: list[bool]
-    end: list[float] = field(default_factory=list)
-    """Errors of `convergence_step`, of the curves that the service ends after the prefix."""
-    end_covered: list[bool] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+    """By what the interval would have to be multiplied to hold the final loss just so."""
+    source: list[str] = field(default_factory=list)
+
+    def covered_elsewhere(self) -> float | None:
+        """Share held when intervals are multiplied by what makes those of the other sources hold 80 %, in per cent."""
+        return coverage_elsewhere(self.factors, self.source)
 
     def summary(self) -> dict[str, float | int | None]:
         """Medians and 90th percentiles over curves, in per cent."""
@@ -141,11 +165,9 @@ class Score:
             "coverage_80": 100.0 * float(np.mean(self.covered)) if self.covered else None,
             "convergence_median": _percent(self.convergence, 50),
             "convergence_p90": _percent(self.convergence, 90),
-            "end_median": _percent(self.end, 50),
-            "end_coverage_80": 100.0 * float(np.mean(self.end_covered)) if self.end_covered else None,
+            "coverage_80_by_others": self.covered_elsewhere(),
             "curves": len(self.final),
             "converging_curves": len(self.convergence),
-            "ended_curves": len(self.end_covered),
         }
 
 
@@ -159,55 +181,35 @@ def evaluate(fit: Fit, curves: Iterable[Curve]) -> dict[float, Score]:
     for curve in curves:
         truth = smoothed(curve.losses)
         true_epoch = convergence_epoch(truth, float(np.max(np.abs(truth))))
-        ended = _ended(fit, curve)
         for prefix, score in scores.items():
-            n = max(LEAST_POINTS, round(prefix * len(curve.losses)))
+            n = points_of(curve, prefix)
             model = fit(curve, n)
             _score_final(model, curve, score)
             if true_epoch is not None and true_epoch > n:
                 score.convergence.append(abs(_epoch_on_curve(model, curve, n) - true_epoch) / true_epoch)
-            if isinstance(model, LossCurve) and not _holds(model, curve, n):
-                later = [m for m in ended if m > n]
-                if later:
-                    _score_end(model, curve, n, later[0], score)
     return scores
 
 
-def _ended(fit: Fit, curve: Curve) -> list[int]:
-    """Numbers of points, 2 % of the run apart, after which the service would have called the job converged."""
-    numbers = np.unique(np.linspace(LEAST_POINTS, len(curve.losses), 50).round().astype(int)).tolist()
-    fitted = ((n, fit(curve, n)) for n in numbers)
-    return [n for n, model in fitted if isinstance(model, LossCurve) and _holds(model, curve, n)]
+def _tail(curve: Curve) -> int:
+    return max(1, round(TAIL_SHARE * len(curve.losses)))
+
+
+def _final_error(model: Forecaster, curve: Curve) -> float:
+    tail = _tail(curve)
+    true = float(np.mean(curve.losses[-tail:]))
+    return abs(float(np.mean(model.predict(curve.steps[-tail:]))) - true) / curve.largest
 
 
 def _score_final(model: Forecaster, curve: Curve, score: Score) -> None:
-    tail = max(1, round(TAIL_SHARE * len(curve.losses)))
+    tail = _tail(curve)
     steps, true = curve.steps[-tail:], float(np.mean(curve.losses[-tail:]))
-    score.final.append(abs(float(np.mean(model.predict(steps))) - true) / curve.largest)
-    low, high = model.predict_interval(steps)
-    score.covered.append(float(np.mean(low)) <= true <= float(np.mean(high)))
-
-
-def _rule(model: LossCurve, curve: Curve, n: int) -> Rule:
-    """The rule of the figures: an epoch of it is three points, and the maximum is that of the smoothed loss."""
-    largest = float(np.max(np.abs(smoothed(curve.losses[:n]))))
-    return Rule(loss_decrease=0.01 * largest / model.scale, relative=False, patience_epochs=1)
-
-
-def _holds(model: LossCurve, curve: Curve, n: int) -> bool:
-    now_step = float(curve.steps[n - 1])
-    epoch = 3 * curve.spacing
-    return has_converged(model, _rule(model, curve, n), steps_per_epoch=epoch, now_step=now_step) is not None
-
-
-def _score_end(model: LossCurve, curve: Curve, n: int, ended: int, score: Score) -> None:
-    """Score what the library itself says about the end; `ended`: the number of points at the end."""
-    epoch, now_step = 3 * curve.spacing, float(curve.steps[n - 1])
-    end = convergence_step(model, _rule(model, curve, n), steps_per_epoch=epoch, now_step=now_step)
-    true = float(curve.steps[ended - 1])
-    predicted = CAP * float(curve.steps[-1]) if end is None else end.mean
-    score.end.append(abs(predicted - true) / true)
-    score.end_covered.append(end is not None and end.low <= true <= end.high)
+    score.final.append(_final_error(model, curve))
+    low, high = (float(np.mean(bound)) for bound in model.predict_interval(steps))
+    mean = float(np.mean(model.predict(steps)))
+    score.covered.append(low <= true <= high)
+    half_width = high - mean if true > mean else mean - low
+    score.factors.append(abs(true - mean) / max(half_width, 1e-12))
+    score.source.append(curve.source)
 
 
 def _epoch_on_curve(model: Forecaster, curve: Curve, n: int) -> int:
@@ -218,27 +220,41 @@ def _epoch_on_curve(model: Forecaster, curve: Curve, n: int) -> int:
     return convergence_epoch(predicted, largest, after=n - 1) or cap
 
 
-def _report(results: Mapping[str, Mapping[float, Score]]) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    return {name: {f"{p:g}": score.summary() for p, score in scores.items()} for name, scores in results.items()}
+def print_table(tables: Mapping[str, Mapping[float, Mapping[str, float | int | None]]]) -> None:
+    """Print summaries by model and prefix."""
+    columns = list(next(iter(next(iter(tables.values())).values())))
+    print(f"{'model':26}{'part':>6}" + "".join(f"{column:>24}" for column in columns))
+    for model, by_part in tables.items():
+        for part, summary in by_part.items():
+            cells = "".join(f"{'-':>24}" if summary[c] is None else f"{summary[c]:24.2f}" for c in columns)
+            print(f"{model:26}{part:6.0%}{cells}")
 
 
-def _print_table(results: Mapping[str, Mapping[float, Score]]) -> None:
-    columns = (
-        "final_median",
-        "final_p90",
-        "coverage_80",
-        "convergence_median",
-        "converging_curves",
-        "end_median",
-        "end_coverage_80",
-        "ended_curves",
-    )
-    print(f"{'model':12}{'prefix':>8}" + "".join(f"{column:>25}" for column in columns))
-    for model, scores in results.items():
-        for prefix, score in scores.items():
-            summary = score.summary()
-            cells = "".join(f"{'-':>25}" if summary[c] is None else f"{summary[c]:25.2f}" for c in columns)
-            print(f"{model:12}{prefix:8.0%}{cells}")
+Summary = dict[str, float | int | None]
+
+
+def measure(curves: Sequence[Curve], *, leave_out: bool) -> dict[str, dict[str, dict[float, Summary]]]:
+    """All tables: by name of the table, model and part of the run."""
+    known = known_runs(curves)
+    weighing = chosen_elsewhere(curves, known) if leave_out else lambda _: WEIGHING
+    models = {
+        **MODELS,
+        WITH_RUNS: ours_with_runs(known, weighing),
+        WITH_RATES: ours_with_runs(known, weighing, rates=True),
+    }
+    logged = [curve for curve in curves if curve.rates is not None]
+    informed = {"paper": MODELS["paper"], "ours": MODELS["ours"], "ours + rates": ours_with_rates}
+    informed |= {name: models[name] for name in (WITH_RUNS, WITH_RATES)}
+    return {
+        "percent": _summaries(models, curves),
+        "percent_with_learning_rates": _summaries(informed, logged) if logged else {},
+        **{f"percent_of_ends_{name}": loss_ends.measure(curves, name, weighing) for name in loss_ends.RULES},
+    }
+
+
+def _summaries(models: Mapping[str, Fit], curves: Sequence[Curve]) -> dict[str, dict[float, Summary]]:
+    scored = {name: evaluate(fit, curves) for name, fit in models.items()}
+    return {name: {part: score.summary() for part, score in scores.items()} for name, scores in scored.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -246,20 +262,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--data", type=Path, required=True, help="a CSV file of loss curves, or a folder with curves.csv"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--leave-out", choices=["source"], help="choose what is chosen without the source judged")
     options = parser.parse_args(arguments)
     path = options.data / "curves.csv" if options.data.is_dir() else options.data
     curves = usable_curves(path)
-    models = {**MODELS, WITH_HISTORY: ours_with_history(curves)}
-    results = {name: evaluate(fit, curves) for name, fit in models.items()}
-    logged = [curve for curve in curves if curve.rates is not None]
-    with_rates = {name: evaluate(fit, logged) for name, fit in WITH_RATES.items()} if logged else {}
+    tables = measure(curves, leave_out=options.leave_out is not None)
     if options.json:
-        tables = {"percent": _report(results), "percent_with_learning_rates": _report(with_rates)}
-        print(json.dumps({"curves": len(curves), "curves_with_learning_rates": len(logged), **tables}, indent=2))
+        logged = sum(curve.rates is not None for curve in curves)
+        print(json.dumps({"curves": len(curves), "curves_with_learning_rates": logged, **tables}, indent=2))
     else:
-        _print_table(results)
-        _print_table(with_rates)
+        for name, table in tables.items():
+            print(name)
+            print_table(table)
     return 0
 
 

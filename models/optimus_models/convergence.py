@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from optimus_models.history import BoolArray, FloatArray, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve
-from optimus_models.loss.ends import EndErrors, Ends, Prediction
+from optimus_models.loss.ends import Ends, Prediction
 from optimus_models.loss.finished_runs import FinishedRun
 
 HORIZON = 50.0
@@ -201,29 +201,35 @@ def _curve_ends(
 ) -> list[Prediction]:
     """The ends that the loss and the metric decide, as far as they lie within the horizon."""
     epoch = _epoch_steps(steps_per_epoch)
-    horizon = HORIZON * max(now_step, curve.last_step, 1.0)
-    ends: dict[str, Ends] = {}
+    ends: list[Prediction | None] = []
     if rule.target_metric is not None and metric is not None and metric.n_points:
-        shortfall, target = metric.shortfall, metric.shortfall_at(rule.target_metric)
-        end = _first_step(lambda steps: shortfall.predict(steps) <= target, now_step, horizon)
-        ends["target_metric"] = Ends.of_curve(end, now_step, _TARGET)
+        target = metric.shortfall_at(rule.target_metric)
+        ends.append(_target_end("target_metric", metric.shortfall, target, now_step))
     if rule.target_loss is not None and curve.n_points:
-        target_loss = rule.target_loss
-        end = _first_step(lambda steps: curve.predict(steps) <= target_loss, now_step, horizon)
-        ends["target_loss"] = Ends.of_curve(end, now_step, _TARGET)
+        ends.append(_target_end("target_loss", curve, rule.target_loss, now_step))
     if rule.loss_decrease is not None and epoch and curve.n_points:
-        ends["loss_decrease"] = _decrease_ends(curve, rule, rule.loss_decrease, epoch, now_step)
-    predictions = [believed.prediction(name, now_step) for name, believed in ends.items()]
-    return [prediction for prediction in predictions if prediction is not None]
+        ends.append(_decrease_end(curve, rule, rule.loss_decrease, epoch, now_step))
+    return [end for end in ends if end is not None]
 
 
-def _decrease_ends(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> Ends:
+def _target_end(name: str, curve: LossCurve, target: float, now_step: float) -> Prediction | None:
+    """Where the expected loss and the bounds of its interval reach `target`; None if the first never does."""
+    horizon = HORIZON * max(now_step, curve.last_step, 1.0)
+    mean = _first_step(lambda steps: curve.predict(steps) <= target, now_step, horizon)
+    if mean == math.inf:
+        return None
+    low = _first_step(lambda steps: curve.predict_interval(steps)[0] <= target, now_step, mean)
+    high = _first_step(lambda steps: curve.predict_interval(steps)[1] <= target, mean, horizon)
+    return Prediction(mean, min(low, mean), min(high, horizon), name)
+
+
+def _decrease_end(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> Prediction | None:
     experts = curve.experts
-    end = _decrease_step(curve, rule, delta, epoch, now_step)
-    if experts is None:
-        return Ends.of_curve(end, now_step, _DECREASE)
-    theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
-    return Ends.of_curve(end, now_step, _DECREASE, experts.own_share).with_runs(theirs, experts.shares)
+    ends = Ends.of_curve(_decrease_step(curve, rule, delta, epoch, now_step), now_step)
+    if experts is not None:
+        theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
+        ends = ends.beside_runs(experts.own_share, theirs, experts.shares)
+    return ends.prediction("loss_decrease", now_step)
 
 
 def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> float:
@@ -264,10 +270,6 @@ def _end_of_run(run: FinishedRun, rule: Rule, epoch: float) -> float:
 
 # --- where a condition begins to hold, and how wrong that is ---------------------------------------------------------
 
-_DECREASE = EndErrors(down=0.45, up=0.1, up_per_ahead=0.2)
-"""A rule about the decrease of the loss: `has_converged` looks at fits like the one that predicts (docs/models.md)."""
-_TARGET = EndErrors(down=0.53, up=0.4, up_per_ahead=0.0)
-"""A target of the loss or of a metric: taken from measured ends of an earlier version, no data to fit it to."""
 _REPLAYED = 24
 """Numbers of losses, ever closer, with which a finished run is looked at."""
 _SEARCH_POINTS = 128

@@ -21,17 +21,9 @@ class Prediction(NamedTuple):
     """The field of the rule that is expected to hold first."""
 
 
-class EndErrors(NamedTuple):
-    """80 % bounds of log(true / predicted total steps), as functions of a = log(predicted / present step)."""
-
-    down: float
-    """Below: minus this share of a."""
-    up: float
-    """Above: this ..."""
-    up_per_ahead: float
-    """... plus this share of a."""
-
-
+_DOWN, _UP, _UP_AHEAD = 0.45, 0.1, 0.2
+"""80 % bounds of log(true / predicted total steps) by a job's own curve, with a = log(predicted / present step): a
+times the first below, the second and a times the third above; docs/studies/models.md."""
 _RUN_SPREAD = 0.15
 """80 % bounds of log(end of a job / end of a run that is like it); docs/models.md."""
 _QUANTILES = 21
@@ -48,20 +40,23 @@ class Ends(NamedTuple):
     """(m,) not normalised."""
 
     @classmethod
-    def of_curve(cls, end: float, now_step: float, errors: EndErrors, share: float = 1.0) -> Ends:
+    def of_curve(cls, end: float, now_step: float) -> Ends:
         """What a fitted curve says, by its `end`; nothing if that is infinite."""
         if end == math.inf:
             return cls(np.zeros(0), np.zeros(0))
         ahead = math.log(max(end, now_step, 1.0) / max(now_step, 1.0))
-        reach = np.where(_BENDS < 0, errors.down * ahead, errors.up + errors.up_per_ahead * ahead)
-        return cls(math.log(max(end, now_step, 1.0)) + reach * _BENDS, np.full(_QUANTILES, share))
+        reach = np.where(_BENDS < 0, _DOWN * ahead, _UP + _UP_AHEAD * ahead)
+        return cls(math.log(max(end, now_step, 1.0)) + reach * _BENDS, np.ones(_QUANTILES))
 
-    def with_runs(self, ends: FloatArray, shares: FloatArray) -> Ends:
-        """These and what finished runs say, by their `ends` (r,) and `shares` (r,); infinite ends say nothing."""
+    def beside_runs(self, share: float, ends: FloatArray, shares: FloatArray) -> Ends:
+        """These with a `share`, and what finished runs say by their `ends` (r,) with `shares` (r,).
+
+        Infinite ends say nothing.
+        """
         known = ends < math.inf
         logs = np.log(np.maximum(ends[known], 1.0))[:, None] + _RUN_SPREAD * _BENDS
         weights = np.repeat(shares[known], _QUANTILES)
-        return Ends(np.append(self.logs, logs), np.append(self.weights, weights))
+        return Ends(np.append(self.logs, logs), np.append(share * self.weights, weights))
 
     def prediction(self, rule: str, now_step: float) -> Prediction | None:
         """Median and interval, given that the end is not before `now_step`: whoever ended sooner is not believed.

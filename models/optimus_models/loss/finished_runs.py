@@ -25,13 +25,24 @@ from optimus_models.loss.rate_schedule import RateSchedule
 MAX_RUNS = 64
 """Runs in one prior; the newest are kept. More only cost time."""
 
-_SAME_PROJECT = 10.0
-"""Weight of a run of the same project, where the job's own curve and a run that is only of the same family have 1:
-other people's runs hardly help; measured, see docs/studies/models.md."""
-_UNLIKE, _UNLIKE_POWER = 0.1, 2
-"""Mean error in log loss at which a run, or the job's own curve, counts a quarter, and how fast it then counts less."""
-_RATE_ERROR = 0.15
-"""Error in log loss per unit of log learning rate that a run does not share with the plan of the job."""
+
+class Weighing(NamedTuple):
+    """By what runs and the job's own curve count; chosen as docs/studies/models.md says."""
+
+    same_project: float = 10.0
+    """Weight of a run of the same project, where the job's own curve and a run that is only of the same family have 1:
+    other people's runs hardly help."""
+    error: float = 0.1
+    """Mean error in log loss at which a run, or the own curve, counts a quarter of that."""
+    rate_error: float = 0.15
+    """Error in log loss per unit of log learning rate that a run does not share with the plan of the job."""
+
+    def weights(self, squared_errors: FloatArray) -> FloatArray:
+        """(...) what is left of a weight of 1 with these mean squared errors."""
+        return np.asarray((1.0 + squared_errors / self.error**2) ** -2)
+
+
+WEIGHING = Weighing()
 _COMPARED = np.linspace(0.15, 1.0, 12)
 """Where two runs are compared, as parts of the present step."""
 _FORETOLD = slice(5, None)
@@ -97,9 +108,10 @@ class Prior:
     """(r, g) log losses of the runs at steps that grow by the same factor ..."""
     _first: float = field(repr=False)
     """... from this logarithm on."""
+    weighing: Weighing = WEIGHING
 
     @classmethod
-    def of(cls, runs: Iterable[FinishedRun | None]) -> Prior:
+    def of(cls, runs: Iterable[FinishedRun | None], weighing: Weighing = WEIGHING) -> Prior:
         """The newest (last) of `runs`, without those that are None."""
         kept = tuple(run for run in runs if run is not None)[-MAX_RUNS:]
         longest = max((float(run.batch.steps[0, -1]) for run in kept), default=1.0)
@@ -107,7 +119,7 @@ class Prior:
         first = last - (_TABLE_STEPS - 1) * _TABLE_SPACING
         grid = np.exp(first + _TABLE_SPACING * np.arange(_TABLE_STEPS))
         table = np.array([run.log_loss(grid) for run in kept]).reshape(len(kept), _TABLE_STEPS)
-        return cls(kept, table, float(first))
+        return cls(kept, table, float(first), weighing)
 
     def log_losses(self, steps: FloatArray) -> FloatArray:
         """(r, ...) log loss of each run at `steps` (...); before and after the table, as at its ends."""
@@ -130,9 +142,9 @@ class Prior:
         theirs, last = self.log_losses(at), at[:, -1]  # (r, j, p)
         apart = theirs - theirs[:, :, -1:] - own + own[:, -1:]
         own_rates, rates = self._rate_errors(last, schedules)
-        kind = np.array([_SAME_PROJECT if run.same_project else 1.0 for run in self.runs])
-        weights = kind[:, None] * _weight(np.mean(apart**2, axis=2) + rates)  # (r, j)
-        own_weights = _weight(missed + own_rates)
+        kind = np.array([self.weighing.same_project if run.same_project else 1.0 for run in self.runs])
+        weights = kind[:, None] * self.weighing.weights(np.mean(apart**2, axis=2) + rates)  # (r, j)
+        own_weights = self.weighing.weights(missed + own_rates)
         total = weights.sum(axis=0) + own_weights
         shares, own_shares = weights / total, own_weights / total
         return [
@@ -151,7 +163,7 @@ class Prior:
                 own[j] = np.mean(mine**2)
                 known = [mine if run.schedule is None else run.schedule.ratios(steps, step) for run in self.runs]
                 theirs[:, j] = np.mean((np.array(known) - mine) ** 2, axis=1)
-        return _RATE_ERROR**2 * own, _RATE_ERROR**2 * theirs
+        return self.weighing.rate_error**2 * own, self.weighing.rate_error**2 * theirs
 
 
 class Experts(NamedTuple):
@@ -198,10 +210,6 @@ def experts_of(
             for row, each in zip(same, found, strict=True):
                 experts[row] = each
     return experts
-
-
-def _weight(squared_error: FloatArray) -> FloatArray:
-    return np.asarray((1.0 + squared_error / _UNLIKE**2) ** -_UNLIKE_POWER)
 
 
 def smoothed(batch: LossBatch, at: FloatArray) -> FloatArray:

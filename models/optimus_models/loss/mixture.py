@@ -133,9 +133,8 @@ def _fit(batch: LossBatch, stretched: FloatArray, recent: FloatArray, horizon: H
     weights = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
     falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
-    sums = _Sums.of(falling, batch.losses, weights)
-    levels, amplitudes = sums.nonnegative_fit()
-    probability = _posterior(sums.squared_error(levels, amplitudes), batch.counts, horizon)
+    levels, amplitudes, errors = _nonnegative_fit(falling, batch.losses, weights)
+    probability = _posterior(errors, batch.counts, horizon)
     recent_loss = (batch.losses * recent).sum(axis=1, keepdims=True)
     anchored = recent_loss - amplitudes * (falling @ recent[:, :, None])[:, :, 0]
     mean_level = (probability * levels).sum(axis=1, keepdims=True)
@@ -151,37 +150,23 @@ def _recent(batch: LossBatch) -> FloatArray:
     return recent
 
 
-class _Sums(NamedTuple):
-    """Weighted sums over the points (the weights sum to 1) behind the fits of c + a·f; f = falling, l = loss."""
+def _nonnegative_fit(
+    falling: FloatArray, losses: FloatArray, weights: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Levels c >= 0 and amplitudes a >= 0 of the least-squares fits of c + a·falling, and the mean squared errors.
 
-    f: FloatArray
-    """(j, m)"""
-    ff: FloatArray
-    fl: FloatArray
-    l: FloatArray  # noqa: E741 named like the letter in the sums
-    """(j, 1)"""
-    ll: FloatArray
-
-    @classmethod
-    def of(cls, falling: FloatArray, losses: FloatArray, weights: FloatArray) -> _Sums:
-        weighted = weights * losses
-        sums = falling @ np.stack([weights, weighted], axis=2)  # (j, m, 2)
-        squares = np.square(falling) @ weights[:, :, None]
-        l, ll = weighted.sum(axis=1, keepdims=True), (weighted * losses).sum(axis=1, keepdims=True)  # noqa: E741
-        return cls(sums[:, :, 0], squares[:, :, 0], sums[:, :, 1], l, ll)
-
-    def nonnegative_fit(self) -> tuple[FloatArray, FloatArray]:
-        """Levels c >= 0 and amplitudes a >= 0, each (j, m), of the weighted least-squares fits."""
-        covariance, variance = self.fl - self.f * self.l, self.ff - self.f**2
-        amplitudes = np.maximum(covariance / (np.maximum(variance, 0.0) + 1e-12), 0.0)
-        levels = self.l - amplitudes * self.f
-        below = levels < 0
-        return np.where(below, 0.0, levels), np.where(below, self.fl / self.ff, amplitudes)
-
-    def squared_error(self, c: FloatArray, a: FloatArray) -> FloatArray:
-        """(j, m) weighted mean of (l - c - a·f)²."""
-        error = self.ll - 2.0 * (c * self.l + a * self.fl) + c**2 + 2.0 * a * c * self.f + a**2 * self.ff
-        return np.maximum(error, 0.0)
+    Each (j, m), of `falling` (j, m, n) and `losses` (j, n); the `weights` (j, n) of each row sum to 1.
+    """
+    weighted = weights * losses
+    f, fl = np.moveaxis(falling @ np.stack([weights, weighted], axis=2), 2, 0)
+    ff = (np.square(falling) @ weights[:, :, None])[:, :, 0]
+    mean, square = weighted.sum(axis=1, keepdims=True), (weighted * losses).sum(axis=1, keepdims=True)
+    a = np.maximum((fl - f * mean) / (np.maximum(ff - f**2, 0.0) + 1e-12), 0.0)
+    c = mean - a * f
+    below = c < 0
+    c, a = np.where(below, 0.0, c), np.where(below, fl / ff, a)
+    error = square - 2.0 * (c * mean + a * fl) + c**2 + 2.0 * a * c * f + a**2 * ff
+    return c, a, np.maximum(error, 0.0)
 
 
 def _posterior(squared_error: FloatArray, n_points: FloatArray, horizon: Horizon) -> FloatArray:
