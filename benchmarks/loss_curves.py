@@ -42,7 +42,7 @@ from benchmarks.training_logs import (
     usable_curves,
 )
 
-from optimus_models import FinishedRun, LossCurve, PaperLossCurve, Prior
+from optimus_models import FinishedRun, LossCurve, LossHistory, PaperLossCurve, Prior
 from optimus_models.loss.finished_runs import WEIGHING, Weighing
 
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
@@ -84,9 +84,9 @@ MODELS: Mapping[str, Fit] = {
 WITH_RUNS, WITH_RATES = "ours + runs", "ours + runs + rates"
 GRID = tuple(
     Weighing(same_project, error, rate_error)
-    for same_project in (5.0, 10.0, 20.0)
-    for error in (0.07, 0.1, 0.15)
-    for rate_error in (0.1, 0.15, 0.25)
+    for same_project in (8.0, 15.0, 30.0)
+    for error in (0.1, 0.15, 0.22)
+    for rate_error in (0.1, 0.15, 0.22)
 )
 """What `--leave-out` chooses from."""
 
@@ -132,9 +132,16 @@ def chosen_elsewhere(curves: Sequence[Curve], known: Mapping[str, Prior]) -> Wei
 
 def _final_errors(curves: Sequence[Curve], known: Mapping[str, Prior], weighing: Weighing) -> list[list[float]]:
     """Of each curve at each prefix."""
-    fit = ours_with_runs(known, lambda _: weighing, rates=True)
-    by_curve = [[_final_error(fit(curve, points_of(curve, part)), curve) for part in PREFIXES] for curve in curves]
-    return [list(column) for column in zip(*by_curve, strict=True)]
+    priors = [replace(known[curve.name], weighing=weighing) for curve in curves]
+    schedules = [schedule_of(curve) for curve in curves]
+
+    def errors(part: float) -> list[float]:
+        seen = [(curve, points_of(curve, part)) for curve in curves]
+        histories = [LossHistory.of(curve.steps[:n], curve.losses[:n]) for curve, n in seen]
+        fitted = LossCurve.fit_many(histories, priors=priors, schedules=schedules)
+        return [_final_error(model, curve) for model, curve in zip(fitted, curves, strict=True)]
+
+    return [errors(part) for part in PREFIXES]
 
 
 def points_of(curve: Curve, part: float) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from optimus_models.history import BoolArray, FloatArray, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve
-from optimus_models.loss.ends import Ends, Prediction
+from optimus_models.loss.ends import Prediction, predicted_end
 from optimus_models.loss.finished_runs import FinishedRun
 
 HORIZON = 50.0
@@ -79,7 +79,7 @@ def convergence_step(
     `max_cost`, `metric` by `target_metric`; a condition whose inputs are missing is left out. Never below `now_step`.
 
     The rule is predicted as `has_converged` judges it, on the fitted curve: noise of the losses plays no part. With
-    finished runs, what is known of the end is their ends and that of the job's own curve (`Ends`).
+    finished runs, what is known of the end is their ends and that of the job's own curve (`predicted_end`).
     """
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
@@ -224,12 +224,11 @@ def _target_end(name: str, curve: LossCurve, target: float, now_step: float) -> 
 
 
 def _decrease_end(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> Prediction | None:
-    experts = curve.experts
-    ends = Ends.of_curve(_decrease_step(curve, rule, delta, epoch, now_step), now_step)
-    if experts is not None:
-        theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
-        ends = ends.beside_runs(experts.own_share, theirs, experts.shares)
-    return ends.prediction("loss_decrease", now_step)
+    own, experts = _decrease_step(curve, rule, delta, epoch, now_step), curve.experts
+    if experts is None:
+        return predicted_end("loss_decrease", now_step, own)
+    theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
+    return predicted_end("loss_decrease", now_step, own, experts.own_share, theirs, experts.shares)
 
 
 def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> float:

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import loss_curves, refit, speed_drift, speed_elsewhere, speed_models, training_logs
+from benchmarks import loss_curves, loss_ends, refit, speed_drift, speed_elsewhere, speed_models, training_logs
+from benchmarks.known_runs import coverage_elsewhere
 
-from optimus_models import SpeedModel
+from optimus_models import LossCurve, SpeedModel, has_converged
+from optimus_models.loss.finished_runs import WEIGHING
 
 
 @pytest.fixture
@@ -77,6 +79,34 @@ def test_loss_curves_report_as_json(curves_file: Path, capsys: pytest.CaptureFix
     error = {model: by_prefix["0.1"]["final_median"] for model, by_prefix in report["percent"].items()}
     assert error["paper"] == pytest.approx(0.0, abs=0.1)  # the curve is of the paper's kind
     assert error["last value"] == pytest.approx(4.5, abs=0.1)
+
+
+def test_ends_are_those_of_the_service_and_known_runs_tell_them(tmp_path: Path) -> None:
+    steps = np.arange(1.0, 201.0)
+    curves = [
+        training_logs.Curve(name, "s", "f", steps, 1.0 / (speed * steps + 1.0) + 0.2)
+        for name, speed in (("a", 0.1), ("b", 0.1))
+    ]
+    rule = loss_ends.RULES["epochs"]
+    ends = [loss_ends.ended_after(curve, rule) for curve in curves]
+    assert ends[0] is not None
+    known = LossCurve.fit(steps[: ends[0]], curves[0].losses[: ends[0]])
+    assert has_converged(known, rule.rule, steps_per_epoch=1.0, now_step=float(ends[0])) == "loss_decrease"
+    case = loss_ends.cases(curves, ends, rule, 0.25, lambda _: WEIGHING)[1]
+    assert case.n == round(0.25 * ends[0])
+    assert case.error < 0.05  # the other run is the same
+    assert case.factor <= 1.0
+
+
+def test_coverage_by_others_widens_by_what_other_sources_need() -> None:
+    factors, sources = [0.5] * 8 + [2.0] * 2 + [0.9] * 5, ["a"] * 10 + ["b"] * 5
+    assert coverage_elsewhere(factors, sources) == pytest.approx(100 * (8 + 0) / 15)
+    assert coverage_elsewhere([1.0], ["a"]) is None
+
+
+def test_what_is_left_out_chooses_nothing(curves_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loss_curves.main(["--data", str(curves_file), "--json", "--leave-out", "source"]) == 0
+    assert json.loads(capsys.readouterr().out)["percent"]["ours + runs"]["0.1"]["curves"] == 1
 
 
 def test_speed_models_report_as_json(speeds_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

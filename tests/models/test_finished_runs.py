@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models import FinishedRun, LossCurve, Prior
+from optimus_models import FinishedRun, LossCurve, Prior, RateSchedule
 from optimus_models.history import FloatArray, LossBatch, LossHistory
 from optimus_models.loss.curve import PaperLossCurve
 from optimus_models.loss.finished_runs import MAX_RUNS, smoothed
@@ -89,6 +89,44 @@ def test_jobs_fitted_together_hear_the_same_of_their_runs_as_one_by_one() -> Non
 def test_smoothing_keeps_a_constant() -> None:
     batch = LossBatch.of([LossHistory.of(STEPS, np.full(100, 3.0))])
     np.testing.assert_allclose(smoothed(batch, np.array([[0.0, 1.0, 50.5, 1e3]])), 1.0)
+
+
+def share_of(run: FinishedRun | None, losses: FloatArray, schedule: RateSchedule | None = None) -> float:
+    """How much one run counts beside the own curve of a job with these losses."""
+    curve = LossCurve.fit(STEPS[: len(losses)], losses, history=Prior.of([run]), schedule=schedule)
+    assert curve.experts is not None
+    return float(curve.experts.shares[0])
+
+
+def test_an_own_curve_that_foretold_badly_counts_less() -> None:
+    """Both jobs go as the run did; the second fell in a way that its first half did not show."""
+    even, sudden = 1.0 / (0.1 * STEPS + 1.0) + 0.4, stepped()
+    foretold, surprised = (share_of(FinishedRun.of(STEPS, run), run[:80]) for run in (even, sudden))
+    assert foretold < 0.6 < surprised
+
+
+def test_a_run_with_the_planned_rates_counts_more_than_one_with_others() -> None:
+    dropped, kept = (RateSchedule.of(STEPS, np.where(STEPS > 60, later, 0.1)) for later in (0.01, 0.1))
+    alike, other, unknown = (
+        share_of(FinishedRun.of(STEPS, stepped(), schedule=rates), stepped()[:40], dropped)
+        for rates in (dropped, kept, None)
+    )
+    assert other < alike == unknown
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.permutations([0.5, 0.8, 1.0, 2.0, 3.0]), st.integers(5, 60))
+def test_the_order_of_runs_changes_no_prediction(levels: list[float], n: int) -> None:
+    one, other = (
+        LossCurve.fit(
+            STEPS[:n],
+            stepped()[:n],
+            history=Prior.of(FinishedRun.of(STEPS, stepped(level) ** 1.1, same_project=level > 1) for level in order),
+        )
+        for order in (levels, sorted(levels))
+    )
+    np.testing.assert_allclose(one.predict(2 * STEPS), other.predict(2 * STEPS))
+    np.testing.assert_allclose(one.predict_interval(2 * STEPS), other.predict_interval(2 * STEPS))
 
 
 any_losses = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=40)

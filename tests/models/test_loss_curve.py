@@ -113,3 +113,28 @@ def test_many_at_once_are_fitted_like_each_by_itself(batch: list[LossHistory], k
             assert getattr(curve, name) == pytest.approx(getattr(alone, name), rel=1e-6, abs=1e-9), name
         np.testing.assert_allclose(curve.predict(ahead), alone.predict(ahead), rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(curve.predict_interval(ahead), alone.predict_interval(ahead), rtol=1e-5, atol=1e-7)
+
+
+@given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60), st.sampled_from([1.0, -1.0]), st.floats(0.5, 0.99))
+@settings(max_examples=100, deadline=None)
+def test_bounds_stay_on_the_side_of_zero_of_all_losses(losses: list[float], sign: float, coverage: float) -> None:
+    curve = LossCurve.fit(np.arange(1, len(losses) + 1), sign * np.array(losses))
+    ahead = np.array([1.0, 50.0, 1e4])
+    (low, high), mean = curve.predict_interval(ahead, coverage), curve.predict(ahead)
+    assert np.all((low <= mean) & (mean <= high))
+    assert np.all(low >= 0.0) if sign > 0 else np.all(high <= np.maximum(mean, 0.0))
+
+
+def test_a_first_plateau_may_end_in_a_deep_fall() -> None:
+    plateau = LossCurve.fit(STEPS[:20], 2.3 + 0.01 * np.cos(5.0 * STEPS[:20]))
+    fallen = LossCurve.fit(STEPS[:20], 2.0 + 0.3 / STEPS[:20])
+    assert plateau.fall == 0.0 < fallen.fall
+    assert plateau.predict_interval([60.0])[0][0] < 0.1
+    assert fallen.predict_interval([60.0])[0][0] > 1.0
+
+
+def test_noise_that_begins_late_widens_the_interval(make_losses: MakeLosses) -> None:
+    smooth = make_losses(STEPS, noise=0.0)
+    noisy = smooth + np.where(STEPS > 70, 0.1 * np.cos(3.0 * STEPS), 0.0)
+    (low, high), (lowest, highest) = (LossCurve.fit(STEPS, each).predict_interval([100.0]) for each in (smooth, noisy))
+    assert (highest - lowest)[0] > max(3.0 * (high - low)[0], 0.02)

@@ -138,11 +138,6 @@ class LossCurve:
             for history, *others, each in known
         ]
 
-    @property
-    def law(self) -> InverseLaw:
-        """β0, β1, β2 of Eq. 1 in one value."""
-        return InverseLaw(self.beta0, self.beta1, self.beta2)
-
     def predict(self, steps: ArrayLike) -> FloatArray:
         """Expected loss at each of `steps`, in units of the loss; NaN when nothing is known."""
         return self._forecast(_as_steps(steps)).mean * self.scale + self.offset
@@ -171,7 +166,7 @@ class LossCurve:
         if self.mixture is None:
             return np.full(len(k), np.nan), np.full(len(k), np.nan)
         mean, spread = self.mixture.loss_and_spread(k)
-        return (self.law.loss(k) if self.by_law else mean), spread
+        return (InverseLaw(self.beta0, self.beta1, self.beta2).loss(k) if self.by_law else mean), spread
 
     def _forecast(self, k: FloatArray) -> _Forecast:
         """The normalised loss at `k` (n,)."""

@@ -31,45 +31,37 @@ _BENDS = np.array([NormalDist().inv_cdf((i + 0.5) / _QUANTILES) for i in range(_
 """Equally likely values of a normal variable, in units of its 80 % bounds."""
 
 
-class Ends(NamedTuple):
-    """A mixture of log-normal distributions of the end, as many weighted places."""
+_NONE = np.zeros(0)
 
-    logs: FloatArray
-    """(m,) of total steps."""
-    weights: FloatArray
-    """(m,) not normalised."""
 
-    @classmethod
-    def of_curve(cls, end: float, now_step: float) -> Ends:
-        """What a fitted curve says, by its `end`; nothing if that is infinite."""
-        if end == math.inf:
-            return cls(np.zeros(0), np.zeros(0))
-        ahead = math.log(max(end, now_step, 1.0) / max(now_step, 1.0))
-        reach = np.where(_BENDS < 0, _DOWN * ahead, _UP + _UP_AHEAD * ahead)
-        return cls(math.log(max(end, now_step, 1.0)) + reach * _BENDS, np.ones(_QUANTILES))
+def predicted_end(
+    rule: str,
+    now_step: float,
+    own: float,
+    own_share: float = 1.0,
+    theirs: FloatArray = _NONE,
+    shares: FloatArray = _NONE,
+) -> Prediction | None:
+    """Median and interval of a mixture of log-normal distributions: round the end by the job's `own` curve and, with
+    `shares` (r,), round the ends of finished runs `theirs` (r,). Infinite ends say nothing; None if all are.
 
-    def beside_runs(self, share: float, ends: FloatArray, shares: FloatArray) -> Ends:
-        """These with a `share`, and what finished runs say by their `ends` (r,) with `shares` (r,).
-
-        Infinite ends say nothing.
-        """
-        known = ends < math.inf
-        logs = np.log(np.maximum(ends[known], 1.0))[:, None] + _RUN_SPREAD * _BENDS
-        weights = np.repeat(shares[known], _QUANTILES)
-        return Ends(np.append(self.logs, logs), np.append(share * self.weights, weights))
-
-    def prediction(self, rule: str, now_step: float) -> Prediction | None:
-        """Median and interval, given that the end is not before `now_step`: whoever ended sooner is not believed.
-
-        None if nothing is believed.
-        """
-        now = math.log(max(now_step, 1.0))
-        later = self.logs >= now
-        order = np.argsort(self.logs[later])
-        logs, weights = self.logs[later][order], self.weights[later][order]
-        if not weights.sum() > 0:
-            return None
-        share = (np.cumsum(weights) - weights / 2) / weights.sum()
-        ahead = np.exp(np.interp([0.1, 0.5, 0.9], share, logs) - now)
-        low, mean, high = (max(now_step, 1.0) * ahead).tolist()
-        return Prediction(mean, low, high, rule)
+    It is known that the end is not before `now_step`: a run that ended sooner is not believed, whatever its share.
+    """
+    ends = np.append(theirs, max(own, now_step))
+    known = ends < math.inf
+    if not known.any():
+        return None
+    now, logs = math.log(max(now_step, 1.0)), np.log(np.maximum(ends[known], 1.0))
+    down, up = np.full((2, len(logs), 1), _RUN_SPREAD)
+    if own < math.inf:
+        down[-1], up[-1] = _DOWN * (logs[-1] - now), _UP + _UP_AHEAD * (logs[-1] - now)
+    places = logs[:, None] + np.where(_BENDS < 0, down, up) * _BENDS
+    believed = places >= now
+    weights = (np.append(shares, own_share)[known][:, None] * np.ones(_QUANTILES))[believed]
+    if not weights.sum() > 0:
+        return None
+    order = np.argsort(places[believed])
+    share = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    ahead = np.exp(np.interp([0.1, 0.5, 0.9], share, places[believed][order]) - now)
+    low, mean, high = (max(now_step, 1.0) * ahead).tolist()
+    return Prediction(mean, low, high, rule)

@@ -29,10 +29,10 @@ MAX_RUNS = 64
 class Weighing(NamedTuple):
     """By what runs and the job's own curve count; chosen as docs/studies/models.md says."""
 
-    same_project: float = 10.0
+    same_project: float = 15.0
     """Weight of a run of the same project, where the job's own curve and a run that is only of the same family have 1:
     other people's runs hardly help."""
-    error: float = 0.1
+    error: float = 0.15
     """Mean error in log loss at which a run, or the own curve, counts a quarter of that."""
     rate_error: float = 0.15
     """Error in log loss per unit of log learning rate that a run does not share with the plan of the job."""
