@@ -44,11 +44,19 @@ def load_settings(flags: Mapping[str, Any], *, misspelled_are_errors: bool = Tru
     Raises `BadInput` with one line per setting that is wrong or that is none.
     """
     settings_class, validation_error, misspelled_variables = _service_settings()
-    if misspelled := misspelled_variables(os.environ):
+    like_flags = {f"OPTIMUS_{flag[2:].replace('-', '_').upper()}": field for field, flag in FLAGS.items()}
+    unlike = {name: value for name, value in os.environ.items() if name not in like_flags}
+    if misspelled := misspelled_variables(unlike):
         if misspelled_are_errors:
             raise BadInput("\n".join(misspelled))
         output.say("\n".join(f"Warning: {each}" for each in misspelled))
-    given = {name: value for name, value in flags.items() if value is not None}
+    # `--slots` is the setting `local_slots`: both variables count, that of the setting before that of the flag.
+    named = {
+        field: os.environ[variable]
+        for variable, field in like_flags.items()
+        if variable in os.environ and f"OPTIMUS_{field.upper()}" not in os.environ
+    }
+    given = {**named, **{name: value for name, value in flags.items() if value is not None}}
     try:
         return settings_class(**given)
     except validation_error as error:

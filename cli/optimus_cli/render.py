@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -24,14 +24,20 @@ SHOWN_DECISIONS = 10
 WIDE_COLUMNS = 110
 """From this many characters on a terminal shows all columns of a list."""
 LONGEST_WHOLE_ID = 28
-HIDDEN_WHEN_NARROW = frozenset({"step", "age"})
+HIDDEN_WHEN_NARROW = frozenset({"step", "age", "project", "priority"})
 FOLDED = frozenset({"time left", "age", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
 
 
-def state(name: str) -> Text:
-    """A job's state in its colour."""
-    return Text(name, style=STATE_STYLES.get(name, ""))
+def state(name: str, *, starts: bool = False) -> Text:
+    """A job's state in its colour; `starts`: its tasks are on their way and none trains yet."""
+    return Text(f"{name}, starting" if starts else name, style=STATE_STYLES.get(name, ""))
+
+
+def _starts(job: Job) -> bool:
+    """Whether it has been given tasks, and none of them trains yet."""
+    wanted, running = job["wanted"], job["running"]
+    return job["finished_at"] is None and bool(wanted["workers"]) and not running["workers"]
 
 
 def columns_table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
@@ -82,14 +88,24 @@ class _JobList:
     def _cells(self, job: Job) -> list[tuple[str, RenderableType]]:
         return [
             ("id", escape(job["id"])),
-            ("state", state(job["state"])),
+            ("state", state(job["state"], starts=_starts(job))),
             ("progress", progress(job)),
             ("step", wording.count(job["step"])),
             ("loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
             ("time left", time_left(job)),
             ("size", wording.tasks(job["running"])),
             ("age", wording.ago(job["created_at"], self.now)),
+            *([("project", escape(job["project"]))] if self._differ(lambda each: each["project"]) else []),
+            *([("priority", f"{_priority(job):g}")] if self._differ(_priority) else []),
         ]
+
+    def _differ(self, what: Callable[[Job], object]) -> bool:
+        """Whether it is not the same for all jobs of the list: else it is no help in telling them apart."""
+        return len({what(job) for job in self.jobs}) > 1
+
+
+def _priority(job: Job) -> float:
+    return float(job["spec"].get("priority") or 1.0)
 
 
 def progress(job: Job) -> str:

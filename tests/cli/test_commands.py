@@ -11,6 +11,8 @@ import pytest
 from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, problem
 
+from optimus_cli import watching
+
 JOB = "digits-mlp-x7k2p"
 REFUSED_PORT = "http://127.0.0.1:1"
 READING = [
@@ -301,6 +303,19 @@ def test_watch_without_names_follows_what_is_active(service: ScriptedService, op
     done = optimus("watch", "--interval", "0.05", "--url", service.url)
     assert done.exit_code == 0
     assert "succeeded" in done.stdout
+
+
+def test_ctrl_c_while_watching_says_that_the_job_goes_on(
+    service: ScriptedService, optimus: Optimus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching, "follow", interrupted)
+    done = optimus("watch", JOB, "--url", service.url)
+    assert done.exit_code == 130
+    assert f"{JOB} goes on; end it: optimus cancel {JOB}." in done.stderr
+    assert "The jobs go on." in optimus("watch", "--url", service.url).stderr
 
 
 def test_watch_with_nothing_active_says_so(service: ScriptedService, optimus: Optimus) -> None:

@@ -10,7 +10,10 @@ import typer
 from tests.cli.conftest import Optimus
 
 from optimus_cli.app import app
+from optimus_cli.configuration import load_settings
+from optimus_cli.errors import BadInput
 from optimus_cli.flags import FLAGS, USUAL
+from optimus_service.settings import Settings
 
 _ROOT: Any = typer.main.get_command(app)
 
@@ -94,3 +97,36 @@ def test_what_is_no_number_is_refused_with_the_flag(
     assert done.exit_code == 2, done.stderr
     assert option in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_defaults_in_the_help_of_serve_are_those_of_the_service(
+    optimus: Optimus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = " ".join(optimus("serve", "--help").stdout.split())
+    for field, words in {
+        "host": "{} by default",
+        "port": "{} by default",
+        "data_directory": "by default {}",
+        "policy": "{} by default",
+        "round_seconds": "scheduling rounds, {:g} by default",
+        "learning_round_seconds": "being learned, {:g} by default",
+        "debounce_seconds": "{:g} by default",
+        "local_nodes": "spread over, {} by default",
+        "drain_seconds": "to leave, {:g} by default",
+        "max_task_failures": "fail a job, {} by default",
+        "price_per_core_hour": "for an hour, {:g} by default",
+    }.items():
+        assert words.format(Settings.model_fields[field].default) in told
+
+
+def test_a_variable_may_be_called_like_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTIMUS_SLOTS", "3")
+    assert load_settings({}).local_slots == 3
+    assert load_settings({"local_slots": 5}).local_slots == 5, "a flag comes first"
+    monkeypatch.setenv("OPTIMUS_LOCAL_SLOTS", "4")
+    assert load_settings({}).local_slots == 4, "the setting's own name comes before its flag's"
+    monkeypatch.delenv("OPTIMUS_LOCAL_SLOTS")
+    monkeypatch.setenv("OPTIMUS_SLOTS", "none")
+    with pytest.raises(BadInput, match="--slots"):
+        load_settings({})

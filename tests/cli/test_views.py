@@ -93,6 +93,24 @@ def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
     assert ("12 345" in text) == (width > 100)
 
 
+def test_a_list_shows_what_tells_its_jobs_apart() -> None:
+    spec = builders.job()["spec"]
+    alike = [builders.job(), builders.job(id="other-abcd1234")]
+    assert not {"project", "priority"} & set(shown(render.job_list(alike, NOW), 200).split())
+    others = [builders.job(), builders.job(id="other-abcd1234", project="vision", spec={**spec, "priority": 4.0})]
+    text = shown(render.job_list(others, NOW), 200)
+    assert {"project", "vision", "priority", "4"} <= set(text.split())
+
+
+def test_a_job_whose_tasks_are_on_their_way_is_said_to_start() -> None:
+    nothing = {"workers": 0, "servers": 0}
+    job = builders.job(state="queued", wanted={"workers": 2, "servers": 1}, running=nothing)
+    assert "queued, starting" in shown(render.job_list([job], NOW), 200)
+    assert "starting" not in shown(render.job_list([builders.job(state="queued", wanted=nothing)], NOW), 200)
+    ended = builders.finished_job(running=nothing)
+    assert "starting" not in shown(render.job_list([ended], NOW), 200)
+
+
 def test_names_and_messages_are_not_markup() -> None:
     job = builders.job(message="[red]x[/nonsense]", id="[bold]")
     decision = builders.decision(message="[/nonsense]")

@@ -2,9 +2,9 @@
 
     python -m optimus_workers.try_task < job.json
 
-reads `{"task", "task_args", "working_directory", "global_batch_size"}` and prints, as its last line, one JSON object
-`{"ok": bool, "problem": str | null, "field": str | null}`; `field` is the field of the job that is at fault. Nothing is
-called that does not say that it makes a `TrainingTask`: `os:system` is a function, too.
+reads `{"task", "task_args", "working_directory", "global_batch_size", "checkpoint_url"}` and prints, as its last line,
+one JSON object `{"ok": bool, "problem": str | null, "field": str | null}`; `field` is the field of the job that is at
+fault. Nothing is called that does not say that it makes a `TrainingTask`: `os:system` is a function, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import resource
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,8 @@ OOM_SCORE = 1000
 _OUT_OF_MEMORY = ("allocate memory", "out of memory", "bad_alloc", "failed to map segment", "start new thread")
 """What libraries say that raise no `MemoryError`."""
 TASK_TYPE = "TrainingTask"
+_STORE_SECONDS = 8.0
+"""How long a store may take to answer a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,10 @@ def judge(job: Mapping[str, Any]) -> Verdict:
     wrong = wrong_arguments(found, arguments)
     if wrong is not None:
         return Verdict(ok=False, problem=wrong, field="task_args")
-    return _called(import_path, found, arguments, job.get("global_batch_size"))
+    called = _called(import_path, found, arguments, job.get("global_batch_size"))
+    url = job.get("checkpoint_url")
+    away = why_no_store(str(url), Path(os.environ.get("OPTIMUS_JOB_DIRECTORY", "."))) if called.ok and url else None
+    return called if away is None else Verdict(ok=False, problem=away, field="checkpoint_url")
 
 
 def why_no_task(import_path: str, found: object) -> str | None:
@@ -129,6 +135,21 @@ def _called(
         problem = f"is {batch_size or task.global_batch_size} and the data has {n_examples} examples only"
         return Verdict(ok=False, problem=problem, field="global_batch_size")
     return GOOD
+
+
+def why_no_store(url: str, scratch: Path) -> str | None:
+    """Why checkpoints could not be kept below this URL; None when what is there can be listed.
+
+    A job whose store cannot be reached would hold its cores and make no step that lasts.
+    """
+    from optimus_workers.checkpoint.storage import StorageAway, open_storage
+
+    socket.setdefaulttimeout(_STORE_SECONDS)
+    try:
+        open_storage(url, "optimus-trial", scratch).names()
+    except StorageAway as error:
+        return f"checkpoints cannot be kept there: {error}"
+    return None
 
 
 def _failed(what: str, error: BaseException, field: str) -> Verdict:

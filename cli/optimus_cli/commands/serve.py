@@ -17,24 +17,43 @@ from optimus_cli.specification import parse_assignments
 
 # Long, because typer wants a parameter per flag; it only says which flag sets which setting.
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback set OPTIMUS_TOKEN.")] = None,
-    port: Annotated[int | None, typer.Option(help="0: any free port.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on, 127.0.0.1 by default; beyond loopback set OPTIMUS_TOKEN.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="8080 by default; 0: any free port.")] = None,
     data_directory: Annotated[
-        Path | None, typer.Option(resolve_path=True, help="Database (SQLite), job directories, logs.")
+        Path | None,
+        typer.Option(resolve_path=True, help="Database (SQLite), job directories, logs; by default optimus-data."),
     ] = None,
     database_url: Annotated[str | None, typer.Option(help="Default: SQLite in the data directory.")] = None,
-    service_url: Annotated[str | None, typer.Option(help="How tasks reach the service.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Scheduling policy.")] = None,
-    round_seconds: Annotated[float | None, typer.Option(help="Period of scheduling rounds.")] = None,
-    learning_round_seconds: Annotated[float | None, typer.Option(help="... while a speed is being learned.")] = None,
-    debounce_seconds: Annotated[float | None, typer.Option(help="Events this close share one round.")] = None,
-    slots: Annotated[int | None, typer.Option(help="CPU slots of the local cluster.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes that the slots are spread over.")] = None,
-    memory_bytes: Annotated[int | None, typer.Option(help="Memory of the local cluster.")] = None,
-    python: Annotated[Path | None, typer.Option(help="Interpreter that runs tasks.")] = None,
-    drain_seconds: Annotated[float | None, typer.Option(help="Time that an unwanted task has to leave.")] = None,
-    max_task_failures: Annotated[int | None, typer.Option(help="Crashes without progress that fail a job.")] = None,
-    price_per_core_hour: Annotated[float | None, typer.Option(help="Price of a CPU core for an hour.")] = None,
+    service_url: Annotated[
+        str | None, typer.Option(help="How tasks reach the service; by default the address it listens on.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Scheduling policy, optimus by default.")] = None,
+    round_seconds: Annotated[float | None, typer.Option(help="Period of scheduling rounds, 60 by default.")] = None,
+    learning_round_seconds: Annotated[
+        float | None, typer.Option(help="... while a speed is being learned, 10 by default.")
+    ] = None,
+    debounce_seconds: Annotated[
+        float | None, typer.Option(help="Events this close share one round; 0.5 by default.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="CPU slots of the local cluster; by default one per core.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes that the slots are spread over, 1 by default.")] = None,
+    memory_bytes: Annotated[
+        int | None, typer.Option(help="Memory of the local cluster; by default the machine's.")
+    ] = None,
+    python: Annotated[
+        Path | None, typer.Option(help="Interpreter that runs tasks; by default the service's own.")
+    ] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="Time that an unwanted task has to leave, 20 by default.")
+    ] = None,
+    max_task_failures: Annotated[
+        int | None, typer.Option(help="Crashes without progress that fail a job, 6 by default.")
+    ] = None,
+    price_per_core_hour: Annotated[
+        float | None, typer.Option(help="Price of a CPU core for an hour, 0 by default.")
+    ] = None,
     price_per_gpu_hour: Annotated[
         list[str] | None, typer.Option(metavar="TYPE=PRICE", help="Price of a GPU for an hour; repeatable.")
     ] = None,

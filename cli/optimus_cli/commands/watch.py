@@ -34,7 +34,14 @@ def watch(
 def watch_to_the_end(client: Client, job_ids: Sequence[str] | None, interval: float, *, as_json: bool) -> None:
     """Follow the jobs; exit code 1 when one of them failed or was cancelled."""
     stream = watching.frames(client, job_ids, interval_seconds=interval)
-    final = watching.follow(stream, watching.display(output.console(), as_json=as_json))
+    try:
+        final = watching.follow(stream, watching.display(output.console(), as_json=as_json))
+    except KeyboardInterrupt:
+        which = " ".join(job_ids) if job_ids else "The jobs"
+        goes = "goes" if job_ids and len(job_ids) == 1 else "go"
+        end = f"; end it: optimus cancel {which}" if goes == "goes" else ""
+        output.say(f"\n{which} {goes} on{end}.")
+        raise
     if not final and not as_json:
         output.say("No job is active.")
     report_failures(final)

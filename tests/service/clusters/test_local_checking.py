@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -66,6 +67,18 @@ def test_real_trial_names_the_field(tmp_path: Path) -> None:
     assert objection.field == "task_args"
     assert "did you mean width?" in objection.message
     assert checking.try_task(LocalClusterOptions(tmp_path).trial_command, {**JOB, "task_args": {"width": 3}}) is None
+
+
+def test_a_store_that_cannot_be_reached_is_found_by_the_trial(tmp_path: Path) -> None:
+    command, good = LocalClusterOptions(tmp_path).trial_command, {**JOB, "task_args": {}}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = listener.getsockname()[1]
+    for url in (f"ftp://127.0.0.1:{closed}/y", "no-such-store://x/y"):
+        objection = checking.try_task(command, {**good, "checkpoint_url": url})
+        assert objection is not None
+        assert objection.field == "checkpoint_url"
+        assert "checkpoints cannot be kept there" in objection.message
+    assert checking.try_task(command, {**good, "checkpoint_url": f"file://{tmp_path}/kept"}) is None
 
 
 @pytest.mark.parametrize("code", ["print('not json')", "", "print(5)", "raise SystemExit(9)", "import os; os.abort()"])
