@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from optimus_cli.bodies import is_final
-from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.client import DEFAULT_URL, Client, is_final
 
 DEPTHS = (1, 2, 3, 4, 6)
 WIDTH = 128

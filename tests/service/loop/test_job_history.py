@@ -61,7 +61,9 @@ def test_learning_rates_are_those_of_the_first_worker_and_rolled_back() -> None:
     history = history_of(sample(step, number=2 * step - rank, rank=rank, learning_rate=0.1 * step * (1 - rank))
                          for step in range(1, 7) for rank in (1, 0))  # fmt: skip
     history.learn_memberships([membership(2, step=4, lost_steps=2)])
-    assert history.learning_rates() == ((0.0, 1.0, 2.0, 3.0), pytest.approx((0.1, 0.2, 0.3, 0.4)))
+    steps, rates = history.learning_rates()
+    assert steps == (0.0, 1.0, 2.0, 3.0)
+    assert rates == pytest.approx((0.1, 0.2, 0.3, 0.4))
     history.add([sample(5, number=20, epoch=2, learning_rate=0.7)])
     assert history.learning_rates()[1][-1] == 0.7
     assert history_of([sample(1)]).learning_rates() == ((), ()), "a job that does not tell them"
