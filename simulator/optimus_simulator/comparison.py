@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from optimus_simulator.outcome import Outcome
+from optimus_simulator.outcome import Outcome, time_left
 
 
 class Figure(NamedTuple):
@@ -100,6 +100,7 @@ def as_json(results: Sequence[PolicyResult]) -> dict[str, Any]:
                 "figures": {name: estimate.mean for name, estimate in result.figures.items()},
                 "confidence_95": {name: estimate.half_width for name, estimate in result.figures.items()},
                 "runs": [outcome.figures() for outcome in result.outcomes],
+                "time_left": time_left(result.outcomes),
             }
             for result in results
         ],

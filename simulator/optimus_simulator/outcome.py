@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.model import JobSpec, Resources
+from optimus_simulator.promises import Judged, summary
 from optimus_simulator.trace import TraceJob
 
 FloatArray = NDArray[np.float64]
@@ -31,6 +33,8 @@ class JobRecord:
     predictions: tuple[tuple[float, float], ...] = ()
     """Predictions of its end on the way: (part of its steps done, predicted steps in all by the true ones)."""
     deadline_at: float | None = None
+    promises: tuple[Judged, ...] = ()
+    """What it was told of its time left, and what came of it."""
 
     @property
     def jct_seconds(self) -> float:
@@ -82,6 +86,11 @@ class Outcome:
             "longest_wait_seconds": max(job.started_at - job.submitted_at for job in self.jobs),
         }
         return {**figures, "deadlines_met": sum(in_time) / len(in_time)} if in_time else figures
+
+
+def time_left(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """How true the promised times left were, by kind and part of life (`promises.summary`)."""
+    return summary(judged for outcome in outcomes for job in outcome.jobs for judged in job.promises)
 
 
 def mean_active(submitted: Sequence[float], finished: Sequence[float]) -> FloatArray:

@@ -147,7 +147,9 @@ class Replay:
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, placer=self._placer)
         for decision in outcome.decisions:
-            self.active[decision.job_id].note_prediction(decision.forecast.total_steps)
+            job = self.active[decision.job_id]
+            job.note_prediction(decision.forecast.total_steps)
+            job.note_time_left(now, decision.forecast.remaining_seconds)
         for action in outcome.actions:
             match action:
                 case SetWanted():
@@ -252,4 +254,5 @@ def _record(job: RunningJob, fairness: float) -> JobRecord:
         fairness,
         job.judged_predictions(),
         job.entry.spec.deadline_at,
+        job.judged_promises(),
     )

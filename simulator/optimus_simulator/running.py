@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from optimus_scheduler.model import NOTHING, Allocation, Directive, EndedJob, Interval, Job, JobState, PlacedTask
+from optimus_simulator.promises import Judged, Promises
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import TraceJob
 from optimus_simulator.truth import Shape, Training
@@ -53,6 +54,10 @@ class RunningJob:
     """That part of it in which it made progress."""
     predicted: list[tuple[float, float]] = field(default_factory=list)
     """(steps done, steps in all as they were predicted then)."""
+    promises: Promises = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.promises = Promises(self.entry.submitted_at, [])
 
     @property
     def id(self) -> str:
@@ -85,6 +90,16 @@ class RunningJob:
         if total_steps is None or step < 1 or (self.predicted and step < self.predicted[-1][0] * _PREDICTION_SPACING):
             return
         self.predicted.append((step, total_steps.mean))
+
+    def note_time_left(self, now: float, left: Interval | None) -> None:
+        """How long the scheduler believes that it will still take."""
+        self.promises.note(now, self.started_at, left)
+
+    def judged_promises(self) -> tuple[Judged, ...]:
+        """What it was promised about its end, now that it has ended."""
+        assert self.started_at is not None
+        assert self.finished_at is not None
+        return self.promises.judged(self.started_at, self.finished_at)
 
     def judged_predictions(self) -> tuple[tuple[float, float], ...]:
         """(part of the steps done, predicted steps in all by the true ones), now that it has ended."""

@@ -1,0 +1,123 @@
+"""What jobs were promised about the time that they still need, and whether it came true.
+
+A promise is the 10th, 50th and 90th percentile of the seconds until the end, as it was said in one round. It is judged at the
+submission and when a tenth, a quarter, half and three quarters of the job's life were over. A job has two lives: the
+one from its submission to its end, waiting included, and the one from its first tasks to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optimus_scheduler.model import Interval
+
+PARTS = (0.1, 0.25, 0.5, 0.75)
+"""Parts of a job's life after which its promises are judged."""
+AT_SUBMISSION, IN_LIFE, WHILE_RUNNING = "at_submission", "of_life", "of_running"
+"""The kinds of promises: the first one, those by the part of the life from submission, and those by the part of the
+life from the first tasks on."""
+_SPACING = 1.03
+"""Promises are kept at ages that grow by this factor: the one that is judged is at most so much too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The time left as it was said at one instant; seconds."""
+
+    at: float
+    left: Interval | None
+    """None: nothing was said."""
+
+
+@dataclass(slots=True)
+class Promises:
+    """What one job was promised on its way, as much of it as is needed to judge it when it has ended."""
+
+    submitted_at: float
+    kept: list[Promise]
+
+    def note(self, now: float, started_at: float | None, left: Interval | None) -> None:
+        """Keep a promise if the one before is older by the spacing, or if it is the first in this part of its life."""
+        if self.kept:
+            since = self.submitted_at if started_at is None else started_at
+            if started_at is None or self.kept[-1].at >= since:
+                if now - since < (self.kept[-1].at - since) * _SPACING:
+                    return
+        self.kept.append(Promise(now, left))
+
+    def judged(self, started_at: float, finished_at: float) -> tuple[Judged, ...]:
+        """The promises at each judged instant, now that the job has ended."""
+        found = [Judged(AT_SUBMISSION, 0.0, self.kept[0], finished_at)] if self.kept else []
+        for kind, begin in ((IN_LIFE, self.submitted_at), (WHILE_RUNNING, started_at)):
+            for part in PARTS:
+                newest = self._newest(begin + part * (finished_at - begin), begin)
+                if newest is not None:
+                    found.append(Judged(kind, part, newest, finished_at))
+        return tuple(found)
+
+    def _newest(self, instant: float, begin: float) -> Promise | None:
+        """The newest promise at that instant; None if there was none since `begin`."""
+        newest = None
+        for promise in self.kept:
+            if promise.at > instant:
+                break
+            newest = promise
+        return newest if newest is not None and newest.at >= begin else None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A promise of a job that has ended."""
+
+    kind: str
+    part: float
+    """Of its life that was over."""
+    promise: Promise
+    finished_at: float
+
+    @property
+    def true_left(self) -> float:
+        """Seconds that it needed from the promise on."""
+        return self.finished_at - self.promise.at
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it ended within the interval; an interval is as exact as a second."""
+        left = self.promise.left
+        return left is not None and left.low - 1.0 <= self.true_left <= left.high + 1.0
+
+    @property
+    def error(self) -> float:
+        """|promised - true| / true."""
+        left = self.promise.left
+        return abs(left.mean - self.true_left) / max(self.true_left, 1.0) if left is not None else float("nan")
+
+
+def summary(judged: Iterable[Judged]) -> list[dict[str, Any]]:
+    """For each kind and part of life: how many jobs were promised something, how often the intervals of 80 % held, the
+    median and mean error of the time left, and how wide the intervals were (high by low, median)."""
+    groups: dict[tuple[str, float], list[Judged]] = {}
+    for one in judged:
+        groups.setdefault((one.kind, one.part), []).append(one)
+    order = (AT_SUBMISSION, IN_LIFE, WHILE_RUNNING)
+    return [_row(*key, groups[key]) for key in sorted(groups, key=lambda key: (order.index(key[0]), key[1]))]
+
+
+def _row(kind: str, part: float, judged: Sequence[Judged]) -> dict[str, Any]:
+    said = [one for one in judged if one.promise.left is not None]
+    row: dict[str, Any] = {"kind": kind, "part": part, "jobs": len(judged), "promised": len(said)}
+    if said:
+        errors = np.array([one.error for one in said])
+        row["held"] = float(np.mean([one.is_held for one in said]))
+        row["median_error"] = float(np.median(errors))
+        row["mean_error"] = float(np.mean(errors))
+        row["median_width"] = float(np.median([_width(one.promise.left) for one in said if one.promise.left]))
+    return row
+
+
+def _width(left: Interval) -> float:
+    return max(left.high, 1.0) / max(left.low, 1.0)
