@@ -10,7 +10,7 @@ from operator import attrgetter
 from optimus_scheduler.allocate.allocate import allocate, batch_for, current_slots, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import decide, decide_tracked
-from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast
 from optimus_scheduler.gpu_types.fallback import with_fallback_types
@@ -23,9 +23,6 @@ from optimus_scheduler.stragglers import move_stragglers
 
 Timer = Callable[[str], AbstractContextManager[object]]
 """Given by a shell that has a clock: entered around each named step."""
-
-Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
-"""(jobs, now, settings) to the outlook of every job, sorted by job id. A simulation may put a perfect one here."""
 
 MOST_PASSES = 16
 """How often one round plans at most, because jobs found no place on their GPU type (`gpu_types/fallback.py`). One

@@ -38,6 +38,9 @@ class Options:
     noise_scale_noise: float = 0.2
     """Spread of one reported noise scale of a job with an elastic batch: it is a ratio of two small differences."""
 
+    promises: bool = False
+    """After rounds the queue is simulated forward, and what that says of the time left is judged; else what rounds say."""
+
     learn_from_finished_jobs: bool = True
     """Jobs are predicted with what ended ones of the same family did, like in the live service."""
 

@@ -20,8 +20,9 @@ PARTS = (0.1, 0.25, 0.5, 0.75)
 AT_SUBMISSION, IN_LIFE, WHILE_RUNNING = "at_submission", "of_life", "of_running"
 """The kinds of promises: the first one, those by the part of the life from submission, and those by the part of the
 life from the first tasks on."""
-_SPACING = 1.03
-"""Promises are kept at ages that grow by this factor: the one that is judged is at most so much too old."""
+_SPACING, _LEAST_SECONDS = 1.04, 10.0
+"""Promises are kept at ages that grow by this factor, and no sooner than after so long: the one that is judged is about
+so much too old at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,16 @@ class Promises:
     submitted_at: float
     kept: list[Promise]
 
-    def note(self, now: float, started_at: float | None, left: Interval | None) -> None:
-        """Keep a promise if the one before is older by the spacing, or if it is the first in this part of its life."""
-        if self.kept:
-            since = self.submitted_at if started_at is None else started_at
-            if started_at is None or self.kept[-1].at >= since:
-                if now - since < (self.kept[-1].at - since) * _SPACING:
-                    return
+    def is_due(self, now: float, started_at: float | None) -> bool:
+        """Whether the one before is older by the spacing, or belongs to an earlier part of its life."""
+        if not self.kept:
+            return True
+        before, since = self.kept[-1].at, self.submitted_at if started_at is None else started_at
+        if before < since:
+            return True
+        return now - since >= max((before - since) * _SPACING, before - since + _LEAST_SECONDS)
+
+    def note(self, now: float, left: Interval | None) -> None:
         self.kept.append(Promise(now, left))
 
     def judged(self, started_at: float, finished_at: float) -> tuple[Judged, ...]:

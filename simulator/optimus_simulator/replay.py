@@ -8,11 +8,14 @@ from functools import partial
 
 import numpy as np
 
+from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
-from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.priors import EndedJobs
-from optimus_scheduler.model import Directive, JobState, SetWanted, Snapshot, StartTask, StopTask
+from optimus_scheduler.model import Directive, Interval, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
@@ -60,7 +63,9 @@ class Replay:
         self._n_rounds = 0
         self._next_round = 0.0
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
-        self._forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
+        forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
+        self._forecaster = Overheard(forecaster)
+        self._recent = RecentJobs()
 
     @property
     def spent(self) -> float:
@@ -149,7 +154,7 @@ class Replay:
         for decision in outcome.decisions:
             job = self.active[decision.job_id]
             job.note_prediction(decision.forecast.total_steps)
-            job.note_time_left(now, decision.forecast.remaining_seconds)
+        self._promise(snapshot, outcome)
         for action in outcome.actions:
             match action:
                 case SetWanted():
@@ -160,6 +165,27 @@ class Replay:
                     self._cluster.stop(key)
         self._note()
         self._progress(len(self._ended), now)
+
+    def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:
+        """Keep what is said of the time left of jobs whose newest promise is too old to be judged."""
+        self._recent.note(self._forecaster.outlooks)
+        due = [job for job in self.active.values() if job.wants_promise(snapshot.now)]
+        if not due:
+            return
+        if self._options.promises:
+            left = self._time_left(snapshot, outcome)
+        else:
+            left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}
+        for job in due:
+            job.promises.note(snapshot.now, left[job.id])
+
+    def _time_left(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Interval | None]:
+        """By the queue simulated forward."""
+        sizes = {decision.job_id: decision.allocation for decision in outcome.decisions}
+        expected = self._recent.expected(snapshot.now)
+        queue = Queue(snapshot.now, snapshot.nodes, self._forecaster.outlooks, sizes, snapshot.quotas, expected)
+        found = look_ahead(queue, self._policy, self._settings)
+        return {job_id: ahead.left(snapshot.now) for job_id, ahead in found.items()}
 
     def _set_wanted(self, action: SetWanted) -> None:
         """The job goes on with these tasks after a stop; tasks that stay keep their places."""

@@ -91,9 +91,9 @@ class RunningJob:
             return
         self.predicted.append((step, total_steps.mean))
 
-    def note_time_left(self, now: float, left: Interval | None) -> None:
-        """How long the scheduler believes that it will still take."""
-        self.promises.note(now, self.started_at, left)
+    def wants_promise(self, now: float) -> bool:
+        """Whether what is said of its time left now will be judged."""
+        return self.promises.is_due(now, self.started_at)
 
     def judged_promises(self) -> tuple[Judged, ...]:
         """What it was promised about its end, now that it has ended."""

@@ -14,7 +14,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,6 +61,23 @@ class RememberingForecaster:
             _outlook(job, _forecast(job, fitted, stop, now, settings), fitted.speeds, stop, now, settings)
             for job, fitted, stop in zip(ordered, fits, stops, strict=True)
         )
+
+
+Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
+"""(jobs, now, settings) to the outlook of every job, sorted by job id. A simulation may put a perfect one here."""
+
+
+class Overheard:
+    """A forecaster whose last answer can be read: what a round believed of its jobs."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self._forecaster = forecaster
+        self.outlooks: tuple[Outlook, ...] = ()
+
+    def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
+        """See `Forecaster`."""
+        self.outlooks = self._forecaster(jobs, now, settings)
+        return self.outlooks
 
 
 def forecast_all(jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:

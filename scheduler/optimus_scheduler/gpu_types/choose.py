@@ -9,11 +9,12 @@ By speed, the choice is made with forecasts of all jobs (`market`); by price, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from optimus_scheduler.allocate.deadline_budget import limits_of
+from optimus_scheduler.forecast.forecast import Forecaster
 from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds, relative_speeds
 from optimus_scheduler.forecast.gpu_types import (
     has_a_choice,
@@ -27,9 +28,6 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.market import traded_types
 from optimus_scheduler.model import Job, Reason, Snapshot
 from optimus_scheduler.settings import Settings
-
-Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
-
 
 def choose_and_forecast(
     snapshot: Snapshot, forecaster: Forecaster, settings: Settings

@@ -1,0 +1,107 @@
+"""When each job is likely to start and to end: the queue simulated forward under the real policy. Pure.
+
+The jobs that are there and those that are likely to come run through one or a few possible futures (`trajectory`), in each of
+which every job has another part of the distribution of its remaining work. Each future gives each job the speeds that it
+would have from now on; from these and the job's own doubts follows a distribution of its end, and all futures together
+give its 10th, 50th and 90th percentile. Changes of size with their stops, waiting and later arrivals are in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.ahead.trajectory import Rules, Trajectory
+from optimus_scheduler.ahead.world import Ahead, Queue, Work
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Directive, Interval
+from optimus_scheduler.settings import Settings
+
+FloatArray = NDArray[np.float64]
+
+MOST_DECISIONS = 3200
+"""Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
+_MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
+_SPEED_DOUBT, _UNSURE_DOUBT = 0.05, 0.3
+"""Sigma of ln speed of a job whose speeds are known, and what is added where nothing is known of them."""
+_TYPICAL_SPREAD = 1.2
+"""Sigma of ln steps of a job of which nothing is known."""
+_LEVELS = 9
+"""Parts of a job's own distribution that are looked at in each future."""
+_NEVER = 10.0
+"""A job that has not ended by then is taken to take so many times as long as the longest that did."""
+
+
+def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ahead]:
+    """What is expected of each job of the queue, by id. Deterministic."""
+    outlooks = sorted(queue.outlooks, key=lambda one: one.id)
+    if not outlooks:
+        return {}
+    queue = replace(queue, outlooks=outlooks)
+    if settings.scale_batches and not policy.scales_batches:
+        settings = replace(settings, scale_batches=False)
+    work = [_work(one, queue) for one in outlooks]
+    n_futures, n_instants = _extent(len(outlooks) + len(queue.expected) // 2)
+    rules = Rules(policy, settings, n_instants)
+    futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
+    return {one.id: _ahead(queue, j, work[j], futures) for j, one in enumerate(outlooks)}
+
+
+def _extent(n_jobs: int) -> tuple[int, int]:
+    """How many futures, and instants in each, so that the decisions are not too many."""
+    decisions = MOST_DECISIONS // n_jobs
+    n_futures = min(max(decisions // _MOST_INSTANTS, 1), _MOST_FUTURES)
+    return n_futures, min(max(decisions // n_futures, _LEAST_INSTANTS), _MOST_INSTANTS)
+
+
+def _future(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n_futures: int) -> Trajectory:
+    """Every job gets another part of its distribution in each future; with a single one, its median."""
+    parts = [((number + job) % n_futures + 0.5) / n_futures for job in range(len(work))]
+    drawn = [each.at(NormalDist().inv_cdf(part)) for each, part in zip(work, parts, strict=True)]
+    trajectory = Trajectory(queue, drawn, rules)
+    trajectory.run()
+    return trajectory
+
+
+def _work(outlook: Outlook, queue: Queue) -> Work:
+    """Steps left, with the doubt about the speed in it: a job that is slower than predicted is as one with more steps."""
+    doubt = _SPEED_DOUBT + _UNSURE_DOUBT * (1.0 - outlook.speeds.confidence)
+    remaining = outlook.forecast.remaining_steps
+    if outlook.forecast.converged or outlook.job.directive is Directive.CANCEL:
+        return Work(1e-9, 0.0, 0.0)
+    if remaining is None or not outlook.speeds.is_known:
+        size = queue.sizes.get(outlook.id, outlook.present)
+        speed = outlook.speeds.at(outlook.minimum if size.is_empty else size)
+        return Work(max(speed * outlook.typical_seconds, 1e-9), _TYPICAL_SPREAD, _TYPICAL_SPREAD)
+    known = Work.of(remaining)
+    return Work(known.median, math.hypot(known.down, doubt), math.hypot(known.up, doubt))
+
+
+def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory]) -> Ahead:
+    outlook = queue.outlooks[job]
+    ends = np.concatenate([each.progress.end(job, _levels(work)) for each in futures])
+    end = _interval(ends, queue.now)
+    if outlook.job.started_at is not None:
+        return Ahead(None, end)
+    starts = np.array([each.start_of(job) for each in futures])
+    return Ahead(_interval(starts, queue.now), end)
+
+
+def _levels(work: Work) -> FloatArray:
+    """Steps at the middles of equally likely parts of the distribution, increasing."""
+    return np.array([work.at(NormalDist().inv_cdf((level + 0.5) / _LEVELS)) for level in range(_LEVELS)])
+
+
+def _interval(instants: FloatArray, now: float) -> Interval | None:
+    finite = instants[np.isfinite(instants)]
+    if not len(finite):
+        return None
+    latest = now + _NEVER * max(float(finite.max()) - now, 1.0)
+    low, middle, high = np.quantile(np.where(np.isfinite(instants), instants, latest), (0.1, 0.5, 0.9)).tolist()
+    return Interval(middle, low, high)

@@ -1,0 +1,228 @@
+"""One possible future of the queue: the policy decides again at a limited number of instants, until all jobs have ended.
+
+Between two instants jobs train at the speed of the size that they have, after the stop of a change. An instant comes
+with the next end or arrival, but no sooner than a spacing that grows with the distance from now: what happens
+tomorrow need not be known to the second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.ahead.progress import Progress
+from optimus_scheduler.ahead.world import Expected, Queue
+from optimus_scheduler.allocate.allocate import allocate
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Snapshot
+from optimus_scheduler.place.place import Placer
+from optimus_scheduler.place.requests import TaskSlot
+from optimus_scheduler.settings import Settings
+
+FloatArray = NDArray[np.float64]
+
+_MOST_SKIPPED = 2
+"""So many of these instants are passed over at most when nothing happens."""
+_AGAIN_SECONDS = 30.0
+"""After a change of sizes, sizes are decided again so soon: the round after the new sizes were measured."""
+_SURE_SIZES = 2
+"""A job that has been measured at so many sizes is taken to have learned its speeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides about sizes, and how closely the future is looked at."""
+
+    policy: Policy
+    settings: Settings
+    instants: int
+    """At which sizes are decided anew."""
+
+
+@dataclass(slots=True, eq=False)
+class _Virtual:
+    """One job along the trajectory."""
+
+    outlook: Outlook
+    left: float
+    """Steps; inf: not known."""
+    size: Allocation
+    changed_at: float
+    resumes: float
+    """It makes no steps before."""
+    speed: float = 0.0
+    attained: float = 0.0
+    n_sizes: int = 0
+    started_at: float = math.inf
+    ended_at: float = math.inf
+
+    def ends_at(self, now: float) -> float:
+        """If nothing changes."""
+        return max(now, self.resumes) + self.left / self.speed if self.speed > 0 else math.inf
+
+    def advance(self, begin: float, end: float) -> None:
+        if self.speed <= 0 or self.ended_at < math.inf:
+            return
+        ends = self.ends_at(begin)
+        if ends <= end:
+            self.left, self.ended_at = 0.0, ends
+        else:
+            self.left -= self.speed * max(end - max(begin, self.resumes), 0.0)
+        self.attained += min(ends, end) - begin
+
+
+class Trajectory:
+    """`run` it once; then ask for the starts and the progress of the jobs."""
+
+    def __init__(self, queue: Queue, work: Sequence[float], rules: Rules) -> None:
+        """`work`: steps left of each outlook in this future."""
+        self._queue, self._rules, self._placer = queue, rules, Placer()
+        self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
+        self._has_changed = True
+        self._expected = list(queue.expected)
+        self._now = queue.now
+        self.progress = Progress()
+        self.sizes: list[tuple[Allocation, ...]] = []
+        """Of the jobs of the queue and then of those that came later, from each instant on."""
+
+    def run(self) -> None:
+        """Until all jobs have ended that are there, or the instants are used up."""
+        self._note()
+        n_present = len(self._jobs)
+        horizon = self._horizon()
+        for k in range(1, self._rules.instants + 1):
+            soonest, latest = (self._instant(horizon, number) for number in (k, k + _MOST_SKIPPED))
+            event = self._next_event()
+            if event == math.inf:
+                return
+            self._go_to(min(max(soonest, event, self._now + 1.0), max(latest, self._now + 1.0)))
+            self._decide()
+            self._note()
+            if all(job.ended_at < math.inf for job in self._jobs[:n_present]):
+                return
+
+    def start_of(self, job: int) -> float:
+        """When this job of the queue gets its first tasks; inf if it does not within the instants."""
+        return self._jobs[job].started_at
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _instant(self, horizon: float, number: int) -> float:
+        """Close ones near, few far away."""
+        part = number / self._rules.instants
+        return self._queue.now + horizon * part * part * part
+
+    def _begin(self, outlook: Outlook, work: float) -> _Virtual:
+        job, now = outlook.job, self._queue.now
+        size = self._queue.sizes.get(job.id, job.allocation)
+        changed = size != job.allocation
+        since = now if changed else now - (outlook.waited_seconds if size.is_empty else outlook.held_seconds)
+        resumes = now + outlook.stop_seconds if changed and not size.is_empty else now
+        virtual = _Virtual(outlook, work, size, since, resumes, attained=job.attained_share_seconds)
+        virtual.speed = outlook.speeds.at(size)
+        virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
+        if not size.is_empty:
+            virtual.started_at = now
+        return virtual
+
+    def _horizon(self) -> float:
+        """Seconds after which about everything that is there has ended: all work at the cluster's full use."""
+        capacity = Snapshot(self._queue.now, self._queue.nodes, ()).capacity
+        shares, longest = 0.0, 1.0
+        for job in self._jobs:
+            size = job.outlook.minimum
+            speed = max(job.outlook.speeds.at(size), 1e-12)
+            share = min(max(job.outlook.demand(size).dominant_share(capacity), 0.0), 1.0)
+            shares += job.left / speed * share
+            longest = max(longest, job.left / max(job.outlook.speeds.at(job.outlook.maximum), 1e-12))
+        return max(shares, longest)
+
+    def _next_event(self) -> float:
+        """The next end or arrival; soon after a change of sizes, as what was learned from it changes sizes again; inf when
+        nothing will happen any more."""
+        ends = [job.ends_at(self._now) for job in self._jobs if job.ended_at == math.inf]
+        arrivals = [each.submitted_at for each in self._expected[:1]]
+        changes = [self._now + _AGAIN_SECONDS] if self._has_changed else []
+        return min([*ends, *arrivals, *changes], default=math.inf)
+
+    def _go_to(self, time: float) -> None:
+        for job in self._jobs:
+            job.advance(self._now, time)
+        self._now = time
+        while self._expected and self._expected[0].submitted_at <= time:
+            self._arrive(self._expected.pop(0))
+
+    def _arrive(self, expected: Expected) -> None:
+        self._jobs.append(_Virtual(expected.outlook, expected.steps, NOTHING, expected.submitted_at, self._now))
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        active = [job for job in self._jobs if job.ended_at == math.inf]
+        outlooks = [self._seen(job) for job in active]
+        snapshot = Snapshot(self._now, self._queue.nodes, tuple(one.job for one in outlooks), (), self._queue.quotas)
+        nowhere = {one.id: dict[TaskSlot, str]() for one in outlooks}
+        rules = self._rules
+        grants = allocate(outlooks, snapshot, nowhere, rules.policy, rules.settings, self._placer)
+        self._has_changed = False
+        for job in active:
+            self._resize(job, grants[job.outlook.id].allocation)
+
+    def _resize(self, job: _Virtual, size: Allocation) -> None:
+        if size == job.size:
+            return
+        self._has_changed = True
+        job.size, job.changed_at = size, self._now
+        job.speed = job.outlook.speeds.at(size)
+        if not size.is_empty:
+            job.resumes = self._now + job.outlook.stop_seconds
+            job.started_at = min(job.started_at, self._now)
+            job.n_sizes += 1
+
+    def _seen(self, virtual: _Virtual) -> Outlook:
+        """The job as a round would see it at this instant."""
+        outlook, settings, now = virtual.outlook, self._rules.settings, self._now
+        before = outlook.job
+        held = now - virtual.changed_at
+        has_tasks = not virtual.size.is_empty
+        started = before.started_at if before.started_at is not None else _finite(virtual.started_at)
+        state = JobState.RUNNING if has_tasks else JobState.PAUSED if started is not None else JobState.QUEUED
+        job = replace(
+            before,
+            state=state,
+            started_at=started,
+            allocation=virtual.size,
+            allocated_at=virtual.changed_at if started is not None else None,
+            attained_share_seconds=virtual.attained,
+        )
+        known = outlook.forecast.remaining_steps is not None
+        left = Interval(virtual.left, virtual.left, virtual.left)
+        forecast = replace(outlook.forecast, remaining_steps=left) if known else outlook.forecast
+        trained = max(now - max(virtual.changed_at, virtual.resumes), 0.0) * virtual.speed
+        measured = held >= settings.measuring_seconds and trained >= settings.measuring_steps
+        return Outlook(
+            job=job,
+            forecast=forecast,
+            speeds=outlook.speeds,
+            stop_seconds=outlook.stop_seconds,
+            waited_seconds=0.0 if has_tasks else held,
+            measured=has_tasks and measured,
+            learning=outlook.learning and virtual.n_sizes < _SURE_SIZES,
+            typical_seconds=outlook.typical_seconds,
+            held_seconds=held if has_tasks else 0.0,
+        )
+
+    def _note(self) -> None:
+        speeds = np.array([job.speed for job in self._jobs])
+        resumes = np.array([job.resumes for job in self._jobs])
+        self.progress.note(self._now, speeds, resumes)
+        self.sizes.append(tuple(job.size if job.ended_at == math.inf else NOTHING for job in self._jobs))
+
+
+def _finite(value: float) -> float | None:
+    return value if value < math.inf else None

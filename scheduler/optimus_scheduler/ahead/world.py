@@ -1,0 +1,94 @@
+"""The values that a simulation of the queue reads and writes: the jobs with their doubts, and what is expected of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Quota
+
+REACH = 1.2816
+"""Standard deviations from the middle of a normal distribution to the ends of its 80 % interval."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queue:
+    """The jobs that are there, right after a round."""
+
+    now: float
+    nodes: tuple[Node, ...]
+    outlooks: Sequence[Outlook]
+    """Of all scheduled jobs, any order, as the round saw them."""
+    sizes: Mapping[str, Allocation]
+    """What the round gave them, by job id; a job that is not in here has what it had."""
+    quotas: tuple[Quota, ...] = ()
+    expected: Sequence[Expected] = ()
+    """Jobs that are going to be submitted, in order of time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """A job that is likely to be submitted."""
+
+    submitted_at: float
+    outlook: Outlook
+    """Of a job like it, before its first step."""
+    steps: float
+    """That it takes."""
+
+
+class Ahead(NamedTuple):
+    """What is expected of one job: POSIX seconds, with the 10th and 90th percentile as bounds and the median between."""
+
+    start: Interval | None
+    """When it gets its first tasks; None for a job that has had some."""
+    end: Interval | None
+    """None: nothing is known of its length."""
+
+    def left(self, now: float) -> Interval | None:
+        """Seconds from `now` to the end."""
+        if self.end is None:
+            return None
+        return Interval(*(max(instant - now, 0.0) for instant in (self.end.mean, self.end.low, self.end.high)))
+
+
+class Work(NamedTuple):
+    """Steps that a job still has to do: a median with a log-normal spread on each side (`ln` of steps)."""
+
+    median: float
+    down: float
+    up: float
+
+    @classmethod
+    def of(cls, remaining: Interval) -> Work:
+        """By its 80 % interval; `mean` is taken for the median."""
+        middle = max(remaining.mean, 1e-9)
+        down = math.log(middle / min(max(remaining.low, middle * 1e-3), middle)) / REACH
+        up = math.log(max(min(remaining.high, middle * 1e3), middle) / middle) / REACH
+        return cls(middle, down, up)
+
+    def at(self, deviation: float) -> float:
+        """The steps so many standard deviations from the median."""
+        return self.median * math.exp(deviation * (self.up if deviation > 0 else self.down))
+
+
+def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
+    """The outlook of a job like this one, submitted at that time: it has had nothing yet."""
+    job = replace(
+        outlook.job,
+        id=job_id,
+        state=JobState.QUEUED,
+        submitted_at=submitted_at,
+        started_at=None,
+        step=0,
+        allocation=NOTHING,
+        allocated_at=None,
+        wanted_tasks=(),
+        attained_share_seconds=0.0,
+        spent=0.0,
+        retry=None,
+    )
+    return replace(outlook, job=job, waited_seconds=0.0, held_seconds=0.0, measured=False)
