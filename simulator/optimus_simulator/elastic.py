@@ -122,6 +122,9 @@ class ElasticTraining:
     def steps_per_epoch(self) -> float | None:
         return self.truth.epoch_steps
 
+    def epochs(self) -> float | None:
+        return None
+
     def loss(self) -> float | None:
         if self.truth.loss_law is None or self.truth.epoch_steps is None:
             return None

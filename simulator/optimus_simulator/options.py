@@ -39,7 +39,7 @@ class Options:
     """Spread of one reported noise scale of a job with an elastic batch: it is a ratio of two small differences."""
 
     promises: bool = False
-    """After rounds the queue is simulated forward, and what that says of the time left is judged; else what rounds say."""
+    """The queue is simulated forward, and what that says of the time left is judged; otherwise what rounds say is."""
 
     learn_from_finished_jobs: bool = True
     """Jobs are predicted with what ended ones of the same family did, like in the live service."""
@@ -68,6 +68,8 @@ class Options:
     # --- the experiment
     elastic_batch: bool = False
     """All jobs of a Pollux workload that ran with several batches let theirs be chosen."""
+    blind: bool = False
+    """Jobs of a PCS trace do not tell how many steps they will take."""
     load: float = 1.0
     """Jobs arrive so many times as fast as in the trace."""
     cluster: float = 1.0

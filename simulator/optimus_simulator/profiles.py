@@ -301,6 +301,13 @@ class ProfiledTraining:
         total = self.updates + (self._ends[-1] - self.progress) / self._gain
         return total / len(self._ends)
 
+    def epochs(self) -> float | None:
+        """In an epoch, by progress."""
+        if self.truth.elastic or self.is_done:
+            return None
+        begin = self._ends[self.epoch - 1] if self.epoch else 0.0
+        return self.epoch + (self.progress - begin) / (self._ends[self.epoch] - begin)
+
     def loss(self) -> float | None:
         """The profiles have none."""
         return None

@@ -32,6 +32,8 @@ class Promise:
     at: float
     left: Interval | None
     """None: nothing was said."""
+    uncorrected: Interval | None = None
+    """The same before it was corrected by how earlier promises turned out."""
 
 
 @dataclass(slots=True)
@@ -50,8 +52,8 @@ class Promises:
             return True
         return now - since >= max((before - since) * _SPACING, before - since + _LEAST_SECONDS)
 
-    def note(self, now: float, left: Interval | None) -> None:
-        self.kept.append(Promise(now, left))
+    def note(self, promise: Promise) -> None:
+        self.kept.append(promise)
 
     def judged(self, started_at: float, finished_at: float) -> tuple[Judged, ...]:
         """The promises at each judged instant, now that the job has ended."""

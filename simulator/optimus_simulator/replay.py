@@ -10,6 +10,7 @@ import numpy as np
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.scores import Score, Scores
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
@@ -26,6 +27,7 @@ from optimus_simulator.faults import Faults
 from optimus_simulator.options import Options
 from optimus_simulator.oracle import Oracle
 from optimus_simulator.outcome import JobRecord, Moment, Outcome, finish_time_fairness
+from optimus_simulator.promises import WHILE_RUNNING, Promise
 from optimus_simulator.running import RunningJob
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import Trace, TraceJob
@@ -65,7 +67,7 @@ class Replay:
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
         forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
         self._forecaster = Overheard(forecaster)
-        self._recent = RecentJobs()
+        self._recent, self._scores = RecentJobs(), Scores()
 
     @property
     def spent(self) -> float:
@@ -112,6 +114,7 @@ class Replay:
             self._ended[job.id] = self.active.pop(job.id)
             if self._options.learn_from_finished_jobs:
                 self._taught.add(job.taught())
+            self._score(job)
             self._cluster.remove_job(job.id)
 
     def _disturbed(self, job_ids: set[str]) -> None:
@@ -177,7 +180,24 @@ class Replay:
         else:
             left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}
         for job in due:
-            job.promises.note(snapshot.now, left[job.id])
+            job.promises.note(self._promised(job, snapshot.now, left[job.id]))
+
+    def _promised(self, job: RunningJob, now: float, left: Interval | None) -> Promise:
+        if left is None or not self._options.promises:
+            return Promise(now, left)
+        corrected = self._scores.corrected(job.entry.spec.family, now - job.entry.submitted_at, left)
+        return Promise(now, corrected, left)
+
+    def _score(self, job: RunningJob) -> None:
+        """Learn from what an ended job was promised."""
+        spec = job.entry.spec
+        self._scores.add(
+            [
+                Score.of(spec.family, each.promise.at - job.entry.submitted_at, each.promise.uncorrected, each.true_left)
+                for each in job.judged_promises()
+                if each.promise.uncorrected is not None and each.kind != WHILE_RUNNING
+            ]
+        )
 
     def _time_left(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Interval | None]:
         """By the queue simulated forward."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from optimus_simulator.comparison import Estimate, PolicyResult, figures_among
-from optimus_simulator.outcome import Moment, Outcome
+from optimus_simulator.outcome import Moment, Outcome, time_left
+from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, WHILE_RUNNING
 
 FloatArray = NDArray[np.float64]
 
@@ -44,6 +46,7 @@ def write_report(results: Sequence[PolicyResult], commands: Sequence[str], path:
     parts = [
         _HEAD.format(title=html.escape(f"{trace}: {', '.join(result.policy for result in results)}")),
         _table(results),
+        *(_time_left(result) for result in results),
         *(f"<h2>{title}</h2>\n{picture}" for title, picture in pictures),
         "<h2>How to repeat it</h2>\n<pre>" + html.escape("\n".join(commands)) + "</pre>\n</body></html>\n",
     ]
@@ -80,6 +83,29 @@ def _table(results: Sequence[PolicyResult]) -> str:
 def _cell(estimate: Estimate, write: Callable[[float], str]) -> str:
     spread = f" <small>± {write(estimate.half_width)}</small>" if estimate.half_width else ""
     return f"<td>{write(estimate.mean)}{spread}</td>"
+
+
+_KINDS = {
+    AT_SUBMISSION: "at submission",
+    IN_LIFE: "of the time from submission to end",
+    WHILE_RUNNING: "of the time from the first tasks to the end",
+}
+
+
+def _time_left(result: PolicyResult) -> str:
+    """How true the promised times left were, by the part of a job's life that was over."""
+    rows = "".join(_time_left_row(row) for row in time_left(result.outcomes))
+    titles = ("", "jobs", "promised", "intervals held", "median error", "median high/low")
+    header = "".join(f"<th>{title}</th>" for title in titles)
+    return f"<h2>Time left, {html.escape(result.policy)}</h2>\n<table><tr>{header}</tr>{rows}</table>"
+
+
+def _time_left_row(row: Mapping[str, Any]) -> str:
+    when = _KINDS[row["kind"]] if row["kind"] == AT_SUBMISSION else f"after {row['part']:.0%} {_KINDS[row['kind']]}"
+    cells = [when, str(row["jobs"]), str(row["promised"])]
+    if row["promised"]:
+        cells += [f"{row['held']:.0%}", f"{row['median_error']:.0%}", f"{row['median_width']:.1f}"]
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ class RunningJob:
             started_at=self.started_at,
             step=int(self.training.step),
             steps_per_epoch=self.training.steps_per_epoch() if self.started_at is not None else None,
+            epochs=self.training.epochs() if self.started_at is not None else None,
             loss_steps=telemetry.loss_steps,
             losses=telemetry.losses,
             speed_samples=telemetry.samples,

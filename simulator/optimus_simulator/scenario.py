@@ -17,6 +17,7 @@ from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Trace
 from optimus_simulator.traces.own import read_own
 from optimus_simulator.traces.paper import paper_workload
+from optimus_simulator.traces.pcs import read_pcs
 from optimus_simulator.traces.philly import read_philly
 from optimus_simulator.traces.pollux import read_pollux
 
@@ -26,7 +27,7 @@ class Scenario:
     """An experiment; `command` repeats it."""
 
     trace: str
-    """pollux:FILE, philly:FILE, paper[:ARRIVALS] or a file in our own format."""
+    """pollux:FILE, philly:FILE, pcs:FILE, paper[:ARRIVALS] or a file in our own format."""
     policy: str
     seed: int = 0
     options: Options = field(default_factory=Options)
@@ -55,13 +56,15 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
             found = read_pollux(Path(rest), faithful=options.pollux, elastic=options.elastic_batch)
         case "philly":
             found = read_philly(Path(rest))
+        case "pcs":
+            found = read_pcs(Path(rest), told=not options.blind)
         case "paper":
             uneven = options.uneven_parameters and policy in _BASELINES_OF_THE_PAPER
             found = paper_workload(seed, arrivals=rest or "uniform", uneven=uneven)
         case _ if not rest or Path(trace).exists():
             found = read_own(Path(trace))
         case _:
-            raise BadTrace(f"{trace}: give pollux:FILE, philly:FILE, paper, paper:poisson, paper:bursts or FILE")
+            raise BadTrace(f"{trace}: give pollux:FILE, philly:FILE, pcs:FILE, paper, paper:poisson, paper:bursts or FILE")
     if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
         raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")
     if options.cluster <= 0.0:

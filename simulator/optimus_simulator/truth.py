@@ -48,6 +48,9 @@ class Training(Protocol):
     def steps_per_epoch(self) -> float | None:
         """What the job reports of itself now; None for a job that knows no epochs."""
 
+    def epochs(self) -> float | None:
+        """Epochs done, with the part of the running one; None where all take the same number of steps."""
+
     def loss(self) -> float | None:
         """The training loss without noise; None for a job that reports none."""
 
@@ -214,6 +217,9 @@ class ParametricTraining:
 
     def steps_per_epoch(self) -> float | None:
         return self.truth.epoch_steps
+
+    def epochs(self) -> float | None:
+        return None
 
     def loss(self) -> float | None:
         if self.truth.loss_law is None or self.truth.epoch_steps is None:

@@ -30,6 +30,7 @@ from optimus_scheduler.forecast.precedents import confidence, precedents, with_p
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import Habits, step_seconds, time_left, widened
+from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
 from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
 from optimus_scheduler.settings import Settings
 
@@ -204,17 +205,18 @@ def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
-    return with_precedents(job, epoch_steps(job), own)
+    return with_precedents(job, epoch_steps(job), with_uneven_epochs(job, own))
 
 
 def epoch_steps(job: Job) -> float | None:
     """Steps of an epoch: from the job, or before its first report from the newest ended job of the same task."""
     if job.steps_per_epoch is not None or not job.similar:
         return job.steps_per_epoch
-    newest = next((ended for ended in reversed(job.similar) if ended.steps_per_epoch), None)
+    batch = job.spec.counted_batch
+    known = [ended for ended in reversed(job.similar) if ended.steps_per_epoch]
+    newest = next((ended for ended in known if ended.global_batch_size == batch), known[0] if known else None)
     if newest is None or newest.steps_per_epoch is None:
         return None
-    batch = job.spec.counted_batch
     if not (batch and newest.global_batch_size):
         return newest.steps_per_epoch
     return newest.steps_per_epoch * newest.global_batch_size / batch

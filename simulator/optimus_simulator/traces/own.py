@@ -238,6 +238,11 @@ def _plain_job(row: dict[str, str]) -> TraceJob:
     return TraceJob(row["id"], float(row["submitted_at"]), spec, lasting(duration, workers))
 
 
+def serving(gpu_seconds: float) -> ParametricTruth:
+    """A job that takes so long with one worker, in steps of one second; other sizes by the same assumed exchange."""
+    return ParametricTruth(gpu_seconds, AllReduceLaw(1.0, _EXCHANGE))
+
+
 def lasting(duration_seconds: float, workers: int) -> ParametricTruth:
     """A job that takes so long with so many workers, in steps of one second; other sizes by an assumed exchange."""
     one_second = AllReduceLaw(1.0, _EXCHANGE)(workers, 0)

@@ -1,0 +1,178 @@
+"""The queue simulated forward: when jobs start and end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
+
+from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.trajectory import Rules, Trajectory
+from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Allocation, ConvergenceRule, Interval, Job, total_of
+from optimus_scheduler.settings import Settings
+
+OPTIMUS = policy_named("optimus")
+POLICIES = ("optimus", "optimus-paper", "fifo", "tiresias", "drf", "srtf")
+
+
+def running(name: str, steps: int, size: tuple[int, int] = (1, 1), most: int = 4, step: int = 0) -> Job:
+    """A job whose speeds are measured, with so many steps in all."""
+    spec = a_spec(maximum=(most, most), rule=ConvergenceRule(max_steps=steps))
+    return a_job(name, has=size, spec=spec, measured=samples(law(), ALL_SIZES), step=step)
+
+
+def a_queue(*jobs: Job, cpu: float = 16.0, expected: tuple[Expected, ...] = ()) -> Queue:
+    outlooks = forecast_all(jobs, NOW, Settings())
+    sizes = {job.id: job.allocation for job in jobs}
+    return Queue(NOW, a_cluster(cpu), outlooks, sizes, (), expected)
+
+
+def looked(queue: Queue, policy: str = "optimus") -> dict[str, Ahead]:
+    return look_ahead(queue, policy_named(policy), Settings())
+
+
+def end_of(queue: Queue, name: str) -> Interval:
+    end = looked(queue)[name].end
+    assert end is not None
+    return end
+
+
+jobs_drawn = st.lists(
+    st.tuples(st.integers(1, 5000), st.integers(0, 2), st.integers(1, 6)).map(
+        lambda drawn: (drawn[0], (drawn[1], drawn[1]), drawn[2])
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def drawn_queue(drawn: list[tuple[int, tuple[int, int], int]]) -> Queue:
+    jobs = [running(f"j{i}", steps, size, max(most, *size)) for i, (steps, size, most) in enumerate(drawn)]
+    return a_queue(*jobs, cpu=24.0)
+
+
+@settings(max_examples=25)
+@given(drawn=jobs_drawn, policy=st.sampled_from(POLICIES))
+def test_percentiles_are_in_order_and_no_job_ends_before_it_starts(
+    drawn: list[tuple[int, tuple[int, int], int]], policy: str
+) -> None:
+    queue = drawn_queue(drawn)
+    found = looked(queue, policy)
+    assert set(found) == {one.id for one in queue.outlooks}
+    for ahead in found.values():
+        assert ahead.end is not None
+        assert NOW <= ahead.end.low <= ahead.end.mean <= ahead.end.high
+        if ahead.start is not None:
+            assert NOW <= ahead.start.low <= ahead.start.mean <= ahead.start.high
+            for start, end in zip(
+                (ahead.start.low, ahead.start.mean, ahead.start.high),
+                (ahead.end.low, ahead.end.mean, ahead.end.high),
+                strict=True,
+            ):
+                assert start <= end
+
+
+@settings(max_examples=15)
+@given(drawn=jobs_drawn)
+def test_the_same_queue_has_the_same_future_in_any_order(drawn: list[tuple[int, tuple[int, int], int]]) -> None:
+    queue = drawn_queue(drawn)
+    assert looked(queue) == looked(replace(queue, outlooks=tuple(reversed(queue.outlooks))))
+
+
+@settings(max_examples=25)
+@given(drawn=jobs_drawn, policy=st.sampled_from(POLICIES))
+def test_no_instant_holds_more_than_the_cluster_has(
+    drawn: list[tuple[int, tuple[int, int], int]], policy: str
+) -> None:
+    queue = drawn_queue(drawn)
+    newcomer = as_fresh(queue.outlooks[0], "newcomer", NOW + 30.0)
+    queue = replace(queue, expected=(Expected(NOW + 30.0, newcomer, 300.0),))
+    trajectory = Trajectory(queue, [500.0] * len(queue.outlooks), Rules(policy_named(policy), Settings(), 24))
+    trajectory.run()
+    capacity = total_of(node.capacity for node in queue.nodes)
+    for sizes in trajectory.sizes:
+        jobs = [*queue.outlooks, newcomer]
+        held = total_of(one.demand(size) for one, size in zip(jobs, sizes, strict=False))
+        assert held.fits_in(capacity)
+
+
+@given(left=st.integers(20, 20_000), size=st.integers(1, 3))
+@settings(max_examples=25)
+def test_a_job_alone_at_its_only_size_ends_when_its_work_is_done(left: int, size: int) -> None:
+    spec = a_spec(minimum=(size, size), maximum=(size, size), rule=ConvergenceRule(max_steps=left + 100))
+    job = a_job("a", has=(size, size), spec=spec, measured=samples(law(), ALL_SIZES), step=100)
+    queue = a_queue(job)
+    speed = queue.outlooks[0].speeds.at(Allocation(size, size))
+    assert end_of(queue, "a").mean - NOW == pytest.approx(left / speed, rel=1e-6)
+
+
+@given(steps=st.integers(20, 5000), more=st.integers(0, 5000))
+@settings(max_examples=25)
+def test_more_work_never_ends_sooner(steps: int, more: int) -> None:
+    spec = a_spec(minimum=(2, 2), maximum=(2, 2))
+    jobs = [
+        a_job("a", has=(2, 2), spec=replace(spec, convergence=rule), measured=samples(law(), ALL_SIZES))
+        for rule in (ConvergenceRule(max_steps=steps), ConvergenceRule(max_steps=steps + more))
+    ]
+    first, second = (end_of(a_queue(job), "a") for job in jobs)
+    assert first.low <= second.low
+    assert first.mean <= second.mean
+    assert first.high <= second.high
+
+
+def test_a_waiting_job_starts_when_the_running_one_ends() -> None:
+    one_size = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(max_steps=1000))
+    first = a_job("a", has=(2, 2), spec=one_size, measured=samples(law(), ALL_SIZES))
+    second = a_job("b", spec=one_size, measured=samples(law(), ALL_SIZES))
+    found = look_ahead(a_queue(first, second, cpu=4.0), policy_named("fifo"), Settings())
+    start, end = found["b"].start, found["a"].end
+    assert start is not None
+    assert end is not None
+    assert start.mean == pytest.approx(end.mean, rel=0.0, abs=0.2 * (end.mean - NOW))
+
+
+def test_jobs_that_are_going_to_come_delay_those_that_are_there() -> None:
+    job = running("a", 20_000, (4, 4), most=4)
+    alone = a_queue(job, cpu=8.0)
+    like = as_fresh(forecast_all([running("short", 500)], NOW, Settings())[0], "later", NOW + 60.0)
+    crowded = replace(alone, expected=tuple(Expected(NOW + 60.0 * n, like_number(like, n), 500.0) for n in range(1, 9)))
+    assert end_of(crowded, "a").mean > end_of(alone, "a").mean
+
+
+def like_number(outlook: Outlook, number: int) -> Outlook:
+    return as_fresh(outlook, f"later-{number}", NOW + 60.0 * number)
+
+
+def test_a_doubtful_end_has_a_wider_interval() -> None:
+    queue = a_queue(running("a", 1000, (2, 2)))
+    (outlook,) = queue.outlooks
+    left = outlook.forecast.remaining_steps
+    assert left is not None
+    doubtful = replace(outlook.forecast, remaining_steps=Interval(left.mean, left.mean / 3, left.mean * 3))
+    sure, unsure = end_of(queue, "a"), end_of(replace(queue, outlooks=(replace(outlook, forecast=doubtful),)), "a")
+    assert unsure.high - unsure.low > 2 * (sure.high - sure.low)
+
+
+def test_later_submissions_come_as_often_as_the_recent_ones() -> None:
+    recent = RecentJobs()
+    jobs = [replace(running(f"j{n}", 1000), submitted_at=NOW - 100.0 * n) for n in range(1, 21)]
+    recent.note(forecast_all(jobs, NOW, Settings()))
+    expected = recent.expected(NOW)
+    times = [each.submitted_at for each in expected]
+    assert times == sorted(times)
+    assert (times[-1] - NOW) / len(times) == pytest.approx(100.0, rel=0.2)
+    assert {each.steps for each in expected} == {1000.0}
+
+
+def test_nothing_is_expected_before_some_jobs_were_seen() -> None:
+    recent = RecentJobs()
+    recent.note(forecast_all([running("a", 1000)], NOW, Settings()))
+    assert recent.expected(NOW) == ()
