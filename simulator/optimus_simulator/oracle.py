@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.cost import Estimate
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.forecast.outlook import Outlook
@@ -39,6 +40,10 @@ class TrueSpeeds(Speeds):
         if size not in self._known:
             self._known[size] = self._true(*size) * self._wrong_by(size) * self._factor
         return self._known[size]
+
+    def promised(self, allocation: Allocation) -> Estimate:
+        speed = self.at(allocation)
+        return Estimate(speed, speed * (1.0 - self._error), speed * (1.0 + self._error))
 
     def _true(self, workers: int, servers: int) -> float:
         return self._truth.oracle_speed(workers, servers)

@@ -1,8 +1,8 @@
 """What jobs were promised about the time that they still need, and whether it came true.
 
-A promise is the 10th, 50th and 90th percentile of the seconds until the end, as it was said in one round. It is judged at the
-submission and when a tenth, a quarter, half and three quarters of the job's life were over. A job has two lives: the
-one from its submission to its end, waiting included, and the one from its first tasks to its end.
+A promise is the 10th, 50th and 90th percentile of the seconds until the end, as it was said in one round. It is judged
+at the submission and when a tenth, a quarter, half and three quarters of the job's life were over. A job has two lives:
+the one from its submission to its end, waiting included, and the one from its first tasks to its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = (0.1, 0.25, 0.5, 0.75)
 AT_SUBMISSION, IN_LIFE, WHILE_RUNNING = "at_submission", "of_life", "of_running"
 """The kinds of promises: the first one, those by the part of the life from submission, and those by the part of the
 life from the first tasks on."""
-_SPACING, _LEAST_SECONDS = 1.04, 10.0
+_SPACING, _LEAST_SECONDS = 1.08, 20.0
 """Promises are kept at ages that grow by this factor, and no sooner than after so long: the one that is judged is about
 so much too old at most."""
 

@@ -193,7 +193,9 @@ class Replay:
         spec = job.entry.spec
         self._scores.add(
             [
-                Score.of(spec.family, each.promise.at - job.entry.submitted_at, each.promise.uncorrected, each.true_left)
+                Score.of(
+                    spec.family, each.promise.at - job.entry.submitted_at, each.promise.uncorrected, each.true_left
+                )
                 for each in job.judged_promises()
                 if each.promise.uncorrected is not None and each.kind != WHILE_RUNNING
             ]

@@ -64,7 +64,9 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
         case _ if not rest or Path(trace).exists():
             found = read_own(Path(trace))
         case _:
-            raise BadTrace(f"{trace}: give pollux:FILE, philly:FILE, pcs:FILE, paper, paper:poisson, paper:bursts or FILE")
+            raise BadTrace(
+                f"{trace}: give pollux:FILE, philly:FILE, pcs:FILE, paper, paper:poisson, paper:bursts or FILE"
+            )
     if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
         raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")
     if options.cluster <= 0.0:

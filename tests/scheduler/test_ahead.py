@@ -89,9 +89,7 @@ def test_the_same_queue_has_the_same_future_in_any_order(drawn: list[tuple[int, 
 
 @settings(max_examples=25)
 @given(drawn=jobs_drawn, policy=st.sampled_from(POLICIES))
-def test_no_instant_holds_more_than_the_cluster_has(
-    drawn: list[tuple[int, tuple[int, int], int]], policy: str
-) -> None:
+def test_no_instant_holds_more_than_the_cluster_has(drawn: list[tuple[int, tuple[int, int], int]], policy: str) -> None:
     queue = drawn_queue(drawn)
     newcomer = as_fresh(queue.outlooks[0], "newcomer", NOW + 30.0)
     queue = replace(queue, expected=(Expected(NOW + 30.0, newcomer, 300.0),))

@@ -31,8 +31,10 @@ class RecentJobs:
             self._seen = {one.id: one for one in newest}
 
     def expected(self, now: float) -> tuple[Expected, ...]:
-        """The next submissions, in order of time. The last ones come at the rate of the remembered ones, whose intervals
-        are exponential, and take turns at being like each of them."""
+        """The next submissions, in order of time: at the rate of the remembered ones, and like each of them in turn.
+
+        Intervals are exponential.
+        """
         like = sorted(self._seen.values(), key=lambda one: (one.job.submitted_at, one.id))
         if len(like) < _LEAST_REMEMBERED:
             return ()

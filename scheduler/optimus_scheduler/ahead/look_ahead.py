@@ -1,9 +1,9 @@
 """When each job is likely to start and to end: the queue simulated forward under the real policy. Pure.
 
-The jobs that are there and those that are likely to come run through one or a few possible futures (`trajectory`), in each of
-which every job has another part of the distribution of its remaining work. Each future gives each job the speeds that it
-would have from now on; from these and the job's own doubts follows a distribution of its end, and all futures together
-give its 10th, 50th and 90th percentile. Changes of size with their stops, waiting and later arrivals are in it.
+The jobs that are there and those that are likely to come run through one or a few possible futures (`trajectory`). In
+each of them every job has another part of the distribution of its remaining work. Each future gives each job the speeds
+that it would have from now on; from these and the job's own doubts follows a distribution of its end, and all futures
+together give its 10th, 50th and 90th percentile. Changes of size with their stops, waiting and later arrivals count.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.time_left import step_seconds
 from optimus_scheduler.model import Directive, Interval
 from optimus_scheduler.settings import Settings
 
@@ -28,8 +29,6 @@ FloatArray = NDArray[np.float64]
 MOST_DECISIONS = 3200
 """Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
 _MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
-_SPEED_DOUBT, _UNSURE_DOUBT = 0.05, 0.3
-"""Sigma of ln speed of a job whose speeds are known, and what is added where nothing is known of them."""
 _TYPICAL_SPREAD = 1.2
 """Sigma of ln steps of a job of which nothing is known."""
 _LEVELS = 9
@@ -70,17 +69,16 @@ def _future(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n_fut
 
 
 def _work(outlook: Outlook, queue: Queue) -> Work:
-    """Steps left, with the doubt about the speed in it: a job that is slower than predicted is as one with more steps."""
-    doubt = _SPEED_DOUBT + _UNSURE_DOUBT * (1.0 - outlook.speeds.confidence)
+    """Steps left, with the doubt about the speed in it: a slower job than predicted is like one with more steps."""
     remaining = outlook.forecast.remaining_steps
     if outlook.forecast.converged or outlook.job.directive is Directive.CANCEL:
         return Work(1e-9, 0.0, 0.0)
+    size = queue.sizes.get(outlook.id, outlook.present)
+    size = outlook.minimum if size.is_empty else size
     if remaining is None or not outlook.speeds.is_known:
-        size = queue.sizes.get(outlook.id, outlook.present)
-        speed = outlook.speeds.at(outlook.minimum if size.is_empty else size)
-        return Work(max(speed * outlook.typical_seconds, 1e-9), _TYPICAL_SPREAD, _TYPICAL_SPREAD)
-    known = Work.of(remaining)
-    return Work(known.median, math.hypot(known.down, doubt), math.hypot(known.up, doubt))
+        return Work(max(outlook.speeds.at(size) * outlook.typical_seconds, 1e-9), _TYPICAL_SPREAD, _TYPICAL_SPREAD)
+    known, pace = Work.of(remaining), Work.of(step_seconds(outlook.speeds.promised(size)))
+    return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 
 def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory]) -> Ahead:

@@ -1,4 +1,4 @@
-"""How far jobs come over time along one trajectory: speeds that change at a few instants, and when a number of steps is done."""
+"""How far jobs come over time along one trajectory: their speeds change at a few instants."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ class Progress:
         self._resumes: list[FloatArray] = []
 
     def note(self, time: float, speeds: FloatArray, resumes: FloatArray) -> None:
-        """From `time` on, until the next one. `speeds` (n,) steps/s; `resumes` (n,) instants. n may grow: later
-        jobs come behind."""
+        """From `time` on, until the next one. `speeds` (n,) steps/s; `resumes` (n,) instants.
+
+        n may grow: later jobs come behind.
+        """
         self._times.append(time)
         self._speeds.append(speeds.copy())
         self._resumes.append(resumes.copy())
 
     def end(self, job: int, steps: FloatArray) -> FloatArray:
-        """The instants at which the job has done so many steps; inf where it never does. At its last speed after the last
-        instant."""
+        """The instants at which the job has done so many steps; inf where it never does.
+
+        After the last instant it goes on at its last speed.
+        """
         times, speeds, resumes = self._of(job)
         begins = np.maximum(times, resumes)  # of making steps
         ends = np.append(times[1:], np.inf)

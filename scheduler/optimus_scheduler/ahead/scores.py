@@ -1,9 +1,9 @@
 """How promised times left turned out, and what later ones are corrected by. Pure but for what it remembers.
 
 A score is the error of the promised median in half-widths of its interval, in logarithms. The scores of ended jobs, of
-promises at about the same part of a job's life, are the distribution that the next promise is drawn from: its tenth, middle
-and ninetieth percentile become the bounds and the median (a conformal predictive distribution: Vovk, Petej, Nouretdinov, Manokhin,
-Gammerman, Computationally efficient versions of conformal predictive distributions, Neurocomputing 2020).
+promises at about the same part of a job's life, are the distribution that the next promise is drawn from: its 10th,
+50th and 90th percentile become the bounds and the median (a conformal predictive distribution: Vovk and others,
+Computationally efficient versions of conformal predictive distributions, Neurocomputing 2020).
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Scores:
 
 
 _PRIOR = np.array([NormalDist(0.0, 1.0 / REACH).inv_cdf((n + 0.5) / _PRIOR_COUNT) for n in range(_PRIOR_COUNT)])
-_LEVELS = np.array([0.1, 0.5, 0.9])
+_TAIL = 0.1
+"""Part of the truths that may lie beyond each bound."""
 
 
 def _quantiles(scores: FloatArray, weights: FloatArray) -> FloatArray:
@@ -95,4 +96,7 @@ def _quantiles(scores: FloatArray, weights: FloatArray) -> FloatArray:
     order = np.argsort(values, kind="stable")
     weight = np.concatenate([weights, np.ones(_PRIOR_COUNT)])[order]
     middles = (np.cumsum(weight) - weight / 2.0) / weight.sum()
-    return np.asarray(np.interp(_LEVELS, middles, values[order]))
+    # Of n scores the next one lies beyond the k-th with k / (n + 1): few scores need a level further out.
+    count = weight.sum() ** 2 / (weight**2).sum()
+    tail = max(_TAIL - (1.0 - _TAIL) / count, 0.0)
+    return np.asarray(np.interp([tail, 0.5, 1.0 - tail], middles, values[order]))

@@ -1,4 +1,4 @@
-"""One possible future of the queue: the policy decides again at a limited number of instants, until all jobs have ended.
+"""One possible future of the queue: the policy decides at a limited number of instants, until all jobs have ended.
 
 Between two instants jobs train at the speed of the size that they have, after the stop of a change. An instant comes
 with the next end or arrival, but no sooner than a spacing that grows with the distance from now: what happens
@@ -143,8 +143,10 @@ class Trajectory:
         return max(shares, longest)
 
     def _next_event(self) -> float:
-        """The next end or arrival; soon after a change of sizes, as what was learned from it changes sizes again; inf when
-        nothing will happen any more."""
+        """The next end or arrival; inf when nothing will happen any more.
+
+        Soon after a change of sizes, as what is learned from it changes sizes again.
+        """
         ends = [job.ends_at(self._now) for job in self._jobs if job.ended_at == math.inf]
         arrivals = [each.submitted_at for each in self._expected[:1]]
         changes = [self._now + _AGAIN_SECONDS] if self._has_changed else []

@@ -1,4 +1,4 @@
-"""The values that a simulation of the queue reads and writes: the jobs with their doubts, and what is expected of each."""
+"""What a simulation of the queue reads and writes: the jobs with their doubts, and what is expected of each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Expected:
 
 
 class Ahead(NamedTuple):
-    """What is expected of one job: POSIX seconds, with the 10th and 90th percentile as bounds and the median between."""
+    """What is expected of one job: POSIX seconds; the median, and the 10th and 90th percentile as bounds."""
 
     start: Interval | None
     """When it gets its first tasks; None for a job that has had some."""

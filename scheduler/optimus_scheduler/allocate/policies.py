@@ -11,6 +11,7 @@ from optimus_scheduler.allocate.baselines.tetris import TetrisPolicy
 from optimus_scheduler.allocate.baselines.tiresias import TiresiasPolicy
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
+from optimus_scheduler.allocate.predictable import PredictablePolicy
 
 _ALL: tuple[Policy, ...] = (
     OptimusPolicy(),
@@ -21,6 +22,7 @@ _ALL: tuple[Policy, ...] = (
     SrtfPolicy(),
     MaxMinPolicy(),
     FifoPolicy(),
+    PredictablePolicy(),
 )
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}
 """The registered policies."""

@@ -1,8 +1,9 @@
 """The end of a job with a number of epochs that take different numbers of steps.
 
-An epoch of most jobs is one pass over their data with one batch, and takes the same number of steps each time. Where it is
-measured by progress, as in the Pollux workloads, later epochs take fewer steps: what a job says of the present one, times
-the number of epochs, is several times what it will take in all. Such a job tells how many epochs it has done (`Job.epochs`).
+An epoch of most jobs is one pass over their data with one batch, and takes the same number of steps each time. Where it
+is measured by progress, as in the Pollux workloads, later epochs take fewer steps: what a job says of the present one,
+times the number of epochs, is several times what it will take in all. Such a job tells how many epochs it has done
+(`Job.epochs`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from optimus_scheduler.forecast.precedents import precedents
 from optimus_scheduler.model import EndedJob, Job
 
 _EXPONENT, _EXPONENT_SPREAD = 0.75, 0.2
-"""Steps of e epochs grow like e^b. Of the applications of the Pollux profiles b is 0.5 to 0.86 and 1: all epochs alike."""
+"""Steps of e epochs grow like e^b. Of the applications of the Pollux profiles b is 0.5 to 0.86, and 1: all alike."""
 _PRECEDENTS_SPREAD, _SPREAD_COUNT = 0.1, 2.0
 """Believed spread of the logarithm of the steps that jobs with the same epochs and batch take, and for how many jobs it
 counts."""

@@ -29,6 +29,7 @@ from optimus_scheduler.gpu_types.market import traded_types
 from optimus_scheduler.model import Job, Reason, Snapshot
 from optimus_scheduler.settings import Settings
 
+
 def choose_and_forecast(
     snapshot: Snapshot, forecaster: Forecaster, settings: Settings
 ) -> tuple[Snapshot, tuple[Outlook, ...]]:

@@ -193,8 +193,10 @@ class Job:
     steps_per_epoch: float | None = None
     """None until the job's tasks have reported it."""
     epochs: float | None = None
-    """Epochs completed, with the part of the running one, of a job whose epochs may take different numbers of steps; None:
-    `step` by `steps_per_epoch`."""
+    """Epochs completed, with the part of the running one, of a job whose epochs may differ in steps.
+
+    None: `step` by `steps_per_epoch`.
+    """
     loss_steps: tuple[float, ...] = ()
     """Steps of the (down-sampled) loss history, increasing."""
     losses: tuple[float, ...] = ()

@@ -1,8 +1,9 @@
 """The traces of PCS: virtual clusters of Philly with 64 GPUs each, to compare promised completion times.
 
 A row is one job: `submit_time` seconds, `service` GPU-seconds, and `num_jobs`, the most GPUs that it can use. As in the
-published simulations, each job may have any number of GPUs up to that, from one on, and is told beforehand how much
-service it needs. Their speedup curves of named models are not part of the traces: the exchange that `own.lasting` assumes stands in.
+published simulations, each job may have any number of GPUs up to that, from one on, and tells beforehand how much
+service it needs. Their speedup curves of named models are not part of the traces: the exchange that `own.lasting`
+assumes stands in.
 
 References: Abdullah Bin Faisal et al., "When will my ML job finish? Toward providing completion time estimates through
 predictability-centric scheduling", OSDI 2024.
@@ -33,7 +34,7 @@ def read_pcs(path: Path, *, told: bool = True) -> Trace:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
             jobs = in_order(_job(row, told) for row in csv.DictReader(text))
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise BadTrace(f"{path}: not a trace of PCS ({error})") from error
     if not jobs:
         raise BadTrace(f"{path}: it has no jobs")

@@ -1,0 +1,98 @@
+"""What simulated jobs are promised of their time left, and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimus_scheduler.ahead.scores import Score, Scores
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Interval
+from optimus_simulator.comparison import as_json, compare
+from optimus_simulator.options import Options
+from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, WHILE_RUNNING, Promise, Promises, summary
+from optimus_simulator.replay import Replay
+from optimus_simulator.trace import Trace
+
+
+def test_the_newest_promise_at_each_part_of_life_is_judged() -> None:
+    promises = Promises(0.0, [])
+    for at in (1.0, 24.0, 26.0, 80.0):
+        promises.note(Promise(at, Interval(100.0 - at, 90.0 - at, 110.0 - at)))
+    judged = {(one.kind, one.part): one.promise.at for one in promises.judged(20.0, 100.0)}
+    assert judged[AT_SUBMISSION, 0.0] == 1.0
+    assert judged[IN_LIFE, 0.1] == 1.0
+    assert judged[IN_LIFE, 0.25] == 24.0
+    assert judged[IN_LIFE, 0.5] == 26.0
+    assert judged[WHILE_RUNNING, 0.25] == 26.0  # 40 s after the submission, 20 s after the start
+    assert judged[WHILE_RUNNING, 0.75] == 80.0
+    assert all(one.is_held for one in promises.judged(20.0, 100.0))
+
+
+def test_a_promise_without_an_interval_is_counted_as_none() -> None:
+    promises = Promises(0.0, [Promise(0.0, None)])
+    (row,) = [row for row in summary(promises.judged(0.0, 10.0)) if row["kind"] == AT_SUBMISSION]
+    assert (row["jobs"], row["promised"]) == (1, 0)
+    assert "held" not in row
+
+
+def test_a_promise_that_did_not_come_true_is_not_held() -> None:
+    promises = Promises(0.0, [Promise(0.0, Interval(50.0, 40.0, 60.0))])
+    (row,) = [row for row in summary(promises.judged(0.0, 100.0)) if row["kind"] == AT_SUBMISSION]
+    assert row["held"] == 0.0
+    assert row["median_error"] == pytest.approx(0.5)
+
+
+def test_every_job_of_a_simulation_is_promised_something_at_every_part_of_its_life(
+    ring_trace: Callable[..., Trace],
+) -> None:
+    outcome = Replay(ring_trace(6, 1), policy_named("optimus"), Options(promises=True)).run()
+    document = as_json(compare([outcome]))
+    rows = document["policies"][0]["time_left"]
+    assert {(row["kind"], row["part"]) for row in rows} >= {(IN_LIFE, part) for part in (0.1, 0.25, 0.5, 0.75)}
+    assert all(row["promised"] == row["jobs"] for row in rows if row["part"] == 0.75)
+
+
+def test_looking_ahead_changes_no_decision(ring_trace: Callable[..., Trace]) -> None:
+    outcomes = [
+        Replay(ring_trace(6, 1), policy_named("optimus"), Options(promises=looks)).run() for looks in (False, True)
+    ]
+    assert outcomes[0].figures() == outcomes[1].figures()
+
+
+def test_with_an_oracle_the_time_left_is_right(ring_trace: Callable[..., Trace]) -> None:
+    outcome = Replay(ring_trace(6, 1), policy_named("fifo"), Options(promises=True, oracle=True)).run()
+    errors = [one.error for job in outcome.jobs for one in job.promises if one.part == 0.75]
+    assert max(errors) < 0.1
+
+
+@given(
+    scores=st.lists(st.floats(-20.0, 20.0), max_size=60),
+    mean=st.floats(1.0, 1e6),
+    spread=st.floats(1.0, 50.0),
+    age=st.floats(0.0, 1e6),
+)
+def test_corrected_percentiles_are_in_order(scores: list[float], mean: float, spread: float, age: float) -> None:
+    known = Scores()
+    known.add([Score("a", 0.5, score) for score in scores])
+    found = known.corrected("a", age, Interval(mean, mean / spread, mean * spread))
+    assert 0.0 <= found.low <= found.mean <= found.high
+
+
+def test_promises_that_were_twice_too_short_are_doubled() -> None:
+    known, promised = Scores(), Interval(100.0, 80.0, 125.0)
+    known.add([Score.of("a", 100.0, promised, 200.0)] * 60)
+    assert known.corrected("a", 100.0, promised).mean == pytest.approx(200.0, rel=0.05)
+    assert known.corrected("a", 1e6, promised).mean == pytest.approx(100.0, rel=0.05), "another part of life"
+
+
+def test_intervals_hold_eight_of_ten_after_many_errors_of_the_same_kind() -> None:
+    known, promised = Scores(), Interval(100.0, 99.0, 101.0)
+    truths = [100.0 * 1.02 ** (n % 21 - 10) for n in range(210)]
+    known.add([Score.of("a", 100.0, promised, true) for true in truths])
+    found = known.corrected("a", 100.0, promised)
+    held = sum(found.low <= true <= found.high for true in truths) / len(truths)
+    assert 0.75 <= held <= 0.9
