@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.service.clusters.cluster_harness import wait_until
 
 from optimus_cli import background
 
@@ -120,3 +121,50 @@ def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
     done = shell("optimus serve > serve.txt 2>&1 & optimus list --json; optimus stop")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.rpartition("}")[0] + "}") == {"jobs": []}
+
+
+MISTAKES = {
+    "--set widht=3": "Error: --set: got an unexpected keyword argument 'widht'; did you mean width?",
+    "--batch-size 100000": "Error: --batch-size: is 100000 and the data has 1437 examples only",
+    "--checkpoint-url no-such-store://x/y": "Error: --checkpoint-url: checkpoints cannot be kept there",
+    "--workers-min 64 --workers-max 64": "Error: --workers-min: at least 64 asked for; the whole cluster has room for",
+    "--priority nan": "--priority",
+    "--worker-cpu 0": "--worker-cpu",
+}
+"""What a new user types wrongly, and how the answer begins or what it names."""
+
+
+def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> None:
+    assert shell("OPTIMUS_SLOTS=4 OPTIMUS_ROUND_SECONDS=1 optimus serve --detach").returncode == 0
+    submit = "optimus submit --task optimus_workers.zoo.digits:mlp --max-epochs 100000"
+    for flags, told in MISTAKES.items():
+        wrong = shell(f"{submit} {flags}")
+        assert wrong.returncode == 2, flags
+        assert told in wrong.stderr
+        assert "Traceback" not in wrong.stderr
+    assert json.loads(shell("optimus list --json").stdout) == {"jobs": []}
+    assert shell("optimus project set small --cpu 2 --no-borrow").returncode == 0
+    first = shell(f"{submit} --name first --project small --workers-max 3").stdout.strip()
+    second = shell(f"{submit} --name second --project small").stdout.strip()
+
+    def decided(job: str, reason: str) -> bool:
+        return bool(json.loads(shell(f"optimus explain {job} --json").stdout)["reason"] == reason)
+
+    def state_of(job: str) -> str:
+        return str(json.loads(shell(f"optimus explain {job} --json").stdout)["state"])
+
+    wait_until("the second waits", lambda: decided(second, "WaitingForQuota"))
+    why = json.loads(shell(f"optimus explain {second} --json").stdout)
+    assert why["message"] == "Waits: quotas leave no room now for 1 worker and 1 server of project small."
+    assert why["expected"]["start_seconds"] != {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert "leave to borrow for project small" in why["what_would_change_it"]
+    assert f"the end of first ({first})" in why["what_would_change_it"]
+    big = shell(f"{submit} --name big --workers-min 3 --workers-max 3").stdout.strip()
+    wait_until("the third waits", lambda: decided(big, "WaitingForResources"))
+    why = json.loads(shell(f"optimus explain {big} --json").stdout)
+    assert "there is no room for 3 workers and 1 server beside the jobs ahead of it." in why["message"]
+    assert "`workers.min` of 1 (now 3)" in why["what_would_change_it"]
+    assert shell(f"optimus cancel {first}").returncode == 0
+    wait_until("it has ended", lambda: state_of(first) == "cancelled")
+    told = json.loads(shell(f"optimus explain {first} --json").stdout)
+    assert (told["reason"], told["message"]) == (None, "The job was cancelled.")
