@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/models.md from measurements.
+"""Draw the pictures of docs/models.md and its studies from measurements.
 
     python -m benchmarks.model_plots --data FOLDER [--out docs/images] [--draws 200]
 

@@ -101,7 +101,7 @@ def next_measurement(model: SpeedModel, candidates: Sequence[tuple[int, int]]) -
 
     Measuring candidate j takes C_ij²/(C_jj + σ²) off the variance at candidate i (C their covariance, σ the noise): the
     one with the largest sum is chosen (I-optimal; D-optimal designs run to the corners, where every formula is worst:
-    measured in docs/models.md).
+    measured in docs/studies/speeds.md).
     """
     assert model.residual is not None
     w, p = np.array(candidates, dtype=np.float64).T

@@ -175,7 +175,7 @@ def _offsets(losses: FloatArray) -> FloatArray:
 
 
 MAX_LOSS_POINTS = 128
-"""A fit gets hardly better from more points of the same curve (docs/models.md), only slower."""
+"""A fit gets hardly better from more points of the same curve (docs/studies/models.md), only slower."""
 
 _WEIGHT, _STEP, _FINITE, _LOSS, _BROKEN = range(5)
 """Rows of the table: weight; weight · step; weight of finite losses; that weight · loss; the last loss that was not."""

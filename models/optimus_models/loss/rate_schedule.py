@@ -11,7 +11,7 @@ from optimus_models.history import FloatArray
 
 _EXPONENT = 0.015
 """The loss falls as the learning rate to this power: 3.4 % for a tenth. About the largest that helps classifiers,
-detectors and language models alike; it is far too little for step schedules of classifiers (docs/models.md)."""
+detectors and language models alike; it is far too little for step schedules of classifiers (docs/studies/models.md)."""
 _LEAST_RATIO = 1e-3
 """Of the largest rate: one that falls further does no more, for schedules end at 0."""
 PLANNED = 32

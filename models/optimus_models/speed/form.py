@@ -42,8 +42,8 @@ A step that somebody bothers to distribute is mostly computing (60 %), with a pa
 workers (15 %); sending takes about as much as that (18 %), updating less (5 %). Overheads per task are small, but they
 are what finally ends scaling: a job measured at 1 + 1 is believed to gain up to about 10 workers, and real clusters
 stop at 8 to 16 (paper, figures 4 and 9). Larger overheads suit a 1 GbE testbed and mislead on faster networks, where
-jobs scale to 128 workers (docs/models.md). Asynchronous steps do not share the batch: computing and the constant part
-are one term.
+jobs scale to 128 workers (docs/studies/speeds.md). Asynchronous steps do not share the batch: computing and the
+constant part are one term.
 """
 
 
