@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from optimus_service.requests import checked
 from optimus_workers.check_task import check
 from optimus_workers.task import TrainingTask
 from optimus_workers.task.user_code import load_task
+from optimus_workers.try_task import GOOD, judge
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_CODE = ("my_training", "hugging_face")
@@ -83,3 +86,28 @@ def test_a_hugging_face_model_starts_from_saved_weights(tmp_path: Path) -> None:
     assert torch.equal(loaded.get_parameter(name), saved.get_parameter(name))
     before, after = loss_after_a_step(task)
     assert after < before
+
+
+TASKS_PAGE = (EXAMPLES.parent / "docs" / "tasks.md").read_text()
+
+
+def test_the_whole_task_of_the_page_can_be_submitted(tmp_path: Path) -> None:
+    code = re.search(r"```python\n(.*?)```", TASKS_PAGE, re.DOTALL)
+    assert code is not None
+    (tmp_path / "my_task.py").write_text(code[1])
+    job = {"task": "my_task:line", "task_args": {"slope": 3}, "working_directory": str(tmp_path)}
+    try:
+        assert judge(job) == GOOD
+        task = load_task("my_task:line", {}, str(tmp_path))
+        batch = task.collate([task.dataset[index] for index in range(8)])
+        model = task.model()
+        assert torch.isfinite(task.loss(model, batch))
+        assert task.evaluate is not None
+        assert set(task.evaluate(model)) == {"at_one"}
+    finally:
+        sys.modules.pop("my_task", None)
+
+
+def test_the_page_lists_every_field_of_a_task() -> None:
+    table = TASKS_PAGE.partition("| field | what it is |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [each.name for each in fields(TrainingTask)]
