@@ -269,3 +269,45 @@ def test_own_losses_overrule_precedents() -> None:
     reported = outlook_of(job).forecast
     assert reported.total_steps is not None
     assert reported.total_steps.mean < 10_000
+
+
+EPOCH_STEPS, REPORTED = 45, 15
+"""Steps of an epoch, and steps between reports, of the job that is submitted again and again."""
+
+
+def submitted(seed: int, *similar: EndedJob) -> tuple[EndedJob, list[Outlook]]:
+    """A small image classifier, trained until its rule ends it: its outlook after each epoch, and what it leaves."""
+    steps = np.arange(REPORTED, 300 * EPOCH_STEPS, REPORTED)
+    noise = np.random.default_rng(seed).normal(0.0, 0.04, len(steps))
+    losses = (2.3 / (1.0 + 0.004 * steps) ** 1.2 + 0.05) * (1.0 + noise)
+    rule = ConvergenceRule(loss_decrease=0.01, max_epochs=200.0)
+    outlooks: list[Outlook] = []
+    forecaster = RememberingForecaster()
+    while not (outlooks and outlooks[-1].forecast.converged):
+        step = EPOCH_STEPS * (len(outlooks) + 1)
+        n = step // REPORTED
+        job = replace(
+            young(*similar),
+            spec=replace(young().spec, convergence=rule),
+            step=step,
+            steps_per_epoch=float(EPOCH_STEPS),
+            loss_steps=tuple(steps[:n].astype(float).tolist()),
+            losses=tuple(losses[:n].tolist()),
+        )
+        outlooks += forecaster([job], NOW, Settings())
+    left = EndedJob(f"job-{seed}", "zoo:cnn", "vision", float(EPOCH_STEPS), job.loss_steps, job.losses)
+    return replace(left, total_steps=job.step, rule=rule), outlooks
+
+
+def test_a_job_submitted_five_times_is_promised_an_end_that_it_keeps() -> None:
+    known: list[EndedJob] = []
+    held = []
+    for seed in range(5):
+        job, outlooks = submitted(seed, *known)
+        known.append(job)
+        after_a_tenth = outlooks[len(outlooks) // 10 : -1]
+        promised = [each.forecast.total_steps for each in after_a_tenth]
+        if seed >= 2:  # with two ended jobs known
+            assert all(each is not None and 0.5 < each.mean / job.total_steps < 2.0 for each in promised)
+        held += [each is not None and each.low <= job.total_steps <= each.high for each in promised]
+    assert np.mean(held) > 0.7
