@@ -30,6 +30,7 @@ READ = (
     answers.Project,
     answers.Node,
     answers.Cluster,
+    answers.Scorecard,
 )
 HEAD = '''\
 """The answers of the REST API as JSON: made from `optimus_contract` by `python -m scripts.cli_types`, not to be edited.

@@ -23,6 +23,7 @@ SHOWN = (
     answers.JobLine,
     answers.Predictions,
     answers.Problem,
+    answers.Scorecard,
 )
 
 

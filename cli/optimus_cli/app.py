@@ -21,6 +21,7 @@ from optimus_cli.commands import (
     logs,
     predict,
     project,
+    promises,
     serve,
     simulate,
     stop,
@@ -137,6 +138,7 @@ app.command(cls=Command, rich_help_panel=JOBS)(jobs.explain)
 app.command(cls=Command, rich_help_panel=JOBS)(watch.watch)
 app.command(cls=Command, rich_help_panel=JOBS)(logs.logs)
 app.command(cls=Command, rich_help_panel=JOBS)(predict.predict)
+app.command(cls=Command, rich_help_panel=JOBS)(promises.promises)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.cancel)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.resume)
 app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)

@@ -77,6 +77,7 @@ class Job(TypedDict):
     progress: float | None
     remaining_steps: Interval | None
     remaining_seconds: Interval | None
+    longer_than_predicted: bool
     reason: str | None
     message: str | None
     profile: JobProfile | None
@@ -272,6 +273,8 @@ class ReviewPoint(TypedDict):
     held: bool
     remaining_seconds: Interval | None
     true_remaining_seconds: float
+    seconds_error_percent: float | None
+    seconds_held: bool | None
 
 
 class Outcome(TypedDict):
@@ -389,3 +392,21 @@ class Cluster(TypedDict):
     last_round_at: str | None
     policy: str
     version: str
+
+
+class PromiseScore(TypedDict):
+    kind: str
+    part: str
+    promises: int
+    held: float
+    median_error_percent: float
+
+
+class TaskScore(TypedDict):
+    task: str
+    scores: list[PromiseScore]
+
+
+class Scorecard(TypedDict):
+    scores: list[PromiseScore]
+    tasks: list[TaskScore]

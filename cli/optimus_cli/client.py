@@ -24,6 +24,7 @@ from optimus_cli.bodies import (
     Plan,
     Predictions,
     Project,
+    Scorecard,
     Task,
 )
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
@@ -176,6 +177,10 @@ class Client:
 
     def nodes(self) -> list[Node]:
         return cast("list[Node]", self._call("GET", "/v1/nodes")["nodes"])
+
+    def promises(self) -> Scorecard:
+        """How predictions of jobs that have ended turned out."""
+        return cast("Scorecard", self._call("GET", "/v1/promises"))
 
     def cluster(self) -> Cluster:
         return cast("Cluster", self._call("GET", "/v1/cluster"))

@@ -98,8 +98,7 @@ def outlook(job: Job) -> str:
         return "converged, finishing"
     if job["state"] == "queued":
         return "waiting"
-    left = render.time_left(job)
-    return "learning" if left == wording.UNKNOWN else f"{left} left"
+    return "learning" if render.time_left(job) == wording.UNKNOWN else render.left(job)
 
 
 def details(job: Job) -> str:

@@ -112,11 +112,21 @@ def progress(job: Job) -> str:
     return "100 %" if job["state"] == "succeeded" else wording.percent(job["progress"])
 
 
+LONGER = "longer than predicted"
+"""Of a job that went on beyond its likeliest end: what is left then is what such jobs still take."""
+
+
 def time_left(job: Job) -> str:
     """Predicted time to convergence; for a job that has ended, what it took."""
     if job["finished_at"] is not None:
         return f"took {wording.duration(job['jct_seconds'])}"
     return wording.duration_interval(job["remaining_seconds"])
+
+
+def left(job: Job) -> str:
+    """The time left in words: `24 s (18–33) left, longer than predicted`."""
+    time = wording.duration_interval(job["remaining_seconds"])
+    return f"{time} left" + (f", {LONGER}" if job.get("longer_than_predicted") and time != wording.UNKNOWN else "")
 
 
 def job_description(
@@ -150,7 +160,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
         ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
-        ("Time", time_left(job) if job["finished_at"] else f"{time_left(job)} left"),
+        ("Time", time_left(job) if job["finished_at"] else left(job)),
         ("Size", size(job)),
         ("Rescales", str(job["rescales"])),
     ]

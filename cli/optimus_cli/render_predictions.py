@@ -184,20 +184,31 @@ def review(outcome: Outcome) -> RenderableType:
 
 def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
     """One line per prediction, the first at the top."""
-    table = columns_table(
-        *("at", "steps in total", "error", "held", "time left", "it took"), right=["at", "error", "it took"]
-    )
+    names = ("at", "steps in total", "error", "held", "time left", "it took", "error", "held")
+    table = columns_table(*names, right=["at", "error", "it took"])
     for point in points:
         table.add_row(
             wording.percent(point["part"]),
             wording.count_interval(point["total_steps"]),
             f"{point['error_percent']:+.0f} %",
-            Text("yes") if point["held"] else Text("no", style="yellow"),
+            _held(point["held"]),
             wording.duration_interval(point["remaining_seconds"]),
             wording.duration(point["true_remaining_seconds"]),
+            _error(point.get("seconds_error_percent")),
+            _held(point.get("seconds_held")),
         )
     table.caption = f"true total: {wording.count(steps)} steps; held: whether the 80 % interval holds it"
     return table
+
+
+def _held(held: bool | None) -> Text:
+    if held is None:
+        return Text(wording.UNKNOWN)
+    return Text("yes") if held else Text("no", style="yellow")
+
+
+def _error(percent: float | None) -> str:
+    return wording.UNKNOWN if percent is None else f"{percent:+.0f} %"
 
 
 def _measured_table(points: Sequence[SpeedPoint]) -> Table:

@@ -67,6 +67,7 @@ class ScriptedService:
         self.on("GET", f"{base}/explanation", builders.explanation(state=job["state"]))
         self.on("GET", f"{base}/logs", {"logs": [{"task": f"{job['id']}-worker-0-0", "text": "one\ntwo\n"}]})
         self.on("GET", "/v1/cluster", builders.cluster())
+        self.on("GET", "/v1/promises", {"scores": [], "tasks": []})
         self.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
 
 

@@ -21,6 +21,7 @@ READING = [
     ["explain", JOB],
     ["logs", JOB],
     ["nodes"],
+    ["promises"],
     ["predict", JOB],
 ]
 

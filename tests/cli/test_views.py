@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import live, render, render_predictions, render_tasks, wording
+from optimus_cli import live, render, render_predictions, render_promises, render_tasks, wording
 from optimus_cli.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -249,6 +249,27 @@ def test_what_predictions_rest_on_is_said() -> None:
     )
 
 
+def test_a_job_that_took_longer_than_predicted_says_so() -> None:
+    job = builders.job(longer_than_predicted=True)
+    assert "24 s (18–33) left, longer than predicted" in shown(render.job_description(job, [], [], NOW))
+    assert live.outlook(job) == "24 s (18–33) left, longer than predicted"
+    assert "longer" not in shown(render.job_description(builders.job(), [], [], NOW))
+
+
+def test_how_predictions_turned_out() -> None:
+    scores: list[Any] = [
+        {"kind": "steps", "part": "first step", "promises": 12, "held": 0.5, "median_error_percent": 31.4},
+        {"kind": "seconds", "part": "50 %", "promises": 4, "held": 1.0, "median_error_percent": 8.0},
+    ]
+    tasks: list[Any] = [{"task": "m:f", "scores": scores}, {"task": "other:task", "scores": scores[:1]}]
+    text = shown(render_promises.scorecard({"scores": scores, "tasks": tasks}))
+    for words in ("steps left", "first step", "12", "50 %", "31 %", "time left", "100 %", "m:f", "other:task"):
+        assert words in text
+    alone = shown(render_promises.scorecard({"scores": scores, "tasks": tasks[:1]}, "m:f"))
+    assert "other:task" not in alone
+    assert "No prediction" in shown(render_promises.scorecard({"scores": [], "tasks": []}))
+
+
 def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
     review = [
         {
@@ -260,6 +281,8 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
             "held": True,
             "remaining_seconds": builders.interval(120.0, 90.0, 150.0),
             "true_remaining_seconds": 95.0,
+            "seconds_error_percent": -40.0,
+            "seconds_held": False,
         }
     ]
     outcome = {
@@ -272,7 +295,16 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
     }
     ended = builders.job(state="succeeded")
     text = shown(render_predictions.prediction(ended, builders.predictions(outcome=outcome)))
-    for words in ("succeeded after 1 000 steps", "1 200 (900–1 500)", "+20 %", "1 min 35 s", "1w+1p", "5.10/s", "1.50"):
+    for words in (
+        "succeeded after 1 000 steps",
+        "1 200 (900–1 500)",
+        "+20 %",
+        "-40 %",
+        "1 min 35 s",
+        "1w+1p",
+        "5.10/s",
+        "1.50",
+    ):
         assert words.replace(" ", "") in text.replace("\u2009", "").replace("\u202f", "").replace(" ", ""), words
 
 

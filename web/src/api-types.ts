@@ -285,6 +285,8 @@ export interface components {
             progress: number | null;
             remaining_steps: components["schemas"]["Interval"] | null;
             remaining_seconds: components["schemas"]["Interval"] | null;
+            /** @description it went on beyond the likeliest end; the time left counts that in */
+            longer_than_predicted: boolean;
             /** @description reason code of the last decision */
             reason: string | null;
             message: string | null;
@@ -343,6 +345,7 @@ export interface components {
             loss: number | null;
             progress: number | null;
             remaining_seconds: components["schemas"]["Interval"] | null;
+            longer_than_predicted: boolean;
             /** Format: date-time */
             created_at: string;
             started_at: string | null;
@@ -828,6 +831,26 @@ export interface components {
             field: string;
             message: string;
         };
+        /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
+        PromiseScore: {
+            /**
+             * @description what was predicted to be left
+             * @enum {string}
+             */
+            kind: "steps" | "seconds";
+            /**
+             * @description of the job's life, as far as it was known
+             * @example first step
+             * @example 25 %
+             */
+            part: string;
+            /** @description how many were judged */
+            promises: number;
+            /** @description part of them whose 80 % interval held what came */
+            held: number;
+            /** @description of what was left: |predicted - true| / true */
+            median_error_percent: number;
+        };
         /** @description The learning rate of a step, counted from 0. */
         RatePoint: {
             step: number;
@@ -862,6 +885,23 @@ export interface components {
             held: boolean;
             remaining_seconds: components["schemas"]["Interval"] | null;
             true_remaining_seconds: number;
+            /**
+             * @description predicted over true time left, minus 1
+             * @default null
+             */
+            seconds_error_percent: number | null;
+            /**
+             * @description whether the interval of the time left holds the truth
+             * @default null
+             */
+            seconds_held: boolean | null;
+        };
+        /** @description How the newest predictions turned out whose jobs have succeeded since (`GET /v1/promises`). */
+        Scorecard: {
+            /** @description of all tasks together */
+            scores: components["schemas"]["PromiseScore"][];
+            /** @description of each task, those with most promises first */
+            tasks: components["schemas"]["TaskScore"][];
         };
         /** @description How many parameter servers the job may have, none for all-reduce, and what one of them needs. */
         ServerDemand: {
@@ -944,6 +984,11 @@ export interface components {
              */
             gpus: number;
         };
+        /** @description The same of the jobs of one task. */
+        TaskScore: {
+            task: string;
+            scores: components["schemas"]["PromiseScore"][];
+        };
     };
     responses: never;
     parameters: never;
@@ -985,13 +1030,16 @@ export type PredictionPoint = components['schemas']['PredictionPoint'];
 export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemError = components['schemas']['ProblemError'];
+export type PromiseScore = components['schemas']['PromiseScore'];
 export type RatePoint = components['schemas']['RatePoint'];
 export type RescaleEffect = components['schemas']['RescaleEffect'];
 export type ReviewPoint = components['schemas']['ReviewPoint'];
+export type Scorecard = components['schemas']['Scorecard'];
 export type ServerDemand = components['schemas']['ServerDemand'];
 export type SpeedPoint = components['schemas']['SpeedPoint'];
 export type TargetMetric = components['schemas']['TargetMetric'];
 export type TaskDemand = components['schemas']['TaskDemand'];
 export type TaskResources = components['schemas']['TaskResources'];
+export type TaskScore = components['schemas']['TaskScore'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

@@ -16,6 +16,8 @@ export type {
   JobLine,
   NodeResources,
   Predictions,
+  PromiseScore,
+  Scorecard,
 } from "./api-types";
 export type State = import("./api-types").JobLine["state"];
 

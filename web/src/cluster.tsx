@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import type { ClusterLine, JobLine } from "./api";
 import { Jobs, groupOf } from "./jobs";
 import { OverTime } from "./overtime";
+import { Promises } from "./promises";
 import type { World } from "./state";
 import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords } from "./words";
 
@@ -51,6 +52,7 @@ export function Cluster({ world, now }: { world: World; now: number }) {
       </section>
       <OverTime oldest={oldest} onJobs={setColours} />
       <Jobs jobs={jobs} now={now} colours={colours} />
+      <Promises />
     </>
   );
 }

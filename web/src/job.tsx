@@ -389,6 +389,7 @@ function Ends({
       <span class="name">Ends in</span>
       <span class="value">{duration(finish?.mean)}</span>
       <span class="quiet">{at ? `at ${clock(at)}; ${range(finish)}` : "not known yet"}</span>
+      {job.longer_than_predicted && <span class="quiet">longer than predicted</span>}
     </div>
   );
 }

@@ -204,11 +204,17 @@ function Row({ job, now, colour }: { job: JobLine; now: number; colour: number |
       <td class="progress">
         {group === "ended" ? <span class="quiet">{counted(job.step, "step")}</span> : <Progress job={job} />}
       </td>
-      <td class="figure left">{timeOf(job, age)}</td>
+      <td class="figure left" title={job.longer_than_predicted ? LONGER : undefined}>
+        {timeOf(job, age)}
+        {job.longer_than_predicted && <span class="unseen">, {LONGER}</span>}
+      </td>
       <td class="figure age">{duration((now - Date.parse(job.created_at)) / 1000)}</td>
     </tr>
   );
 }
+
+/** Of a job that went on beyond its likeliest end. */
+const LONGER = "longer than predicted";
 
 /** The time that matters of a job in its group; `age`: from its submission to its end, or until now. */
 function timeOf(job: JobLine, age: number): string {

@@ -49,9 +49,12 @@ from optimus_contract.answers.predictions import (
     Outcome,
     PredictionPoint,
     Predictions,
+    PromiseScore,
     RatePoint,
     ReviewPoint,
+    Scorecard,
     SpeedPoint,
+    TaskScore,
 )
 from optimus_contract.answers.watch import ClusterHistory, ClusterLine, HistorySeries, JobLine
 
@@ -102,14 +105,17 @@ __all__ = [
     "ProblemError",
     "Project",
     "ProjectList",
+    "PromiseScore",
     "RatePoint",
     "RescaleEffect",
     "ReviewPoint",
     "Round",
     "RoundList",
+    "Scorecard",
     "SpeedPoint",
     "Task",
     "TaskList",
+    "TaskScore",
     "TaskUsage",
     "UnknownTask",
 ]

@@ -95,6 +95,7 @@ class Job(Message):
     progress: Annotated[float | None, About("step / predicted total steps, 0 to 1")]
     remaining_steps: Interval | None
     remaining_seconds: Interval | None
+    longer_than_predicted: Annotated[bool, About("it went on beyond the likeliest end; the time left counts that in")]
     reason: Annotated[str | None, About("reason code of the last decision")]
     message: str | None
     profile: JobProfile | None

@@ -104,6 +104,35 @@ class ReviewPoint(Message):
     held: Annotated[bool, About("whether the interval holds the truth")]
     remaining_seconds: Interval | None
     true_remaining_seconds: float
+    seconds_error_percent: Annotated[float | None, About("predicted over true time left, minus 1")] = None
+    seconds_held: Annotated[bool | None, About("whether the interval of the time left holds the truth")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseScore(Message):
+    """How predictions of one kind turned out that were made at one part of the lives of jobs."""
+
+    kind: Annotated[Literal["steps", "seconds"], About("what was predicted to be left")]
+    part: Annotated[str, About("of the job's life, as far as it was known", examples=("first step", "25 %"))]
+    promises: Annotated[int, About("how many were judged")]
+    held: Annotated[float, About("part of them whose 80 % interval held what came")]
+    median_error_percent: Annotated[float, About("of what was left: |predicted - true| / true")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore(Message):
+    """The same of the jobs of one task."""
+
+    task: str
+    scores: list[PromiseScore]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorecard(Message):
+    """How the newest predictions turned out whose jobs have succeeded since (`GET /v1/promises`)."""
+
+    scores: Annotated[list[PromiseScore], About("of all tasks together")]
+    tasks: Annotated[list[TaskScore], About("of each task, those with most promises first")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ class JobLine(Message):
     loss: float | None
     progress: float | None
     remaining_seconds: Interval | None
+    longer_than_predicted: bool
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

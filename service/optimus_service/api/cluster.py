@@ -13,6 +13,8 @@ from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import round_body
 from optimus_service.insight.moments import moment
+from optimus_service.insight.scorecard import scorecard
+from optimus_service.observe.promises import MAX_PROMISES
 from optimus_service.observe.spec import on_type, readable_spec
 from optimus_service.observe.unknown_tasks import held_by
 from optimus_service.store.errors import JobNotFound
@@ -50,6 +52,12 @@ def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQ
     """Scheduling rounds, newest first: when, why, how long, what they did."""
     page = services.repository.rounds(cursor, limit)
     return answers.RoundList(rounds=[round_body(each) for each in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/promises")
+def list_promises(services: ServicesDep) -> answers.Scorecard:
+    """How the newest predictions turned out: of steps and time left, by the part of life at which they were made."""
+    return scorecard(services.repository.kept_promises(0.0, MAX_PROMISES))
 
 
 # --- who uses what ---------------------------------------------------------------------------------------------------

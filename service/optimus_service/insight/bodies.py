@@ -61,6 +61,7 @@ def job_body(
         progress=ahead.progress,
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
+        longer_than_predicted=ahead.longer_than_predicted,
         reason=explanation.reason,
         message=explanation.message,
         profile=_profile(job),

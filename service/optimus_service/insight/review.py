@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from optimus_contract import answers
@@ -12,6 +13,8 @@ from optimus_service.store.records import DecisionRecord, JobRecord
 
 _MAX_POINTS = 10
 """Predictions in one review, spread evenly over the job's steps."""
+_SOON_SECONDS = 5.0
+"""A ratio of less time left than this says nothing: rounds and reports come seconds apart."""
 
 
 def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: float | None) -> answers.Outcome | None:
@@ -32,12 +35,24 @@ def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: f
 
 
 def _review(record: JobRecord, decisions: Sequence[DecisionRecord]) -> list[answers.ReviewPoint]:
-    """The first prediction, and then each that was made a tenth of the job's steps further on."""
+    """The first prediction, each that was made a tenth of the job's steps further on, and the worst of all."""
+    every = list(_points(record, decisions))
     points: list[answers.ReviewPoint] = []
-    for point in _points(record, decisions):
+    for point in every:
         if not points or point.part >= points[-1].part + 1.0 / _MAX_POINTS:
             points.append(point)
-    return points
+    worst = max(every, key=_badness, default=None)
+    if worst is not None and worst not in points:
+        points.append(worst)
+    return sorted(points, key=lambda point: point.at)
+
+
+def _badness(point: answers.ReviewPoint) -> float:
+    """By how much a prediction was too high or too low, whichever way: of the time left, else of the steps."""
+    left = point.remaining_seconds
+    if left is not None and left.mean > 0 and point.true_remaining_seconds > _SOON_SECONDS:
+        return abs(math.log(left.mean / point.true_remaining_seconds))
+    return abs(math.log(max(1.0 + point.error_percent / 100.0, 1e-9)))
 
 
 def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[answers.ReviewPoint]:
@@ -47,6 +62,10 @@ def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[
         if total is None or left is None or record.finished_at is None or record.step <= 0:
             continue
         step = round(total.mean - left.mean)
+        seconds, true = (
+            interval(decision.forecast.get("remaining_seconds")),
+            max(record.finished_at - decision.at, 0.0),
+        )
         yield answers.ReviewPoint(
             at=moment(decision.at),
             step=step,
@@ -54,12 +73,14 @@ def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[
             total_steps=total,
             error_percent=100.0 * (total.mean / record.step - 1.0),
             held=_holds(total, record.step),
-            remaining_seconds=interval(decision.forecast.get("remaining_seconds")),
-            true_remaining_seconds=max(record.finished_at - decision.at, 0.0),
+            remaining_seconds=seconds,
+            true_remaining_seconds=true,
+            seconds_error_percent=None if seconds is None or true <= 0 else 100.0 * (seconds.mean / true - 1.0),
+            seconds_held=None if seconds is None else _holds(seconds, true),
         )
 
 
 def _holds(predicted: answers.Interval, truth: float) -> bool:
-    """A step more or less is no miss: steps are counted in whole ones."""
+    """A step or a second more or less is no miss: steps are counted in whole ones, and an end is noticed."""
     low = predicted.low is None or predicted.low - 1.0 <= truth
     return low and (predicted.high is None or truth <= predicted.high + 1.0)

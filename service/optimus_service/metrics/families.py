@@ -118,6 +118,14 @@ GPUS = _state("cluster_gpus", "GPUs: capacity of schedulable nodes, and what mem
 RECONCILING = _state("reconciling_jobs", "Active jobs whose membership is not what is wanted")
 LAG = _state("reconcile_lag_seconds", "How long the oldest of them has been waiting for what is wanted; 0 without any")
 
+INTERVALS_HELD = _state(
+    "prediction_interval_held_ratio",
+    "Of the newest predictions whose jobs succeeded since: part whose 80 % interval held what came",
+    "kind",
+    "part",
+)
+PROMISES = _state("predictions_judged", "So many predictions of that kind and part of life were judged", "kind", "part")
+
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
 ROUNDS = Family("optimus_round_seconds", "histogram", "Time of scheduling rounds", buckets=_ROUND_BUCKETS)
@@ -236,6 +244,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
         ),
     ),
     ("The cluster", (JOBS, WAITING, WITHOUT_SERIES, NODES, CPU, MEMORY, GPUS, RECONCILING, LAG)),
+    ("How predictions turned out", (INTERVALS_HELD, PROMISES)),
     (
         "Rounds",
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_contract import answers
@@ -76,6 +76,8 @@ class ClusterFigures:
     nodes_by_state: Mapping[str, int] = field(default_factory=dict)
     n_reconciling: int = 0
     reconcile_lag_seconds: float = 0.0
+    promises: Sequence[answers.PromiseScore] = ()
+    """How predictions turned out, of all tasks together."""
 
 
 def points(figures: ClusterFigures) -> Iterator[tuple[Family, list[Point]]]:
@@ -94,6 +96,8 @@ def _of_cluster(figures: ClusterFigures) -> Iterator[tuple[Family, list[Point]]]
     yield catalogue.WITHOUT_SERIES, [((), figures.n_active_jobs - len(figures.active_jobs))]
     yield catalogue.RECONCILING, [((), figures.n_reconciling)]
     yield catalogue.LAG, [((), figures.reconcile_lag_seconds)]
+    yield catalogue.INTERVALS_HELD, [((each.kind, each.part), each.held) for each in figures.promises]
+    yield catalogue.PROMISES, [((each.kind, each.part), each.promises) for each in figures.promises]
     if figures.capacity is None:
         return
     yield catalogue.NODES, [((state,), count) for state, count in sorted(figures.nodes_by_state.items())]

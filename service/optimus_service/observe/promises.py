@@ -49,9 +49,9 @@ class Promised:
         known = {job.id: job for job in jobs}
         found = []
         for decision in plan.decisions:
-            job, forecast = known[decision.job_id], decision.forecast
-            part = part_of(job, forecast)
-            if part is not None and part not in self._parts.get(job.id, ()):
+            job, forecast = known.get(decision.job_id), decision.forecast
+            part = None if job is None else part_of(job, forecast)
+            if job is not None and part is not None and part not in self._parts.get(job.id, ()):
                 document, task = _said(forecast), job.spec.family
                 found.append(PromiseRecord(job_id=job.id, part=part, task=task, at=now, document=document))
         return found

@@ -77,6 +77,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None) -> answers.JobLine
         loss=finite(job.loss),
         progress=ahead.progress,
         remaining_seconds=ahead.remaining_seconds,
+        longer_than_predicted=ahead.longer_than_predicted,
         created_at=moment(job.created_at),
         started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),

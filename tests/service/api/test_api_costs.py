@@ -11,7 +11,7 @@ from tests.service.api.conftest import Serve
 from optimus_scheduler.model import NOTHING, Allocation, Mode
 from optimus_service.observe.finished_runs import lesson
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.records import DecisionRecord, RoundRecord
+from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
 
 pytestmark = on_sqlite
 N_SAMPLES = 40
@@ -138,6 +138,40 @@ def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> 
         assert [point["held"] for point in outcome["review"]] == [False, False, True, True]
         assert outcome["review"][2]["remaining_seconds"]["mean"] == pytest.approx(30.0)
         assert outcome["review"][2]["true_remaining_seconds"] == pytest.approx(20.0)
+        assert outcome["review"][2]["seconds_error_percent"] == pytest.approx(50.0)
+        assert [point["seconds_held"] for point in outcome["review"]] == [False, False, True, True]
+
+
+def test_the_worst_prediction_is_in_the_review_wherever_it_was_made(api: Api) -> None:
+    """Of the time left; the points are a tenth of the life apart otherwise."""
+    job_id = api.submit()
+    api.surroundings.clock.now = NOW
+    train(api, job_id)
+    for step, total in ((100, 410.0), (110, 4000.0), (115, 410.0), (300, 410.0)):
+        believe(api, job_id, at=NOW + step / 10, step=step, total=total)
+    api.surroundings.clock.now = NOW + 40
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
+    assert [point["step"] for point in predictions(api, job_id)["outcome"]["review"]] == [100, 110, 300]
+
+
+def test_promises_of_jobs_that_succeeded_are_judged(api: Api) -> None:
+    assert api.get("/v1/promises").json() == {"scores": [], "tasks": []}
+    for number, predicted in enumerate((50.0, 100.0)):
+        job_id = api.submit(name=f"judged-{number}")
+        api.surroundings.clock.now = NOW
+        train(api, job_id)
+        value = {"mean": predicted, "low": 0.9 * predicted, "high": 1.5 * predicted}
+        document = {"steps": value, "seconds": value, "total_steps": value}
+        promise = PromiseRecord(job_id=job_id, part="25 %", task="m:f", at=NOW, document=document)
+        record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
+        api.repository.add_round(record, [], [promise])
+        api.surroundings.clock.now = NOW + 100
+        api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
+    found = api.get("/v1/promises").json()
+    (seconds,) = [score for score in found["scores"] if score["kind"] == "seconds"]
+    assert (seconds["part"], seconds["promises"], seconds["held"]) == ("25 %", 2, 0.5)
+    assert seconds["median_error_percent"] == pytest.approx(25.0)  # 50 % and none
+    assert [each["task"] for each in found["tasks"]] == ["m:f"]
 
 
 def test_a_cancelled_job_has_no_truth_to_compare_with(api: Api) -> None:
