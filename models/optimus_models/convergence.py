@@ -135,16 +135,16 @@ def converged_epoch(losses: ArrayLike, rule: Rule) -> int | None:
     `losses`: at the ends of epochs 0, 1, ... None if it holds at none of them, or the rule has no `loss_decrease`.
     """
     at_end = np.asarray(losses, dtype=np.float64)
-    if rule.loss_decrease is None or not len(at_end):
+    delta, patience = rule.loss_decrease, max(rule.patience_epochs, 1)
+    if delta is None or len(at_end) < 2 + patience:
         return None
     largest = float(np.max(np.abs(at_end)))
-    little = _is_little(at_end[1:-1], at_end[2:], rule, rule.loss_decrease, largest)  # nothing is seen before epoch 1
-    patience = max(rule.patience_epochs, 1)
-    held = np.convolve(little, np.ones(patience), "valid") >= patience if len(little) >= patience else little[:0]
-    ends = at_end[1 + patience :]
-    fell = ~_is_little(np.full(len(ends), at_end[0]), ends, rule, rule.loss_decrease, largest)
-    epochs = np.flatnonzero(held & fell[: len(held)])
-    return int(epochs[0]) + 1 + patience if len(epochs) else None
+    little = _is_little(at_end[:-1], at_end[1:], rule, delta, largest)
+    for end in range(1 + patience, len(at_end)):  # nothing is seen before epoch 1
+        fell = at_end[0] - at_end[end] > delta * (abs(at_end[end]) if rule.relative else largest)
+        if fell and little[end - patience : end].all():
+            return end
+    return None
 
 
 def _epoch_steps(steps_per_epoch: float | None) -> float | None:
@@ -191,8 +191,8 @@ def _limits(rule: Rule, steps_per_epoch: float | None, now_step: float, progress
     if rule.max_seconds is not None:
         limits["max_seconds"] = now_step + progress.steps_in(rule.max_seconds - progress.elapsed_seconds)
     if rule.max_cost is not None and progress.cost_per_second:
-        left = progress.steps_in((rule.max_cost - progress.spent) / progress.cost_per_second)
-        limits["max_cost"] = now_step + left
+        seconds = (rule.max_cost - progress.spent) / progress.cost_per_second
+        limits["max_cost"] = now_step + progress.steps_in(seconds)
     return [Prediction(step, step, step, name) for name, step in limits.items() if step < math.inf]
 
 
@@ -246,7 +246,7 @@ def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now
     return end if end <= horizon else math.inf
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _end_of_run(run: FinishedRun, rule: Rule, epoch: float) -> float:
     """The step at which the decrease rule ended a finished run, or would have ended it; inf if never.
 
@@ -254,23 +254,19 @@ def _end_of_run(run: FinishedRun, rule: Rule, epoch: float) -> float:
     """
     if run.ended_at is not None:
         return run.ended_at
-    steps, losses = run.history.steps, run.history.losses
-    before, held = LEAST_POINTS - 1, len(steps)
-    while held - before > 1:  # it did not hold with `before` losses; it does with `held`, unless it never does
-        numbers = np.unique(np.geomspace(before + 1, held, _REPLAYED).round().astype(int)).tolist()
-        curves = LossCurve.fit_many([LossHistory.of(steps[:n], losses[:n]) for n in numbers])
-        holds = [_stays_small(curve, rule, rule.loss_decrease or 0.0, epoch, curve.last_step) for curve in curves]
-        if True not in holds:
-            return _decrease_step(curves[-1], rule, rule.loss_decrease or 0.0, epoch, curves[-1].last_step)
-        first = holds.index(True)
-        before, held = numbers[first - 1] if first else before, numbers[first]
-    return float(steps[held - 1])
+    steps, losses, delta = run.history.steps, run.history.losses, rule.loss_decrease or 0.0
+    if len(steps) < LEAST_POINTS:
+        return math.inf
+    numbers = np.unique(np.geomspace(LEAST_POINTS, len(steps), _REPLAYED).round().astype(int)).tolist()
+    curves = LossCurve.fit_many([LossHistory.of(steps[:n], losses[:n]) for n in numbers])
+    held = (curve.last_step for curve in curves if _stays_small(curve, rule, delta, epoch, curve.last_step))
+    return next(held, _decrease_step(curves[-1], rule, delta, epoch, curves[-1].last_step))
 
 
 # --- where a condition begins to hold, and how wrong that is ---------------------------------------------------------
 
-_REPLAYED = 24
-"""Numbers of losses, ever closer, with which a finished run is looked at."""
+_REPLAYED = 128
+"""Numbers of losses with which a finished run is looked at, 3 % apart or less."""
 _SEARCH_POINTS = 128
 """Steps at which a curve without closed forms is looked at; again as often round the first hit, twice."""
 

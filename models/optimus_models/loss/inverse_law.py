@@ -37,7 +37,7 @@ class InverseLaw(NamedTuple):
 
 
 class InverseFit(NamedTuple):
-    """Eq. 1 for each of j histories; arrays (j,)."""
+    """Eq. 1 for each of j histories; arrays (j,), or (j, m) for m trial β2."""
 
     beta0: FloatArray
     beta1: FloatArray
@@ -58,28 +58,17 @@ def fit_inverse_laws(batch: LossBatch) -> InverseFit:
     grid = np.where(batch.inside, batch.losses, np.inf).min(axis=1)[:, None] * _GRID
     trials = _fit_each(k, batch, grid)
     for _ in range(_REFINEMENTS):
-        best = np.argmin(trials.error, axis=1)
-        low = trials.asymptotes[every, np.maximum(best - 1, 0)]
-        high = trials.asymptotes[every, np.minimum(best + 1, trials.error.shape[1] - 1)]
+        best = np.argmin(trials.residual, axis=1)
+        low = trials.beta2[every, np.maximum(best - 1, 0)]
+        high = trials.beta2[every, np.minimum(best + 1, trials.residual.shape[1] - 1)]
         trials = _fit_each(k, batch, low[:, None] + (high - low)[:, None] * _FINE)
-    best = np.argmin(trials.error, axis=1)
-    slope, intercept, asymptote, error = (values[every, best] for values in trials)
-    return InverseFit(slope / batch.reach, intercept, asymptote, np.sqrt(error))
+    best = np.argmin(trials.residual, axis=1)
+    slope, intercept, asymptote, residual = (values[every, best] for values in trials)
+    return InverseFit(slope / batch.reach, intercept, asymptote, residual)
 
 
-class _Trials(NamedTuple):
-    """Eq. 1 with fixed trial β2; arrays (j, m)."""
-
-    slope: FloatArray
-    """β0 per unit of `k`."""
-    intercept: FloatArray
-    asymptotes: FloatArray
-    error: FloatArray
-    """Mean squared residual of the loss."""
-
-
-def _fit_each(k: FloatArray, batch: LossBatch, asymptotes: FloatArray) -> _Trials:
-    """Fit with each of `asymptotes` (j, m); `k` (j, n)."""
+def _fit_each(k: FloatArray, batch: LossBatch, asymptotes: FloatArray) -> InverseFit:
+    """Fit with each of `asymptotes` (j, m); `k` (j, n), whose unit β0 is for."""
     share = (batch.inside / batch.counts[:, None])[:, :, None]  # (j, n, 1)
     inverse = batch.losses[:, None, :] - asymptotes[:, :, None]  # (j, m, n), reused in place for the sake of speed
     np.divide(1.0, np.maximum(inverse, _SMALLEST, out=inverse), out=inverse)
@@ -90,7 +79,7 @@ def _fit_each(k: FloatArray, batch: LossBatch, asymptotes: FloatArray) -> _Trial
     fitted -= batch.losses[:, None, :]
     fitted += asymptotes[:, :, None]
     error = np.square(fitted, out=fitted) @ share
-    return _Trials(slope, intercept, asymptotes, error[:, :, 0])
+    return InverseFit(slope, intercept, asymptotes, np.sqrt(error[:, :, 0]))
 
 
 def _nonnegative_lines(k: FloatArray, values: FloatArray, share: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -109,9 +98,7 @@ def _nonnegative_lines(k: FloatArray, values: FloatArray, share: FloatArray) -> 
 
 def step_of_loss(law: InverseLaw, target: float) -> float:
     """First step with l(k) <= `target` (normalised); inf when the curve never gets there."""
-    if target <= law.beta2:
-        return math.inf
-    distance = 1.0 / (target - law.beta2) - law.beta1
+    distance = 1.0 / (target - law.beta2) - law.beta1 if target > law.beta2 else math.inf
     if distance <= 0:
         return 0.0
     return distance / law.beta0 if law.beta0 > 0 else math.inf
