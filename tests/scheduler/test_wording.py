@@ -13,6 +13,13 @@ def test_the_last_line_of_a_traceback_names_the_exception() -> None:
     assert headline(error) == "worker 0 failed: ValueError: bad"
 
 
+def test_what_was_printed_before_the_traceback_is_left_out() -> None:
+    printed = "".join(f"step {step} loss 0.5\n" for step in range(100))
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1\nOSError: [Errno 28] No space left on device\n'
+    said = headline(f"the command ended with exit code 1; it printed last:\n{printed}{trace}")
+    assert said == "the command ended with exit code 1; it printed last: OSError: [Errno 28] No space left on device"
+
+
 def test_one_line_is_its_own_headline() -> None:
     assert headline("its tasks kept failing") == "its tasks kept failing"
     assert headline("first\nlast\n") == "last"

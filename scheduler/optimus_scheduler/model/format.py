@@ -14,13 +14,14 @@ HEADLINE_LENGTH: Final = 240
 def headline(error: str) -> str:
     """An error in one line: the last line of `error`, which names the exception where `error` is a traceback.
 
-    What precedes the traceback on its line ("worker 0 failed:") is kept. At most `HEADLINE_LENGTH` characters.
+    What the error begins with ("worker 0 failed:") is kept, but not what was printed between that and the traceback. At
+    most `HEADLINE_LENGTH` characters.
     """
     before, traceback, rest = error.partition(_TRACEBACK)
     lines = [line.strip() for line in (rest if traceback else error).splitlines() if line.strip()]
     if not lines:
         return " ".join(error.split())[:HEADLINE_LENGTH]
-    where = " ".join(before.split()) if traceback else ""
+    where = next((" ".join(line.split()) for line in before.splitlines() if line.strip()), "") if traceback else ""
     words = f"{where} {lines[-1]}".strip()
     return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
 

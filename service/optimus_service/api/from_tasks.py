@@ -165,12 +165,25 @@ def report_result(
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
         job = tx.advance_job(job_id, event, services.clock())
-        if not had_ended and (words := _ended_early(job, event)) is not None:
-            tx.add_event(job_id, "EndedEarly", words, {"step": event.step}, services.clock())
+        if not had_ended and (noted := _noted_at_end(job, event)) is not None:
+            tx.add_event(job_id, *noted, {"step": event.step}, services.clock())
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.hub.notify(job_id, job.generation)
     services.trigger_round("result")
+
+
+def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | None:
+    """What its owner should know of a command that ended well: type and words of an event; None: nothing."""
+    if job.state is not JobState.SUCCEEDED or job.spec.get("command") is None:
+        return None
+    if event.step == 0:
+        return "NothingLearned", (
+            "The command told no step: what it prints has no form that is known. --progress-pattern, or one line with "
+            "optimus_client, shows its progress (docs/scripts.md)."
+        )
+    words = _ended_early(job, event)
+    return None if words is None else ("EndedEarly", words)
 
 
 def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
@@ -178,12 +191,14 @@ def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
     total = (job.profile or {}).get("total_steps")
     rules = job.spec.get("convergence") or {}
     is_limited = any(value is not None for name, value in rules.items() if name != "command_ends")
-    if job.state is not JobState.SUCCEEDED or not total or is_limited or event.step >= EARLY * total:
+    if not total or is_limited or event.step >= EARLY * total:
         return None
-    changed = f", after {job.rescales} changes of its size" if job.rescales else ""
+    words = f"The command ended with exit code 0 at step {event.step} of {total}"
+    if not job.rescales:
+        return f"{words}. If it should have gone on, see what it printed last (optimus logs {job.id})."
     return (
-        f"The command ended with exit code 0 at step {event.step} of {total}{changed}. A training that counts its "
-        "steps by its number of processes takes a resumed one for further than it is (docs/script-sizes.md)."
+        f"{words}, after {job.rescales} changes of its size. A training that counts its steps by its number of "
+        "processes takes a resumed one for further than it is (docs/script-sizes.md)."
     )
 
 

@@ -73,3 +73,12 @@ def test_a_command_that_ends_long_before_it_said_is_told(api: Api, step: int, sa
     early = [event["message"] for event in events if event["type"] == "EndedEarly"]
     assert len(early) == said
     assert all("step 740 of 2048" in message for message in early)
+
+
+@pytest.mark.parametrize(("step", "told"), [(0, True), (12, False)])
+def test_a_command_that_told_no_step_is_noted(api: Api, step: int, told: bool) -> None:
+    job_id, token = register(api)
+    api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=2, servers=0), token=token)
+    api.post(f"/v1/jobs/{job_id}/result", json={"outcome": "succeeded", "step": step}, token=token)
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    assert ("NothingLearned" in [event["type"] for event in events]) is told

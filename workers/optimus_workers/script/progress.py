@@ -188,8 +188,9 @@ class Progress:
             return reading
         each = reading.steps_per_epoch or self._each_seen
         self._each_seen = each
-        total = known.total_steps if each is None else known.total_epochs and each * known.total_epochs
-        if not total or total > MAX_COUNT:
+        of_epochs = known.total_epochs * each if known.total_epochs and each else None
+        total = min((each for each in (known.total_steps, of_epochs) if each), default=None)
+        if total is None or total > MAX_COUNT:
             return reading
         if step <= total:
             return replace(reading, total_steps=total, corrects=reading.corrects or self._total not in (None, total))
