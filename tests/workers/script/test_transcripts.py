@@ -84,6 +84,7 @@ TRAININGS = {
     "Lightning": Training("Epoch {e}: 20%|##| {b10}/50 [00:00<00:00, 300.00it/s, train_loss_step={loss}, train_loss_epoch=9.3]",
                           150, 150, announced=EPOCHS),
     "Lightning, rich": Training("Epoch {e}/2  ━━━━━━ {b10}/50 0:00:03 • 0:00:00 12.73it/s train_loss_step: {loss}", 150, 150),
+    "Lightning, rich, a narrow terminal": Training("Epoch {e}/2  ━━━━━━ {b10}/50 0:00:03 • 0:00:00 12.73it/s train_loss_step: \n 1.5", 150, 150),
     "Lightning, rich, steps": Training("Epoch {e}/-2 ━━━━━━ {b10}/50 0:00:03 • 0:00:00 12.73it/s train_loss_step: {loss}",
                                        150, 150, announced=STEPS),
     "Ignite": Training("Epoch[{e1}] Iteration[{b10}/50] Loss: {loss}", 150),

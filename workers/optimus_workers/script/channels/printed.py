@@ -41,6 +41,8 @@ _AT = re.compile(
 """`Training loss at step 100: 3.3`."""
 _BAR = re.compile(rf"\d{{1,3}}%\|[^|]*\|\s*({WHOLE})/({WHOLE})\s*\[([^\]]*)")
 """tqdm's, whose last group has its rate."""
+_DRAWN_BAR = re.compile(rf"[━╸╺]\s*({WHOLE})/({WHOLE})(?![\d/,.-])")
+"""Keras's and rich's: `━━━━━━ 10/40 0:00:03 • 0:00:09`."""
 _BARE_BAR = re.compile(rf"(?<![\d/.,-])({WHOLE})\s*/\s*({WHOLE})(?![\d/,.-])")
 _PAIR_OF_BARS = re.compile(rf"^\s*\[\s*({WHOLE})/({WHOLE})\]\s*\[\s*({WHOLE})/({WHOLE})\]")
 """`[0/5][30/1583] Loss_D: 1.7`."""
@@ -181,6 +183,8 @@ class Printed:
             return self._counts.count(said.step, said.end)
         if bar is not None:
             return self._counts.count(whole(bar[1]), whole(bar[2])) if _is_of_training(before, bar[3], said) else None
+        if (drawn := _DRAWN_BAR.search(line)) and _is_of_training(line[: drawn.start()], "", said):
+            return self._counts.count(whole(drawn[1]), whole(drawn[2]))
         if said.loss is None:
             return None if said.each is None else self._counts.settled(said.each)
         bare = [match for match in _BARE_BAR.finditer(line) if not said.is_epoch(whole(match[1]), whole(match[2]))]
