@@ -27,11 +27,12 @@ class Sequences(torch.utils.data.Dataset):
 
 
 class Slow(TrainerCallback):
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, stop_at: int | None) -> None:
+        self.seconds, self.stop_at = seconds, stop_at
 
     def on_step_end(self, args, state, control, **kwargs):
         time.sleep(self.seconds)
+        control.should_training_stop = state.global_step == self.stop_at
 
 
 def main() -> None:
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, help="instead of steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--stop-at", type=int, help="end at this step, as early stopping does")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2))
@@ -55,7 +57,9 @@ def main() -> None:
         use_cpu=True,
         seed=options.seed + 1,
     )
-    trainer = Trainer(model, arguments, train_dataset=Sequences(512), callbacks=[Slow(options.step_seconds)])
+    trainer = Trainer(
+        model, arguments, train_dataset=Sequences(512), callbacks=[Slow(options.step_seconds, options.stop_at)]
+    )
     found = get_last_checkpoint(options.output_dir) if os.path.isdir(options.output_dir) else None
     trainer.train(resume_from_checkpoint=found)
 
