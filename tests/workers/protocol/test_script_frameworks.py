@@ -11,12 +11,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from tests.workers.protocol.conftest import Job, free_port, worker
 
 from optimus_workers.script.channels.printed import Printed
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-N_STEPS = 240
+N_STEPS = 160
 SEEDS = (0, 1, 2)
 LAST = 20
 """So many reported losses are one figure: one alone is of a few examples."""
@@ -86,17 +87,23 @@ def test_a_stock_script_is_resized_and_loses_a_worker_and_trains_as_if_undisturb
     assert profile == N_STEPS, "from a tenth of its life on"
     job.scale(worker(0), worker(1), worker(2))
     three = job.wait_for_size(3, 0)
-    job.wait_for_step(three["step"] + 15)
+    job.wait_for_step(three["step"] + 10)
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0)
-    job.wait_for_step(two["step"] + 15)
+    job.wait_for_step(two["step"] + 10)
     job.kill(worker(1))
     again = job.wait_for_size(1, 0, after_epoch=two["epoch"])
     result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", N_STEPS)
+    assert result["outcome"] == "succeeded"
+    if name == "Lightning":  # its bar counts within epochs, whose length has changed: only it knows the steps
+        made = torch.load(tmp_path / "job" / "out" / "last.ckpt", weights_only=False)["global_step"]
+    else:
+        made = result["step"]
+    assert made == N_STEPS
     assert [each["cause"] for each in (one, three, two, again)] == ["start", "rescale", "rescale", "worker_lost"]
-    assert all(each["lost_steps"] <= 11 for each in (three, two, again)), "a checkpoint every ten steps"
-    losses = [sample["loss"] for sample in job.service.samples if sample["loss"] is not None][-LAST:]
+    if name != "Lightning":
+        assert all(each["lost_steps"] <= 11 for each in (three, two, again)), "a checkpoint every ten steps"
+    losses = [sample["loss"] for sample in job.service.samples if sample.get("loss") is not None][-LAST:]
     alone = [undisturbed_loss(command(framework, tmp_path / "alone" / str(seed), seed, 0.0)[1:]) for seed in SEEDS]
     spread = max(max(alone) - min(alone), LEAST_SPREAD * max(alone))
     assert min(alone) - spread <= fmean(losses) <= max(alone) + spread, (losses, alone)
