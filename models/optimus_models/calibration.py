@@ -20,8 +20,9 @@ from optimus_models.history import FloatArray
 
 _TAIL = 0.1
 """Part of the truths that lies beyond each bound of an 80 % interval."""
-_PRIOR_COUNT = 10
-"""Made-up promises with the errors that are believed before any was judged: one real one changes next to nothing."""
+_PRIOR_COUNT, _PRIOR_POINTS = 12.0, 200
+"""What is believed before any was judged counts as so many promises, spread over so many made-up errors: a single real
+one far outside widens its side by half, two count in full."""
 _HALF_LIFE = 100.0
 """Promises after which an older one counts half: tasks, machines and models change."""
 _LEAST, _MOST = 0.4, 5.0
@@ -78,15 +79,23 @@ class Judged(NamedTuple):
         return self.error / max(self.up if self.error > 0 else self.down, _NARROWEST)
 
 
-def widening(promises: Sequence[Judged], prior: Widening = AS_PREDICTED) -> Widening:
+def widening(
+    promises: Sequence[Judged], prior: Widening = AS_PREDICTED, shares: Sequence[float] | None = None
+) -> Widening:
     """By judged promises of one kind, in the order in which they were judged.
 
-    `prior` is what is believed before any was: of a task, what all tasks together show.
+    Args:
+        promises: what was promised and what came.
+        prior: what is believed before any was: of a task, what all tasks together show.
+        shares: how much each counts, 1 for one that has nothing to do with the others. Promises of one job err
+            together: each of n has a share of 1/n, so that one job alone changes next to nothing.
     """
     if not promises:
         return prior
     scores = np.array([each.score for each in promises])
-    weights = np.exp2((np.arange(len(scores)) + 1.0 - len(scores)) / _HALF_LIFE)
+    counts = np.ones(len(scores)) if shares is None else np.asarray(shares, dtype=np.float64)
+    since = counts.sum() - np.cumsum(counts)
+    weights = counts * np.exp2(-since / _HALF_LIFE)
     down = _quantile(np.concatenate([-scores, prior.down * _RIGHT]), weights)
     up = _quantile(np.concatenate([scores, prior.up * _RIGHT]), weights)
     return Widening(_bounded(down), _bounded(up))
@@ -95,17 +104,15 @@ def widening(promises: Sequence[Judged], prior: Widening = AS_PREDICTED) -> Wide
 def _quantile(scores: FloatArray, weights: FloatArray) -> float:
     """The score that `_TAIL` of the weight exceeds, `weights` being those of the real scores, which come first."""
     order = np.argsort(scores, kind="stable")
-    weight = np.concatenate([weights, np.ones(_PRIOR_COUNT)])[order]
-    total = float(weight.sum())
-    middles = (np.cumsum(weight) - weight / 2.0) / total
-    further = float(weights.sum()) / total**2  # the next promise is one more: about 1/n, nothing before there are any
-    return float(np.interp((1.0 - _TAIL) * (1.0 + further), middles, scores[order]))
+    below = np.cumsum(np.concatenate([weights, np.full(_PRIOR_POINTS, _PRIOR_COUNT / _PRIOR_POINTS)])[order])
+    place = int(np.searchsorted(below, (1.0 - _TAIL) * below[-1]))
+    return float(scores[order][min(place, len(order) - 1)])
 
 
 def _right() -> FloatArray:
     """Scores of promises that are exactly right: quantiles of a normal distribution whose tenths are at -1 and 1."""
     normal = NormalDist(0.0, 1.0 / NormalDist().inv_cdf(1.0 - _TAIL))
-    return np.array([normal.inv_cdf((n + 0.5) / _PRIOR_COUNT) for n in range(_PRIOR_COUNT)])
+    return np.array([normal.inv_cdf((n + 0.5) / _PRIOR_POINTS) for n in range(_PRIOR_POINTS)])
 
 
 _RIGHT = _right()

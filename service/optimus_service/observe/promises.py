@@ -9,12 +9,12 @@ cancelled judge nothing, as nobody knows when they would have ended.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
-from optimus_models.calibration import UNCALIBRATED, Calibration, Judged, Widening, widening
+from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Judged, Widening, widening
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
@@ -95,6 +95,7 @@ def _document(value: Interval | None) -> dict[str, float | None] | None:
 class Verdict(NamedTuple):
     """A promise, what came, and whether its interval held it."""
 
+    job_id: str
     task: str
     kind: Kind
     part: str
@@ -128,7 +129,7 @@ def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
         return None
     one = 1.0 if kind == "steps" else 0.0  # steps are counted in whole ones
     held = predicted.low - one <= true <= predicted.high + one
-    return Verdict(kept.promise.task, kind, kept.promise.part, predicted, true, held, judged)
+    return Verdict(kept.promise.job_id, kept.promise.task, kind, kept.promise.part, predicted, true, held, judged)
 
 
 def _interval(document: Mapping[str, Any] | None) -> Interval | None:
@@ -171,16 +172,15 @@ _ALL = ""
 
 
 def _calibrations(found: list[Verdict]) -> dict[str, Calibration]:
-    """By task; of little that is known of one, all tasks together are believed."""
-    whole = Calibration(*(widening(_of(found, kind)) for kind in KINDS))
-    by_task = {_ALL: whole}
+    """By task; of little that is known of one, the other tasks together are believed."""
+    by_task = {_ALL: Calibration(*(_widening(found, kind, AS_PREDICTED) for kind in KINDS))}
     for task in {verdict.task for verdict in found}:
-        own = [verdict for verdict in found if verdict.task == task]
-        by_task[task] = Calibration(
-            *(widening(_of(own, kind), prior) for kind, prior in zip(KINDS, whole, strict=True))
-        )
+        own, others = ([each for each in found if (each.task == task) is its_own] for its_own in (True, False))
+        by_task[task] = Calibration(*(_widening(own, kind, _widening(others, kind, AS_PREDICTED)) for kind in KINDS))
     return by_task
 
 
-def _of(found: Iterable[Verdict], kind: Kind) -> list[Judged]:
-    return [verdict.judged for verdict in found if verdict.kind == kind]
+def _widening(found: Iterable[Verdict], kind: Kind, prior: Widening) -> Widening:
+    those = [verdict for verdict in found if verdict.kind == kind]
+    of_job = Counter(verdict.job_id for verdict in those)
+    return widening([each.judged for each in those], prior, [1.0 / of_job[each.job_id] for each in those])

@@ -125,6 +125,15 @@ def test_a_task_has_factors_of_its_own() -> None:
     assert found.calibration_of("m:f").seconds.up < 2.0
 
 
+def test_many_promises_of_one_job_change_no_more_than_one() -> None:
+    parts = []
+    for part in PARTS:
+        late = promise(1, 1000.0, 8000.0)
+        made = PromiseRecord(job_id="job-1", part=part, task="m:f", at=100.0, document=late.promise.document)
+        parts.append(KeptPromise(promise=made, total_steps=8000, finished_at=8100.0))
+    assert scores(*parts).calibration_of("m:f").seconds.up < 1.6
+
+
 def test_the_same_promise_counts_once() -> None:
     kept = [promise(n, 1000.0, 2000.0) for n in range(20)]
     found = scores(*kept)
