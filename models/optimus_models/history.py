@@ -250,8 +250,9 @@ class LossBuckets:
         self._stride *= 2
         halved, table = self._places[: self._n] // 2, self._table[:, : self._n]
         starts = np.flatnonzero(np.diff(halved, prepend=halved[0] - 1))
-        sums = np.add.reduceat(table, starts, axis=1)
         ends = np.append(starts[1:], self._n) - 1
-        sums[_BROKEN] = np.where(np.isnan(table[_BROKEN, ends]), table[_BROKEN, starts], table[_BROKEN, ends])
+        sums = np.add.reduceat(table[:_BROKEN], starts, axis=1)
+        broken = np.where(np.isnan(table[_BROKEN, ends]), table[_BROKEN, starts], table[_BROKEN, ends])
         self._n = len(starts)
-        self._places[: self._n], self._table[:, : self._n] = halved[starts], sums
+        self._places[: self._n] = halved[starts]
+        self._table[:_BROKEN, : self._n], self._table[_BROKEN, : self._n] = sums, broken

@@ -76,3 +76,12 @@ def test_a_million_steps_take_the_room_of_a_few() -> None:
     history = LossHistory.of(*losses.arrays())
     assert MAX_LOSS_POINTS / 2 <= len(history) <= MAX_LOSS_POINTS
     assert history.last_step > 980_000
+
+
+def test_losses_beyond_all_numbers_are_merged_without_a_word() -> None:
+    """Their sum would overflow, which numpy says on stderr."""
+    losses = LossBuckets(4)
+    for step in range(64):
+        losses.add(step, 1.7e308 if step % 2 else -1.7e308)
+    _, means = losses.points()
+    assert all(abs(mean) == 1.7e308 for mean in means)

@@ -229,9 +229,9 @@ def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> f
 
 
 def held_by(job: JobRecord) -> Resources:
-    """What the tasks of the job's membership take."""
+    """What the tasks of the job's membership take of the cluster: nothing where it runs outside."""
     spec, running = readable_spec(job), job.running
-    if spec is None:
+    if spec is None or job.is_tracked:
         return Resources()
     workers = on_type(spec.worker.resources, running.gpu_type)
     return workers * running.workers + spec.server.resources * running.servers

@@ -15,6 +15,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from optimus_service.process.data_directory import CannotStart
 from optimus_service.settings import Settings
 
 PREFIX = "optimus-job-"
@@ -58,13 +59,20 @@ def load_secret(settings: Settings) -> bytes:
 
     Raises:
         OSError: the file can be neither read nor made.
+        CannotStart: the file is shorter than what was written into it, as after a copy that was interrupted.
     """
     if settings.secret is not None:
         return settings.secret.get_secret_value().encode()
     path = settings.data_directory / "secret.key"
     if not path.exists():
         _make_secret(path)
-    return path.read_bytes()
+    secret = path.read_bytes()
+    if len(secret) < 2 * SECRET_BYTES:
+        raise CannotStart(
+            f"{path} has {len(secret)} bytes instead of {2 * SECRET_BYTES}: bring it back from a backup, or delete it "
+            "(the tasks that run now are then refused, and their jobs go on from their last checkpoints)"
+        )
+    return secret
 
 
 def _make_secret(path: Path) -> None:

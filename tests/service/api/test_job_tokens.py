@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from optimus_service.process.data_directory import CannotStart
 from optimus_service.process.job_tokens import JobTokens, is_job_token, load_secret, new_nonce
 from optimus_service.settings import Settings
 
@@ -50,6 +51,15 @@ def test_the_secret_is_made_once_for_the_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "data" / "secret.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("left", [0, 3, 63])
+def test_a_secret_that_was_cut_off_is_refused(tmp_path: Path, left: int) -> None:
+    settings = Settings(data_directory=tmp_path)
+    whole = load_secret(settings)
+    (tmp_path / "secret.key").write_bytes(whole[:left])
+    with pytest.raises(CannotStart, match=f"secret.key has {left} bytes instead of 64"):
+        load_secret(settings)
 
 
 def test_processes_that_start_together_agree_on_the_secret(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from tests.service.loop.test_learning import latest
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import JobState, Resources
+from optimus_scheduler.settings import Settings
+from optimus_service.metrics.points import ClusterFigures
+from optimus_service.metrics.read import figures_reader
 from optimus_service.observe.snapshot import SILENT_SECONDS
 from optimus_service.store.records import MembershipRecord
 
@@ -152,3 +155,13 @@ def test_runs_of_one_script_teach_the_next_and_those_of_another_do_not(world: Wo
     world.round()
     assert latest(world, "same").forecast["finished_runs"] == 1
     assert latest(world, "other").forecast["finished_runs"] == 0
+
+
+def test_a_run_takes_nothing_of_the_cluster(world: World) -> None:
+    run = Run(world, "job-1", workers=16)
+    world.round()
+    (running,) = world.repository.active_jobs()
+    assert (running.id, running.running.workers) == (run.id, 16)
+    figures = figures_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
+    assert isinstance(figures, ClusterFigures)
+    assert figures.used == Resources()
