@@ -37,8 +37,8 @@ from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
 
-_ROUND_SECONDS = 600.0
-"""Of the long traces: a round each minute for three months takes hours."""
+_ROUND_SECONDS, _PCS_ROUND_SECONDS = 600.0, 3600.0
+"""Of the long traces, beside the rounds on events: a round each minute for three months takes hours."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
             if "paper" in kinds:
                 yield Run("paper", "paper", "optimus", seed, each)
             if "philly" in kinds:
-                sparse = replace(each, round_seconds=_ROUND_SECONDS, cluster=options.philly_cluster)
+                sparse = replace(
+                    each, promise_spacing=1.3, round_seconds=_ROUND_SECONDS, cluster=options.philly_cluster
+                )
                 yield Run(
                     "philly", f"philly:{data / 'traces' / 'philly.csv.gz'}", "optimus", seed, sparse, options.jobs
                 )
@@ -117,7 +119,7 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
 
 def _pcs(options: argparse.Namespace) -> Iterator[Run]:
     each = Options(promises=True, oracle=not options.blind, blind=options.blind)
-    each = replace(each, round_seconds=_ROUND_SECONDS, restart_seconds=0.0)
+    each = replace(each, round_seconds=_PCS_ROUND_SECONDS, restart_seconds=0.0, promise_spacing=1e9)
     for name in options.traces.split(","):
         for policy in options.policies.split(","):
             path = options.data / "pcs" / f"trace_{name}.csv.gz"

@@ -41,6 +41,9 @@ class Options:
     promises: bool = False
     """The queue is simulated forward, and what that says of the time left is judged; otherwise what rounds say is."""
 
+    promise_spacing: float = 1.08
+    """What is said of a job's time left is recorded at ages that grow by this factor: the judged one is that old."""
+
     learn_from_finished_jobs: bool = True
     """Jobs are predicted with what ended ones of the same family did, like in the live service."""
 

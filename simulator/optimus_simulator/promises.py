@@ -20,9 +20,8 @@ PARTS = (0.1, 0.25, 0.5, 0.75)
 AT_SUBMISSION, IN_LIFE, WHILE_RUNNING = "at_submission", "of_life", "of_running"
 """The kinds of promises: the first one, those by the part of the life from submission, and those by the part of the
 life from the first tasks on."""
-_SPACING, _LEAST_SECONDS = 1.08, 20.0
-"""Promises are kept at ages that grow by this factor, and no sooner than after so long: the one that is judged is about
-so much too old at most."""
+_LEAST_SECONDS = 20.0
+"""Promises are kept no sooner than after so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +42,14 @@ class Promises:
     submitted_at: float
     kept: list[Promise]
 
-    def is_due(self, now: float, started_at: float | None) -> bool:
-        """Whether the one before is older by the spacing, or belongs to an earlier part of its life."""
+    def is_due(self, now: float, started_at: float | None, spacing: float) -> bool:
+        """Whether its age has grown by this factor since the one before, or that was of an earlier part of its life."""
         if not self.kept:
             return True
         before, since = self.kept[-1].at, self.submitted_at if started_at is None else started_at
         if before < since:
             return True
-        return now - since >= max((before - since) * _SPACING, before - since + _LEAST_SECONDS)
+        return now - since >= max((before - since) * spacing, before - since + _LEAST_SECONDS)
 
     def note(self, promise: Promise) -> None:
         self.kept.append(promise)

@@ -172,7 +172,7 @@ class Replay:
     def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest promise is too old to be judged."""
         self._recent.note(self._forecaster.outlooks)
-        due = [job for job in self.active.values() if job.wants_promise(snapshot.now)]
+        due = [job for job in self.active.values() if job.wants_promise(snapshot.now, self._options.promise_spacing)]
         if not due:
             return
         if self._options.promises:

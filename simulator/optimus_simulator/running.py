@@ -91,9 +91,9 @@ class RunningJob:
             return
         self.predicted.append((step, total_steps.mean))
 
-    def wants_promise(self, now: float) -> bool:
+    def wants_promise(self, now: float, spacing: float) -> bool:
         """Whether what is said of its time left now will be judged."""
-        return self.promises.is_due(now, self.started_at)
+        return self.promises.is_due(now, self.started_at, spacing)
 
     def judged_promises(self) -> tuple[Judged, ...]:
         """What it was promised about its end, now that it has ended."""

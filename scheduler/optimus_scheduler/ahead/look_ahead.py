@@ -26,7 +26,7 @@ from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
 
-MOST_DECISIONS = 3200
+MOST_DECISIONS = 2400
 """Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
 _MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
 _TYPICAL_SPREAD = 1.2

@@ -19,7 +19,7 @@ from optimus_scheduler.ahead.world import Expected, Queue
 from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Snapshot
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Reason, Snapshot
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.settings import Settings
@@ -60,6 +60,8 @@ class _Virtual:
     n_sizes: int = 0
     started_at: float = math.inf
     ended_at: float = math.inf
+    is_feasible: bool = True
+    """Whether the empty cluster could run it."""
 
     def ends_at(self, now: float) -> float:
         """If nothing changes."""
@@ -93,22 +95,30 @@ class Trajectory:
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""
         self._note()
-        n_present = len(self._jobs)
+        present = list(self._jobs)
         horizon = self._horizon()
         for k in range(1, self._rules.instants + 1):
             soonest, latest = (self._instant(horizon, number) for number in (k, k + _MOST_SKIPPED))
             event = self._next_event()
             if event == math.inf:
-                return
+                break
             self._go_to(min(max(soonest, event, self._now + 1.0), max(latest, self._now + 1.0)))
             self._decide()
             self._note()
-            if all(job.ended_at < math.inf for job in self._jobs[:n_present]):
+            if all(job.ended_at < math.inf for job in present):
                 return
+        self._start_the_rest(present)
 
     def start_of(self, job: int) -> float:
         """When this job of the queue gets its first tasks; inf if it does not within the instants."""
         return self._jobs[job].started_at
+
+    def _start_the_rest(self, present: Sequence[_Virtual]) -> None:
+        """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
+        for job in present:
+            if job.size.is_empty and job.ended_at == math.inf and job.is_feasible:
+                self._resize(job, job.outlook.minimum)
+        self._note()
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +183,9 @@ class Trajectory:
         grants = allocate(outlooks, snapshot, nowhere, rules.policy, rules.settings, self._placer)
         self._has_changed = False
         for job in active:
-            self._resize(job, grants[job.outlook.id].allocation)
+            granted = grants[job.outlook.id]
+            job.is_feasible = granted.reason is not Reason.NO_FEASIBLE_NODE
+            self._resize(job, granted.allocation)
 
     def _resize(self, job: _Virtual, size: Allocation) -> None:
         if size == job.size:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from optimus_scheduler.allocate.baselines.fixed_ratio import grant, largest_fitting
+from optimus_scheduler.allocate.baselines.fixed_ratio import grant, largest_fitting, one_more
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Resources
+from optimus_scheduler.model import Allocation, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
 _LEAST_WORK = 1e-9
+_LEAST_EFFICIENCY = 0.6
+"""No job gets so many tasks that each is worth less than this part of one at its minimum: others wait for them."""
 
 
 class PredictablePolicy:
@@ -37,10 +39,21 @@ class PredictablePolicy:
         available = inputs.capacity
         grants: dict[str, Grant] = {}
         for outlook in sorted(inputs.competing, key=lambda one: _place_in_line(one, inputs.capacity, settings)):
-            size = largest_fitting(outlook, available, outlook.maximum)
+            size = largest_fitting(outlook, available, _efficient(outlook))
             grants[outlook.id] = grant(outlook, size)
             available = available - outlook.demand(size) if size else available
         return grants
+
+
+def _efficient(outlook: Outlook) -> Allocation:
+    """The largest size that makes good use of its tasks, grown in step from the minimum."""
+    size = outlook.minimum
+    least = outlook.speeds.at(size) / (size.workers + size.servers) * _LEAST_EFFICIENCY
+    while (larger := one_more(outlook, size)) is not None:
+        if outlook.speeds.at(larger) < least * (larger.workers + larger.servers):
+            break
+        size = larger
+    return size
 
 
 def _place_in_line(outlook: Outlook, capacity: Resources, settings: Settings) -> tuple[int, float, str]:
