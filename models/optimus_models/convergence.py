@@ -170,7 +170,8 @@ def _has_fallen(curve: LossCurve, rule: Rule, delta: float) -> bool:
 def _decreases_stay_small(curve: LossCurve, rule: Rule, delta: float, epoch: float, starts: FloatArray) -> BoolArray:
     """(n,) whether the fitted loss falls by less than `delta` in each of the `patience_epochs` after `starts` (n,)."""
     begins = (starts[:, None] + epoch * np.arange(max(rule.patience_epochs, 1), dtype=np.float64)).reshape(-1)
-    little = _is_little(curve.predict_alone(begins), curve.predict_alone(begins + epoch), rule, delta, curve.scale)
+    before = curve.predict_alone(begins)
+    little = _is_little(before, before - curve.decrease_alone(begins, epoch), rule, delta, curve.scale)
     return np.asarray(little.reshape(len(starts), -1).all(axis=1))
 
 

@@ -301,3 +301,18 @@ def test_any_history_gives_an_ordered_prediction_or_none(
     assert has_converged(curve, rule, steps_per_epoch=epoch, now_step=now) in (None, "loss_decrease", "target_loss")
     if predicted is not None:
         assert now <= predicted.low <= predicted.mean <= predicted.high < np.inf
+
+
+@pytest.mark.parametrize("part", [0.15, 0.2, 0.3, 0.4, 0.5])
+def test_a_fast_fall_is_not_expected_to_end_where_one_average_takes_over_from_the_other(part: float) -> None:
+    """Losses of a small perceptron fall by such a power; 1.8 times the present step was the end, wherever it was."""
+    steps, epoch = np.arange(0.0, 3000.0), 12.0
+    true_losses = (1.0 + steps / 60.0) ** -1.7
+    rule = Rule(loss_decrease=0.01)
+    ended = converged_epoch(true_losses[:: int(epoch)], rule)
+    assert ended is not None
+    n = int(part * ended * epoch)
+    noisy = true_losses[:n] * np.exp(0.1 * np.random.default_rng(1).standard_normal(n))
+    predicted = convergence_step(LossCurve.fit(steps[:n], noisy), rule, steps_per_epoch=epoch, now_step=float(n))
+    assert predicted is not None
+    assert 0.5 <= predicted.mean / (ended * epoch) <= 2.0
