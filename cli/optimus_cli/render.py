@@ -126,7 +126,9 @@ def time_left(job: Job) -> str:
 def left(job: Job) -> str:
     """The time left in words: `24 s (18–33) left, longer than predicted`."""
     time = wording.duration_interval(job["remaining_seconds"])
-    return f"{time} left" + (f", {LONGER}" if job.get("longer_than_predicted") and time != wording.UNKNOWN else "")
+    if time == wording.UNKNOWN:
+        return "not known yet how much is left"
+    return f"{time} left" + (f", {LONGER}" if job.get("longer_than_predicted") else "")
 
 
 def job_description(
@@ -349,12 +351,10 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
 
 
 def _forecast_facts(forecast: dict[str, Any]) -> list[tuple[str, RenderableType]]:
-    """What the round believed; a forecast may lack anything."""
+    """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
     confidence = forecast.get("confidence")
     return [
         ("Steps in total", wording.count_interval(forecast.get("total_steps"))),
-        ("Steps left", wording.count_interval(forecast.get("remaining_steps"))),
-        ("Time left", wording.duration_interval(forecast.get("remaining_seconds"))),
         ("Predicted speed", f"{wording.number(forecast.get('steps_per_second'))} steps/s"),
         ("Ends by", str(forecast.get("rule") or wording.UNKNOWN)),
         ("Confidence", wording.percent(confidence)),

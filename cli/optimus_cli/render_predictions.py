@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -17,10 +18,20 @@ MOST_CHOICES = 6
 Facts = list[tuple[str, RenderableType]]
 
 
-def prediction(job: Job, predictions: Predictions) -> RenderableType:
+class Asked(NamedTuple):
+    """Which choices of a size were asked for, so that each gets an answer."""
+
+    in_time: bool = False
+    in_budget: bool = False
+
+
+NOTHING_ASKED = Asked()
+
+
+def prediction(job: Job, predictions: Predictions, asked: Asked = NOTHING_ASKED) -> RenderableType:
     """How long the job would take with other sizes, and what it would cost."""
     outcome = predictions["outcome"]
-    shown = _active(job, predictions) if outcome is None else _ended(job, predictions, outcome)
+    shown = _active(job, predictions, asked) if outcome is None else _ended(job, predictions, outcome, asked)
     return Group(*shown, *_advice(predictions))
 
 
@@ -35,7 +46,7 @@ def _advice(predictions: Predictions) -> Iterator[RenderableType]:
         yield from (Text(f"  {message}") for message in found)
 
 
-def _active(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
+def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[RenderableType]:
     facts: Facts = [
         ("Job", job["id"]),
         ("Steps in total", wording.count_interval(predictions["total_steps"])),
@@ -52,7 +63,7 @@ def _active(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     if metric is not None:
         latest = f"{wording.number(metric['values'][-1]['value'], 4)}" if metric["values"] else "not evaluated yet"
         facts.append((metric["name"], f"{latest}, target {metric['target']:g}"))
-    yield facts_table(facts + _cost_facts(predictions))
+    yield facts_table(facts + _cost_facts(predictions) + _choice_facts(predictions, asked))
     yield from _sizes(job, predictions)
 
 
@@ -61,7 +72,8 @@ def _sources(predictions: Predictions) -> str:
     learned = predictions["learned"]
     words = ["its own losses"] if predictions["losses"] else []
     if learned["finished_runs"]:
-        runs = f"{learned['finished_runs']} earlier runs ({wording.percent(learned['share'])} of the weight)"
+        count = learned["finished_runs"]
+        runs = f"{count} earlier run{'s' * (count != 1)} ({wording.percent(learned['share'])} of the weight)"
         words.append(runs)
     speeds = {
         "measured": "measured speeds",
@@ -86,16 +98,31 @@ def _cost_facts(predictions: Predictions) -> Facts:
     cost = predictions["cost"]
     if cost is None:
         return []
-    facts: Facts = [
+    return [
         ("Cost so far", money(cost["so_far"])),
         ("Cost to finish", money_interval(cost["to_finish"])),
     ]
-    for name, choice in (
-        ("Cheapest in time", cost["cheapest_before_deadline"]),
-        ("Fastest in budget", cost["fastest_under_budget"]),
+
+
+NO_PRICES = "unknown: the service has no prices (OPTIMUS_PRICE_PER_GPU_HOUR, OPTIMUS_PRICE_PER_CORE_HOUR)"
+NO_CHOICE = "unknown: too little is known of its speed or of its end"
+HAS_ENDED = "none: the job has ended"
+
+
+def _choice_facts(predictions: Predictions, asked: Asked) -> Facts:
+    """The size that each question gets, or why it gets none."""
+    cost, ended = predictions["cost"], predictions["outcome"] is not None
+    facts: Facts = []
+    for name, is_asked, choice in (
+        ("Cheapest in time", asked.in_time, cost and cost["cheapest_before_deadline"]),
+        ("Fastest in budget", asked.in_budget, cost and cost["fastest_under_budget"]),
     ):
-        if choice is not None:
+        if ended and is_asked:
+            facts.append((name, HAS_ENDED))
+        elif choice and not ended:
             facts.append((name, choice_words(choice)))
+        elif is_asked:
+            facts.append((name, NO_PRICES if cost is None else NO_CHOICE))
     return facts
 
 
@@ -157,7 +184,7 @@ def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
 # --- jobs that have ended --------------------------------------------------------------------------------------------
 
 
-def _ended(job: Job, predictions: Predictions, outcome: Outcome) -> Iterator[RenderableType]:
+def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -> Iterator[RenderableType]:
     facts: Facts = [
         ("Job", job["id"]),
         ("Ended", f"{job['state']} after {wording.count(outcome['steps'])} steps"),
@@ -167,7 +194,7 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome) -> Iterator[Ren
     facts += [(name, wording.number(value, 4)) for name, value in sorted(outcome["metrics"].items())]
     if outcome["cost"] is not None:
         facts.append(("Cost", money(outcome["cost"])))
-    yield facts_table([*facts, ("Judged by", _sources(predictions))])
+    yield facts_table([*facts, ("Judged by", _sources(predictions)), *_choice_facts(predictions, asked)])
     if outcome["review"]:
         yield review(outcome)
     measured = [point for point in predictions["speeds"] if point["measured"] is not None]
@@ -190,7 +217,7 @@ def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
         table.add_row(
             wording.percent(point["part"]),
             wording.count_interval(point["total_steps"]),
-            f"{point['error_percent']:+.0f} %",
+            _error(point["error_percent"]),
             _held(point["held"]),
             wording.duration_interval(point["remaining_seconds"]),
             wording.duration(point["true_remaining_seconds"]),
@@ -208,7 +235,9 @@ def _held(held: bool | None) -> Text:
 
 
 def _error(percent: float | None) -> str:
-    return wording.UNKNOWN if percent is None else f"{percent:+.0f} %"
+    if percent is None:
+        return wording.UNKNOWN
+    return f"{round(percent):+d} %" if round(percent) else "0 %"
 
 
 def _measured_table(points: Sequence[SpeedPoint]) -> Table:

@@ -42,7 +42,7 @@ def duration(seconds: float | None) -> str:
 def duration_interval(interval: Interval | None) -> str:
     """Time with its interval, all in the unit that suits the mean: `24 s (18–33)`, `5.4 min (2.1–?)`.
 
-    An end that nothing bounds is a question mark. `at most 77 s`: only a limit is known, nothing from below.
+    An end that nothing bounds is a question mark. `at most 77 s`: nothing is known from below.
     """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
@@ -53,8 +53,9 @@ def duration_interval(interval: Interval | None) -> str:
 
     text = f"{words(interval['mean'])} {unit}"
     low, high = interval["low"], interval["high"]
-    if high == interval["mean"] > 0 and not low:
-        return f"at most {text}"
+    if high and not low and math.isfinite(high):
+        most_seconds, most_unit = _unit(high)
+        return f"at most {high / most_seconds:.{0 if most_unit == 's' else 1}f} {most_unit}"
     if (low is None and high is None) or low == high == interval["mean"]:
         return text
     return f"{text} ({_end(low, words)}–{_end(high, words)})"
@@ -74,6 +75,10 @@ def count_interval(interval: Interval | None) -> str:
         return UNKNOWN
     low, high = interval["low"], interval["high"]
     if low is None and high is None:
+        return count(interval["mean"])
+    if high and not low and math.isfinite(high):
+        return f"at most {count(high)}"
+    if low == high == interval["mean"]:
         return count(interval["mean"])
     return f"{count(interval['mean'])} ({_end(low, count)}–{_end(high, count)})"
 

@@ -181,6 +181,11 @@ def _is_little(before: FloatArray, after: FloatArray, rule: Rule, delta: float, 
     return little
 
 
+def whole_steps(steps: float) -> float:
+    """The step that completes so many: the last one counts whole. 1e-9 absorbs the rounding of an exact product."""
+    return float(math.ceil(steps * (1.0 - 1e-9) - 1e-9)) if math.isfinite(steps) else steps
+
+
 def _limits(rule: Rule, steps_per_epoch: float | None, now_step: float, progress: _Progress) -> list[Prediction]:
     """The ends that do not depend on the loss."""
     epoch = _epoch_steps(steps_per_epoch)
@@ -188,7 +193,7 @@ def _limits(rule: Rule, steps_per_epoch: float | None, now_step: float, progress
     if rule.max_steps is not None:
         limits["max_steps"] = float(rule.max_steps)
     if rule.max_epochs is not None and epoch:
-        limits["max_epochs"] = rule.max_epochs * epoch
+        limits["max_epochs"] = whole_steps(rule.max_epochs * epoch)
     if rule.max_seconds is not None:
         limits["max_seconds"] = now_step + progress.steps_in(rule.max_seconds - progress.elapsed_seconds)
     if rule.max_cost is not None and progress.cost_per_second:

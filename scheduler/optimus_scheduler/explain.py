@@ -77,28 +77,28 @@ def _granted_more(outlook: Outlook, grant: Grant) -> str:
     return f"{_change(outlook, grant)}: {_effect(outlook, grant.allocation)}."
 
 
-def _unchanged(outlook: Outlook, grant: Grant) -> str:
-    return f"Keeps {size_words(grant.allocation)}: no other size is clearly better for it now{_outlook(outlook)}."
+def _unchanged(_outlook: Outlook, grant: Grant) -> str:
+    return f"Keeps {size_words(grant.allocation)}: no other size is clearly better for it now."
 
 
 def _better_used_elsewhere(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation == outlook.present:
         room = f"the room that {_more(grant)} would need"
-        return f"Keeps {size_words(grant.allocation)}: other jobs make better use of {room}{_outlook(outlook)}."
+        return f"Keeps {size_words(grant.allocation)}: other jobs make better use of {room}."
     return f"{_change(outlook, grant)}, as other jobs need the room more: {_effect(outlook, grant.allocation)}."
 
 
 def _cluster_full(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation == outlook.present:
         kept = size_words(grant.allocation)
-        return f"Keeps {kept}: the cluster has no room for {_more(grant)}, even without other jobs{_outlook(outlook)}."
+        return f"Keeps {kept}: the cluster has no room for {_more(grant)}, even without other jobs."
     return f"{_change(outlook, grant)}: the cluster has less room than before; {_effect(outlook, grant.allocation)}."
 
 
 def _minimum_elsewhere(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation == outlook.present:
         lacks = f"there is no room for {_more(grant)} beside what other jobs need at least"
-        return f"Keeps {size_words(grant.allocation)}: {lacks}{_outlook(outlook)}."
+        return f"Keeps {size_words(grant.allocation)}: {lacks}."
     why = "other jobs need the room for what they need at least"
     return f"{_change(outlook, grant)}, as {why}: {_effect(outlook, grant.allocation)}."
 
@@ -107,7 +107,7 @@ def _at_quota(outlook: Outlook, grant: Grant) -> str:
     project = outlook.job.spec.project
     if grant.allocation == outlook.present:
         lacks = f"{_more(grant)} would be more than project {project} may have"
-        return f"Keeps {size_words(grant.allocation)}: {lacks}{_outlook(outlook)}."
+        return f"Keeps {size_words(grant.allocation)}: {lacks}."
     return f"{_change(outlook, grant)}: project {project} may have no more; {_effect(outlook, grant.allocation)}."
 
 
@@ -120,11 +120,11 @@ def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation != outlook.present:
         return f"{_change(outlook, grant)}: more tasks are of little use to it; {_effect(outlook, grant.allocation)}."
     little = "more tasks would make it hardly faster"
-    return f"Keeps {size_words(grant.allocation)}: {little}{_outlook(outlook)}."
+    return f"Keeps {size_words(grant.allocation)}: {little}."
 
 
-def _at_maximum(outlook: Outlook, grant: Grant) -> str:
-    return f"Has all that its owner allows: {size_words(grant.allocation)}{_outlook(outlook)}."
+def _at_maximum(_outlook: Outlook, grant: Grant) -> str:
+    return f"Has all that its owner allows: {size_words(grant.allocation)}."
 
 
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
@@ -133,7 +133,7 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     return (
         f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
         f"but the change stops training for about {duration(outlook.stop_seconds)}"
-        f"{_outlook(outlook)}."
+        f"."
     )
 
 
@@ -175,7 +175,7 @@ def _as_constrained(outlook: Outlook, grant: Grant) -> str:
     """The deadline's or budget's own sentence follows."""
     if not outlook.has_tasks or grant.allocation != outlook.present:
         return _granted_more(outlook, grant)
-    return f"Keeps {size_words(grant.allocation)}{_outlook(outlook)}."
+    return f"Keeps {size_words(grant.allocation)}."
 
 
 def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
@@ -198,8 +198,8 @@ def _cancelling(_outlook: Outlook, _grant: Grant) -> str:
     return "Cancelled: its tasks are being stopped."
 
 
-def _tracked(outlook: Outlook, _grant: Grant) -> str:
-    return f"Runs outside the cluster: it is watched, not scheduled{_outlook(outlook)}."
+def _tracked(_outlook: Outlook, _grant: Grant) -> str:
+    return "Runs outside the cluster: it is watched, not scheduled."
 
 
 _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
@@ -240,13 +240,10 @@ def _change(outlook: Outlook, grant: Grant) -> str:
 
 
 def _effect(outlook: Outlook, size: Allocation) -> str:
-    """The predicted speed, and the time left when something is known of it."""
+    """The predicted speed. Not the time left: the sentence is stored, and that would be out of date when it is read."""
     if outlook.speeds.model.n_points == 0:
         return "its speed is not known yet"
-    speed = f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast"
-    if outlook.forecast.remaining_steps is None:
-        return speed
-    return f"{speed}, about {duration(outlook.remaining_seconds(size))} left"
+    return f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast"
 
 
 def _batch(outlook: Outlook, batch: int) -> str:
@@ -254,8 +251,3 @@ def _batch(outlook: Outlook, batch: int) -> str:
     if before is None or before == batch:
         return f"It trains with batches of {batch} examples."
     return f"Its batch goes from {before} to {batch} examples."
-
-
-def _outlook(outlook: Outlook) -> str:
-    remaining = outlook.forecast.remaining_seconds
-    return "" if remaining is None else f" (about {duration(remaining.mean)} left)"

@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
 
-from optimus_scheduler.model import Allocation, Decision, Job, JobSpec, Node, Plan, Quota, Reason, Snapshot, SpeedSample
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    Decision,
+    Job,
+    JobSpec,
+    Node,
+    Plan,
+    Quota,
+    Reason,
+    Snapshot,
+    SpeedSample,
+)
 
 Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
@@ -105,7 +117,8 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
     doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
     more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"
     more_servers = f"`servers.max` of {doubled[1].maximum} (now {server.maximum})"
-    if size.workers >= worker.maximum:
+    is_one_process = spec.architecture is Architecture.SCRIPT and worker.maximum == 1  # no launcher starts more
+    if size.workers >= worker.maximum and not is_one_process:
         yield Change(more_workers, _specified(snapshot, job, replace(spec, worker=doubled[0])), "maximum")
     if size.servers >= server.maximum > 0:
         yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")

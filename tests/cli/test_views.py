@@ -238,6 +238,25 @@ def test_costs_and_choices_are_shown_where_there_are_prices() -> None:
     assert "No other size is both faster and cheaper" in text
 
 
+def test_every_question_for_a_size_gets_an_answer() -> None:
+    job, both = builders.job(), render_predictions.Asked(in_time=True, in_budget=True)
+    text = " ".join(shown(render_predictions.prediction(job, builders.predictions(), both)).split())
+    assert text.count("the service has no prices") == 2
+    cost = {
+        "so_far": 0.25,
+        "to_finish": None,
+        "cheapest_before_deadline": None,
+        "fastest_under_budget": None,
+        "worth_considering": [],
+    }
+    unknown = shown(render_predictions.prediction(job, builders.predictions(cost=cost), both))
+    assert unknown.count("too little is known") == 2
+    outcome = {"steps": 9, "seconds": 1.0, "final_loss": 0.1, "metrics": {}, "cost": None, "review": []}
+    ended = shown(render_predictions.prediction(job, builders.predictions(outcome=outcome), both))
+    assert ended.count("the job has ended") == 2
+    assert "Cheapest" not in shown(render_predictions.prediction(job, builders.predictions()))
+
+
 def test_what_predictions_rest_on_is_said() -> None:
     learned = {"finished_runs": 3, "share": 0.8, "speeds_from": "similar jobs"}
     text = shown(render_predictions.prediction(builders.job(), builders.predictions(learned=learned)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from optimus_models import (
     convergence_step,
     has_converged,
 )
+from optimus_models.convergence import whole_steps
 from optimus_models.loss.curve import PaperLossCurve
 
 MakeLosses = Callable[..., Any]
@@ -316,3 +318,10 @@ def test_a_fast_fall_is_not_expected_to_end_where_one_average_takes_over_from_th
     predicted = convergence_step(LossCurve.fit(steps[:n], noisy), rule, steps_per_epoch=epoch, now_step=float(n))
     assert predicted is not None
     assert 0.5 <= predicted.mean / (ended * epoch) <= 2.0
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(16.0, 719.0), (2.0, 90.0), (1.0, 45.0)])
+def test_a_number_of_epochs_takes_a_whole_number_of_steps(epochs: float, steps: float) -> None:
+    assert whole_steps(epochs * 1437 / 32) == steps
+    assert whole_steps(3 * 0.1 / 0.1) == 3.0
+    assert whole_steps(math.inf) == math.inf

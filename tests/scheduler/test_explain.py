@@ -47,19 +47,19 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
         (
             RUNNING,
             Grant(Allocation(4, 2), Reason.GRANTED_MORE),
-            "Grows from 2 workers and 1 server to 4 workers and 2 servers: predicted N times as fast, about N s left.",
+            "Grows from 2 workers and 1 server to 4 workers and 2 servers: predicted N times as fast.",
         ),
         (
             RUNNING,
             Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2)),
             "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
-            "but the change stops training for about N s (about N min left).",
+            "but the change stops training for about N s.",
         ),
         (
             RUNNING,
             Grant(Allocation(1, 1), Reason.BETTER_USED_ELSEWHERE),
             "Shrinks from 2 workers and 1 server to 1 worker and 1 server, as other jobs need the room more: "
-            "predicted N times as fast, about N min left.",
+            "predicted N times as fast.",
         ),
         (RUNNING, Grant(NOTHING, Reason.CANCELLING), "Cancelled: its tasks are being stopped."),
     ],

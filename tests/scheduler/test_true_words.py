@@ -17,7 +17,7 @@ from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worl
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.allocate.policies import policy_named
-from optimus_scheduler.model import Allocation, Decision, Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.model import Allocation, Architecture, Decision, Job, Node, Quota, Reason, Resources, Snapshot
 from optimus_scheduler.round import plan
 from optimus_scheduler.what_if import what_gives_more
 
@@ -261,3 +261,15 @@ def test_advice_gives_the_job_more_when_it_is_followed(world: Snapshot) -> None:
                 each.job_id: each.allocation for each in plan(done(world, job_id, words), OPTIMUS, PRICES).decisions
             }
             assert sum(pair(after[job_id])) > sum(pair(size))
+
+
+def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
+    told = {}
+    for architecture in (Architecture.SCRIPT, Architecture.ALLREDUCE):
+        spec = a_spec(minimum=(1, 0), maximum=(1, 0))
+        spec = replace(spec, architecture=architecture, server=replace(spec.server, minimum=0, maximum=0))
+        job = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
+        world = a_snapshot(jobs=[job], nodes=a_cluster(16))
+        told[architecture] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+    assert not any("workers.max" in words for words in told[Architecture.SCRIPT])
+    assert any("workers.max" in words for words in told[Architecture.ALLREDUCE])

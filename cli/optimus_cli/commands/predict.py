@@ -49,7 +49,8 @@ def predict(
     if as_json:
         output.print_json(predictions)
     else:
-        output.show(render_predictions.prediction(found, predictions))
+        asked = render_predictions.Asked(in_time=deadline is not None, in_budget=budget is not None)
+        output.show(render_predictions.prediction(found, predictions, asked))
 
 
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}

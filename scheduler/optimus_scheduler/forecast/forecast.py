@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged
+from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
@@ -256,7 +256,9 @@ def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) 
 
 def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
     """Steps after which the job ends in any case; inf without a limit."""
-    by_epochs = rule.max_epochs * steps_per_epoch if rule.max_epochs is not None and steps_per_epoch else math.inf
+    by_epochs = math.inf
+    if rule.max_epochs is not None and steps_per_epoch:
+        by_epochs = whole_steps(rule.max_epochs * steps_per_epoch)
     return min(by_epochs, math.inf if rule.max_steps is None else float(rule.max_steps))
 
 

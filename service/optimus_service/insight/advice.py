@@ -24,6 +24,8 @@ LEAST_FASTER = 0.8
 """A faster size takes this part of the time at most, at the unlikely end ..."""
 MOST_DEARER = 1.5
 """... and costs so many times as much at most."""
+LEAST_SIZES = 2
+"""Different numbers of workers that must have been measured: one says nothing of how the speed grows."""
 MOST_TIMES = 4
 """Sizes up to so many times the present one are looked at: speeds further away are guesses."""
 
@@ -31,18 +33,19 @@ MOST_TIMES = 4
 def advice(job: Job, speeds: Speeds, settings: Settings) -> list[answers.Advice]:
     """The cheaper size and the faster size that are worth a thought; none while too little is measured."""
     present = _present(job)
-    if present is None or speeds.source is None:
+    if present is None or speeds.source is None or len(_measured_workers(job)) < LEAST_SIZES:
         return []
     others = list(_others(present))
     speed = promised_speeds(speeds, [present, *others])
+    terms = ("dearer", "cheaper") if has_prices(settings) else ("more task-hours", "fewer task-hours")
     choices = [_choice(job, present, other, speed, settings) for other in others]
     cheaper = [each for each in choices if each.seconds.high <= MOST_SLOWER and each.cost.high <= 1.0 - LEAST_SAVED]
     faster = [each for each in choices if each.seconds.high <= LEAST_FASTER and each.cost.high <= MOST_DEARER]
     found = []
     if cheaper:
-        found.append(min(cheaper, key=lambda each: each.cost.mean).body("cheaper"))
+        found.append(min(cheaper, key=lambda each: each.cost.mean).body("cheaper", terms))
     if faster:
-        found.append(min(faster, key=lambda each: each.seconds.mean).body("faster"))
+        found.append(min(faster, key=lambda each: each.seconds.mean).body("faster", terms))
     return found
 
 
@@ -54,6 +57,12 @@ def _present(job: Job) -> Allocation | None:
         return None
     most = max(job.speed_samples, key=lambda sample: sample.n_steps)
     return Allocation(most.workers, most.servers, most.gpu_type)
+
+
+def _measured_workers(job: Job) -> set[int]:
+    """Numbers of workers that this job, or an earlier run of the same task, has measured."""
+    samples = [*job.speed_samples, *(sample for ended in job.similar for sample in ended.speed_samples)]
+    return {sample.workers for sample in samples}
 
 
 def _others(present: Allocation) -> Iterable[Allocation]:
@@ -70,13 +79,13 @@ class _Choice:
     def __init__(self, present: Allocation, other: Allocation, seconds: Estimate, cost: Estimate) -> None:
         self.present, self.other, self.seconds, self.cost = present, other, seconds, cost
 
-    def body(self, kind: answers.AdviceKind) -> answers.Advice:
+    def body(self, kind: answers.AdviceKind, terms: tuple[str, str]) -> answers.Advice:
         seconds, cost = interval_body(self.seconds), interval_body(self.cost)
         assert seconds is not None and cost is not None, "bounds were asked of them"  # noqa: PT018
         return answers.Advice(
             kind=kind,
             message=f"{size_words(self.other)} instead of {size_words(self.present)}: "
-            f"{_change(self.seconds.mean, 'slower', 'faster')}, {_change(self.cost.mean, 'dearer', 'cheaper')}.",
+            f"{_change(self.seconds.mean, 'slower', 'faster')}, {_change(self.cost.mean, *terms)}.",
             workers=self.other.workers,
             servers=self.other.servers,
             seconds_ratio=seconds,

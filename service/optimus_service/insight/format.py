@@ -8,8 +8,8 @@ from optimus_scheduler.model.format import duration
 
 def span(seconds: answers.Interval) -> str:
     """About 5 min (4 min to 8 min, with a probability of 80 %)."""
-    if not seconds.low and seconds.high == seconds.mean > 0:
-        return f"at most {duration(seconds.mean)}"  # a limit, and nothing else is known
+    if seconds.high and not seconds.low:
+        return f"at most {duration(seconds.high)}"  # nothing is known from below
     about = f"about {duration(seconds.mean)}"
     if seconds.low is None or seconds.high is None or seconds.low == seconds.mean == seconds.high:
         return about

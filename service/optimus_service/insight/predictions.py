@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +166,8 @@ def predictions_body(
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
     allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
-    found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), Ahead(question.now, settings))
+    basis = Ahead(question.now, settings, estimate_of(ahead.remaining_seconds))
+    found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     is_priced = has_prices(settings)
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
@@ -181,7 +182,7 @@ def predictions_body(
         losses=_curve_points(job.loss_steps, job.losses),
         fitted=_fitted_curve(fitted.curve, job, total_steps),
         history=[prediction_point_body(each) for each in reversed(decisions)],
-        learned=_learned(fitted),
+        learned=learned_then(believed) if record.state.is_final else _learned(fitted),
         learning_rates=_rate_points(job.rate_steps, job.learning_rates),
         planned_rates=_rate_points(*(column.tolist() for column in rates_to_come(job))),
         metric=_metric_body(job, fitted.metric, total_steps),
@@ -202,6 +203,15 @@ def _learned(fitted: Fitted) -> answers.Learned:
         finished_runs=experts.n_runs if experts else 0,
         share=1.0 - experts.own_share if experts else 0.0,
         speeds_from=None if source is None else source.value,
+    )
+
+
+def learned_then(believed: Mapping[str, Any]) -> answers.Learned:
+    """Of a job that has ended: what its last forecast rested on. Runs that ended after it taught it nothing."""
+    return answers.Learned(
+        finished_runs=believed.get("finished_runs") or 0,
+        share=finite(believed.get("finished_runs_share")) or 0.0,
+        speeds_from=believed.get("speed_from"),
     )
 
 

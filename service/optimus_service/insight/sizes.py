@@ -5,7 +5,8 @@ Times left are those of a round (`optimus_scheduler.forecast.time_left`), costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ class Ahead(NamedTuple):
 
     now: float
     settings: Settings
+    left: Estimate | None = None
+    """Seconds left with the present size, by the forecast that is shown; other sizes are told relative to it."""
 
 
 class Limits(NamedTuple):
@@ -59,12 +62,26 @@ def sizes(
     prices = job_prices(job.spec, allocations[0].gpu_type, ahead.settings)
     habits = habits_of(job, ahead.now, RescaleCost.fit(job.rescale_seconds).predict())
     left = Interval(*steps_left)
+
+    def seconds_of(speed: Estimate) -> Estimate:
+        return Estimate(*astuple(time_left(left, step_seconds(speed, habits), job.calibration.seconds)))
+
+    factor = _up_to_date(job, speeds, seconds_of, ahead)
     found = []
     for size in allocations:
-        seconds = Estimate(*astuple(time_left(left, step_seconds(promised[size], habits), job.calibration.seconds)))
+        is_present = size == job.allocation and ahead.left is not None
+        seconds = ahead.left if is_present and ahead.left is not None else seconds_of(promised[size]).times(factor)
         cost = seconds.times(prices.per_second(priced(size)))
         found.append(Size(size, promised[size], money.Outlook(priced(size), seconds, cost)))
     return found
+
+
+def _up_to_date(job: Job, speeds: Speeds, seconds_of: Callable[[Estimate], Estimate], ahead: Ahead) -> float:
+    """How many times as long the present size takes by the forecast that is shown as by the speeds of now."""
+    if ahead.left is None or job.allocation.is_empty:
+        return 1.0
+    here = seconds_of(speeds.promised(job.allocation)).mean
+    return ahead.left.mean / here if 0 < here < math.inf and ahead.left.mean > 0 else 1.0
 
 
 def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:

@@ -22,9 +22,9 @@ def script(has: int, measured: tuple[SpeedSample, ...]) -> Job:
     return replace(a_job("run", has=(has, 0), spec=spec, measured=measured), state=JobState.RUNNING)
 
 
-def advised(job: Job) -> dict[str, tuple[int, str]]:
-    (fitted,) = Fits().of([job], SETTINGS)
-    return {each.kind: (each.workers, each.message) for each in advice(job, fitted.speeds, SETTINGS)}
+def advised(job: Job, settings: Settings = SETTINGS) -> dict[str, tuple[int, str]]:
+    (fitted,) = Fits().of([job], settings)
+    return {each.kind: (each.workers, each.message) for each in advice(job, fitted.speeds, settings)}
 
 
 def measured(*sizes: int, limit: float, repeats: int = 8) -> tuple[SpeedSample, ...]:
@@ -41,8 +41,11 @@ def test_a_size_that_is_too_large_is_told_the_cheaper_one() -> None:
     workers, message = found["cheaper"]
     assert 4 <= workers <= 8
     assert message.startswith(f"{workers} workers instead of 16 workers: ")
-    assert "cheaper" in message
+    assert "fewer task-hours" in message  # without prices nothing is said of money
+    assert "cheaper" not in message
     assert "faster" not in found
+    priced = advised(script(16, measured(1, 2, 3, 4, 6, 8, 12, 16, limit=4.0)), Settings(price_per_core_hour=1.0))
+    assert "cheaper" in priced["cheaper"][1]
 
 
 def test_a_size_that_is_too_small_is_told_the_faster_one() -> None:
@@ -54,6 +57,7 @@ def test_a_size_that_is_too_small_is_told_the_faster_one() -> None:
 
 def test_one_measured_size_is_not_enough_for_advice() -> None:
     assert advised(script(16, measured(16, limit=4.0))) == {}
+    assert advised(script(1, measured(1, limit=100.0, repeats=500))) == {}  # however well that one is known
     assert advised(script(16, ())) == {}
 
 
