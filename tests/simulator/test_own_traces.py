@@ -114,3 +114,9 @@ def test_a_scenario_can_be_repeated_from_its_command(tmp_path: Path) -> None:
 def test_options_that_do_not_exist_are_refused(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=r"true or false|unknown option|could not convert"):
         option_value(name, text)
+
+
+def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace) as told:
+        read_own(tmp_path / "none.jsonl")
+    assert str(told.value) == f"{tmp_path / 'none.jsonl'}: No such file or directory"

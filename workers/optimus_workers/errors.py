@@ -3,6 +3,7 @@
 WorkersError
 ├── EnvironmentProblem   the process was started without something it needs (fault of the cluster backend)
 ├── TaskError            the user's training code cannot be loaded or is not usable (exit code 3)
+│   └── SpecificationError   the job's specification does not suit it
 ├── WireError            another task sent what the protocol does not allow, or does not know the job token
 │   └── ConnectionOver   the other end of a connection is gone
 └── ServiceProblem
@@ -23,6 +24,10 @@ class EnvironmentProblem(WorkersError):
 
 class TaskError(WorkersError):
     """The user's training code cannot be used. Where their code raised, that exception is the cause."""
+
+
+class SpecificationError(TaskError):
+    """The job's specification does not suit its task: another attempt fails likewise. The message names the field."""
 
 
 class ServiceProblem(WorkersError):

@@ -119,7 +119,8 @@ def problem_of(error: Exception) -> Problem:
         case UnreadableSpecification():
             return Problem(409, str(error))
         case InvalidTransition():
-            return Problem(409, f"the job is {error.status.state} already")
+            verb = "has" if error.status.state in ("succeeded", "failed") else "is"
+            return Problem(409, f"the job {verb} {error.status.state} already")
         case TooManyWaitersOfJob():
             detail = f"{MAX_WAITERS_OF_JOB} long polls of this job are held already"
             return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

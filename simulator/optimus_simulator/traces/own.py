@@ -51,7 +51,7 @@ def read_own(path: Path) -> Trace:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise BadTrace(f"{path}: {error}") from error
+        raise BadTrace(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     return _from_csv(path, lines) if path.suffix == ".csv" else _from_jsonl(path, lines)
 
 

@@ -346,7 +346,7 @@ def test_a_failure_says_why(api: Api, job_id: str) -> None:
 def test_another_end_than_the_first_is_a_conflict(api: Api, job_id: str) -> None:
     api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 9})
     answer = api.as_task("POST", job_id, "result", json={"outcome": "failed", "step": 9})
-    assert "succeeded already" in problem(answer, 409)["detail"]
+    assert "the job has succeeded already" in problem(answer, 409)["detail"]
 
 
 # --- the layers of what is trained -----------------------------------------------------------------------------------

@@ -487,6 +487,14 @@ def test_the_users_error_ends_the_job() -> None:
     assert world.exit_code == 3
 
 
+@pytest.mark.parametrize("permanent", [False, True])
+def test_an_error_of_the_specification_is_not_retried(permanent: bool) -> None:
+    world = running_world()
+    world.says("worker-1", Failed("it has no such metric", permanent=permanent))
+    assert world.result is not None
+    assert world.result.permanent is permanent
+
+
 def test_a_loss_that_is_not_finite_is_no_final_loss() -> None:
     world = running_world(max_steps=1)
     world.loss = math.nan

@@ -17,6 +17,7 @@ from tests.workers.protocol.replay import Replay, final_sections, history
 from optimus_contract.job import Convergence, JobSpec, TargetMetric
 from optimus_contract.limits import MAX_METRICS
 from optimus_workers.errors import TaskError
+from optimus_workers.task.user_code import UserCodeFailed, explained, run_user_code
 from optimus_workers.worker.evaluation import Evaluations
 from optimus_workers.worker.flat_model import FlatModel
 
@@ -57,6 +58,13 @@ def test_a_rule_about_a_figure_that_does_not_exist_is_an_error_of_the_task() -> 
     other = Evaluations(replace(JOB, convergence=Convergence(target_metric=TargetMetric(name="bleu", at_least=30))))
     with pytest.raises(TaskError, match="'bleu', but evaluate gives accuracy"):
         other.metrics(task, FlatModel(task.build_model(0)))
+    near = Evaluations(replace(JOB, convergence=Convergence(target_metric=TargetMetric(name="acuracy", at_least=0.9))))
+    with pytest.raises(UserCodeFailed) as failed:
+        run_user_code(lambda: near.metrics(task, FlatModel(task.build_model(0))))
+    told = explained(failed.value)
+    assert told.endswith("'acuracy', but evaluate gives accuracy; did you mean accuracy?\n")
+    assert "Traceback" not in told
+    assert "SpecificationError" not in told
 
 
 def test_of_many_figures_that_of_the_rule_is_told() -> None:

@@ -48,7 +48,7 @@ def lost_while_evaluating(state: State, event: TaskLost) -> Effects:
 
 
 def user_code_failed(state: State, _name: str, message: Failed) -> Effects:
-    return fail(state, message.traceback)
+    return fail(state, message.traceback, permanent=message.permanent)
 
 
 def membership_refused(state: State, event: MembershipRefused) -> Effects:

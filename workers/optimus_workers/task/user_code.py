@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optimus_contract.job import JobSpec
-from optimus_workers.errors import ConnectionOver, TaskError
+from optimus_workers.errors import ConnectionOver, SpecificationError, TaskError
 from optimus_workers.task.definition import TrainingTask
 
 
@@ -86,6 +86,8 @@ def run_user_code(call: Callable[[], T]) -> T:
 def explained(error: UserCodeFailed | SystemExit) -> str:
     """The traceback of what the user's code raised, for the job's failure."""
     cause = error.__cause__ or error
+    if isinstance(cause, SpecificationError):
+        return f"{cause}\n"  # it says all; no line of the user's code is at fault
     text = "".join(traceback.format_exception(cause))
     return text + _EXITED if "\nSystemExit" in text else text  # maybe as the cause, or in the prefetching process
 

@@ -332,9 +332,10 @@ class CommandEnded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The user's code raised."""
+    """The user's code raised. `permanent`: the specification is wrong, so another attempt would fail likewise."""
 
     traceback: str
+    permanent: bool = False
 
 
 # --- both directions -------------------------------------------------------------------------------------------------

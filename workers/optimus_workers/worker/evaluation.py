@@ -5,6 +5,7 @@ The others wait for it at the next step, so its time is the job's; the speed tha
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from optimus_contract.job import JobSpec
 from optimus_contract.limits import MAX_METRICS
-from optimus_workers.errors import TaskError
+from optimus_workers.errors import SpecificationError, TaskError
 from optimus_workers.task.definition import TrainingTask
 from optimus_workers.worker.device import called_from_anywhere
 from optimus_workers.worker.flat_model import FlatModel
@@ -35,9 +36,11 @@ class Evaluations:
         self._n_periods = 0
 
     def check(self, task: TrainingTask) -> None:
-        """Raises `TaskError` when the job is to end by a metric and its task evaluates nothing."""
+        """Raises `SpecificationError` when the job is to end by a metric and its task evaluates nothing."""
         if self.target_name is not None and task.evaluate is None:
-            raise TaskError(f"convergence.target_metric is {self.target_name!r}, but the task has no evaluate function")
+            raise SpecificationError(
+                f"convergence.target_metric is {self.target_name!r}, but the task has no evaluate function"
+            )
 
     def begin(self, epoch: float) -> None:
         """Training goes on from `epoch` passes over the data."""
@@ -52,12 +55,16 @@ class Evaluations:
     def metrics(self, task: TrainingTask, flat: FlatModel) -> dict[str, float]:
         """The user's metrics of the model as it is, as many as are reported: that of the rule in any case.
 
-        Raises `TaskError` when that one is not among them, and what the user's code raises.
+        Raises `SpecificationError` when that one is not among them, and what the user's code raises.
         """
         found = evaluate(task, flat)
         if self.target_name is not None and self.target_name not in found:
             known = ", ".join(sorted(found)) or "nothing"
-            raise TaskError(f"convergence.target_metric is {self.target_name!r}, but evaluate gives {known}")
+            close = difflib.get_close_matches(self.target_name, found, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SpecificationError(
+                f"convergence.target_metric is {self.target_name!r}, but evaluate gives {known}{hint}"
+            )
         names = sorted(found, key=lambda name: name != self.target_name)
         reported = [name for name in names if 0 < len(name) <= MAX_REPORTED_NAME_CHARACTERS]
         return {name: found[name] for name in reported[:MAX_METRICS]}

@@ -16,7 +16,14 @@ from typing import Any
 import torch
 
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.errors import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, USER_CODE_FAILED
+from optimus_workers.errors import (
+    COORDINATOR_GONE,
+    LEAVE_SECONDS,
+    LET_GO,
+    TERMINATED,
+    USER_CODE_FAILED,
+    SpecificationError,
+)
 from optimus_workers.task.user_code import UserCodeFailed, explained
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, Inbox, dial
 from optimus_workers.wire.messages import Evaluate, Exit, Failed, Go, Halt, Hello, Join, Leave, Recount
@@ -154,7 +161,7 @@ class _Worker:
             self._control = self._control or self._dial(None)
         except CoordinatorGone:
             return USER_CODE_FAILED  # the traceback is in the log
-        self._send(Failed(text))
+        self._send(Failed(text, permanent=isinstance(error.__cause__, SpecificationError)))
         with suppress(Empty):
             while not isinstance(self._inbox.take(FAREWELL_SECONDS), Exit | CoordinatorLost):
                 pass
