@@ -32,7 +32,8 @@ class Slow(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         time.sleep(self.seconds)
-        control.should_training_stop = state.global_step == self.stop_at
+        if state.global_step == self.stop_at:
+            control.should_training_stop = True
 
 
 def main() -> None:
