@@ -20,6 +20,12 @@ def test_what_was_printed_before_the_traceback_is_left_out() -> None:
     assert said == "the command ended with exit code 1; it printed last: OSError: [Errno 28] No space left on device"
 
 
+def test_the_last_line_is_told_with_what_the_error_begins_with() -> None:
+    printed = "".join(f"step {step}/100 loss 0.5\n" for step in range(30))
+    said = headline(f"the command ended with exit code 1; it printed last:\n{printed}no such file: data.bin\n")
+    assert said == "the command ended with exit code 1; it printed last: no such file: data.bin"
+
+
 def test_one_line_is_its_own_headline() -> None:
     assert headline("its tasks kept failing") == "its tasks kept failing"
     assert headline("first\nlast\n") == "last"

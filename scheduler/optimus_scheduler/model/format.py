@@ -14,15 +14,16 @@ HEADLINE_LENGTH: Final = 240
 def headline(error: str) -> str:
     """An error in one line: the last line of `error`, which names the exception where `error` is a traceback.
 
-    What the error begins with ("worker 0 failed:") is kept, but not what was printed between that and the traceback. At
-    most `HEADLINE_LENGTH` characters.
+    What the error begins with ("worker 0 failed:") is kept, but not what was printed between that and the end. At most
+    `HEADLINE_LENGTH` characters.
     """
     before, traceback, rest = error.partition(_TRACEBACK)
     lines = [line.strip() for line in (rest if traceback else error).splitlines() if line.strip()]
     if not lines:
         return " ".join(error.split())[:HEADLINE_LENGTH]
-    where = next((" ".join(line.split()) for line in before.splitlines() if line.strip()), "") if traceback else ""
-    words = f"{where} {lines[-1]}".strip()
+    where = next((" ".join(line.split()) for line in before.splitlines() if line.strip()), "")
+    is_kept = bool(traceback) or (len(lines) > 1 and where.endswith(":"))
+    words = f"{where} {lines[-1]}".strip() if is_kept else lines[-1]
     return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
 
 

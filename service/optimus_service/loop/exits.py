@@ -84,7 +84,7 @@ class ExitNotices:
         }
         _log.info("task exited", **data)
         with leader.write() as tx:
-            tx.add_event(key.job_id, "TaskExited", _words(task), data, now)
+            tx.add_event(key.job_id, "TaskExited", _words(task, job), data, now)
             # Marked before it is judged, so that the count below has it.
             tx.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
@@ -170,7 +170,7 @@ def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
     return not (unwanted_since is not None and exit_code in (0, *_STOPPED))
 
 
-def _words(task: Task) -> str:
+def _words(task: Task, job: JobRecord | None = None) -> str:
     code = task.exit_code
     if code is None:
         why = f": {task.trouble.message}" if task.trouble is not None else " with its node"
@@ -183,6 +183,8 @@ def _words(task: Task) -> str:
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
+    if code == 0 and task.key.role is Role.WORKER and job is not None and job.spec.get("command") is not None:
+        meaning = "it was let go, whatever its command ended with"  # a script's worker outlives the command
     if task.trouble is not None:
         meaning = task.trouble.message
     return f"{task.key.name} exited with {code}: {meaning}."

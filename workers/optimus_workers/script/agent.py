@@ -100,7 +100,8 @@ MISPLACED = (
 PRINTS = {"PYTHONUNBUFFERED": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "160"}
 """What makes libraries print their progress at once, into a file too: `rich` draws its bars (Lightning's are such ones)
 only where it is told of a terminal, and breaks those that are wider than it."""
-ERROR_CHARACTERS = 8000
+ERROR_CHARACTERS = 7800
+"""Of what a failed command printed: with how it ended, the coordinator reports at most 8000."""
 TELEMETRY_SECONDS = 5.0
 MEMORY_NAME = "script.json"
 """In the job's directory: what was learned of the script, for the agents after this one."""
