@@ -31,14 +31,10 @@ from optimus_cli.commands import (
     watch,
 )
 from optimus_cli.errors import BadInput, CliError, FieldError
-from optimus_cli.options import CA_VARIABLE, Command, Group, ScriptCommand, SubmitCommand, ca_file
+from optimus_cli.options import CA_VARIABLE, Command, Group, ScriptCommand, SubmitCommand, UsageError, ca_file
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
-
-
-_UsageError: Any = typer.BadParameter.__mro__[1]
-"""typer has no name of its own for it, and which package it is in depends on typer's version."""
 
 
 class _Commands(Group):
@@ -58,7 +54,7 @@ class _Commands(Group):
         except CliError as error:
             _tell(str(error), error.exit_code, error.fields, as_json=as_json)
             raise typer.Exit(error.exit_code) from error
-        except _UsageError as error:
+        except UsageError as error:
             error.message = _plain(error.message)
             if not as_json:
                 raise

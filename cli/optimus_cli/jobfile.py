@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ MAX_FILE_BYTES = 1_048_576
 """As much as the service accepts in one body."""
 MAX_POSITIONS = 10_000
 """Aliases can make a small YAML file unfold into an enormous document; a job has a few dozen fields."""
+
+_SCRIPTS = {".py": "python", ".sh": "bash"}
 
 STRING_TAG = "tag:yaml.org,2002:str"
 FLOAT_TAG = "tag:yaml.org,2002:float"
@@ -80,6 +83,9 @@ _Loader.add_implicit_resolver(
 def read_job_file(path: Path) -> JobFile:
     """Read and parse `path`. Raises `BadJobFile` with the place of the first thing that is wrong."""
     text = _read(path)
+    if (program := _SCRIPTS.get(path.suffix.lower())) is not None:
+        command = f"{program} {shlex.quote(str(path))}"
+        raise BadJobFile(path, None, f"a job file is YAML or JSON; to run a script: optimus submit -- {command}")
     if path.suffix.lower() == ".json":
         document = _load_json(path, text)
         # A JSON document is YAML as well, except for tabs between tokens (inside strings JSON forbids them).

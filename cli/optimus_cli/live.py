@@ -98,7 +98,8 @@ def outlook(job: Job) -> str:
         return "converged, finishing"
     if job["state"] == "queued":
         return "waiting"
-    return "learning" if render.time_left(job) == wording.UNKNOWN else render.left(job)
+    is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
+    return "learning" if is_learning else render.left(job)
 
 
 def details(job: Job) -> str:

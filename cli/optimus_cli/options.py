@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +39,10 @@ Url = Annotated[
     typer.Option("--url", envvar="OPTIMUS_URL", help="Where the service is.", show_default=True, callback=_stored_url),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""typer has no name of its own for it, and which package it is in depends on typer's version."""
 
 
 class Command(TyperCommand):
@@ -100,11 +106,25 @@ class ScriptCommand(Command):
             args, command = args[:position], args[position + 1 :]
             if not command:
                 raise typer.BadParameter("give a command after --, such as -- torchrun train.py.", ctx)
+            if (missing := _without_script(command)) is not None:
+                raise typer.BadParameter(missing, ctx)
             script_command.set(tuple(command))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if "unexpected extra argument" in error.message:
+                error.message += f" A training command follows --: optimus {ctx.info_name} -- python train.py"
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+def _without_script(command: list[str]) -> str | None:
+    """What is wrong with an interpreter that would read its program from the terminal."""
+    program = Path(command[0]).name
+    is_alone = re.fullmatch(r"python[\d.]*|bash|sh", program) and len(command) == 1
+    return f"{command[0]} is given no script: write one behind it, such as -- {command[0]} train.py." if is_alone else None
 
 
 class SubmitCommand(ScriptCommand):

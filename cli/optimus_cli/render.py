@@ -126,9 +126,10 @@ def time_left(job: Job) -> str:
 def left(job: Job) -> str:
     """The time left in words: `24 s (18–33) left, longer than predicted`."""
     time = wording.duration_interval(job["remaining_seconds"])
+    is_longer = job.get("longer_than_predicted")
     if time == wording.UNKNOWN:
-        return "not known yet how much is left"
-    return f"{time} left" + (f", {LONGER}" if job.get("longer_than_predicted") else "")
+        return LONGER if is_longer else "not known yet how much is left"
+    return f"{time} left" + (f", {LONGER}" if is_longer else "")
 
 
 def job_description(
@@ -175,6 +176,8 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
     if profile is not None and profile.get("learned_from") is not None:
         facts.append(("Learned from", learned_from(profile, is_tracked=spec.get("tracked", False))))
+    elif spec.get("command") and job["state"] == "running" and not job["step"]:
+        facts.append(("Learned from", "nothing: no step was recognised in what it prints; use --progress-pattern"))
     if job["reason"] is not None:
         facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
     if job.get("last_error") is not None:

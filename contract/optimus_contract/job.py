@@ -7,7 +7,8 @@ import math
 import re
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Annotated, Literal
+from difflib import get_close_matches
+from typing import Annotated, Final, Literal
 
 from optimus_contract.codec import write
 from optimus_contract.command import UnknownOption, is_distributed, launch, script_of
@@ -69,8 +70,13 @@ def _words(words: list[str] | None) -> list[str] | None:
     return words
 
 
+_GROUPS: Final = ("step", "total_steps", "epoch", "total_epochs", "loss", "learning_rate", "gradient_norm")
+_PROGRESS: Final = frozenset({"step", "epoch", "loss"})
+
+
 def checked_patterns(patterns: list[str]) -> list[str]:
-    """Raise `ValueError` unless each is a regular expression with a named group."""
+    """Raise `ValueError` unless each is a regular expression with a named group, and one of them finds progress."""
+    named: set[str] = set()
     for pattern in patterns:
         try:
             groups = re.compile(pattern).groupindex
@@ -80,6 +86,14 @@ def checked_patterns(patterns: list[str]) -> list[str]:
             raise ValueError(
                 f"{pattern[:100]!r} names no value: write groups such as (?P<step>\\d+) and (?P<loss>\\S+)"
             )
+        named |= set(groups)
+    if patterns and not named & _PROGRESS:
+        near = (get_close_matches(name, _PROGRESS, n=1) for name in sorted(named))
+        meant = next((f" (did you mean {found[0]}?)" for found in near if found), "")
+        raise ValueError(
+            f"no group is named step, epoch or loss, so no progress would be found: there is {', '.join(sorted(named))}"
+            f"{meant}. Known names: {', '.join(_GROUPS)}; any other is a figure of an evaluation"
+        )
     return patterns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.jobfile import MAX_FILE_BYTES, BadJobFile, Position, read_job_file
 from optimus_cli.specification import Flag, Specification, assemble
+from optimus_contract.job import checked_patterns
 
 YAML = """\
 # a comment
@@ -152,3 +154,34 @@ def test_other_refusals_stay_as_they_are() -> None:
     specification = Specification({"task": "a:b"}, None, {})
     for refusal in (refused(), refused(("Idempotency-Key", "was used"), status=409)):
         assert specification.explain(refusal) is refusal
+
+
+# --- patterns for what a script prints -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ([r"(?P<stpe>\d+)"], "did you mean step?"),
+        ([r"(?P<accuracy>\S+)"], "no group is named step, epoch or loss"),
+        ([r"(?P<learning_rate>\S+)"], "Known names: step, total_steps"),
+    ],
+)
+def test_patterns_that_find_no_progress_are_refused(patterns: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        checked_patterns(patterns)
+
+
+def test_patterns_may_name_figures_beside_progress() -> None:
+    patterns = [r"it (?P<step>\d+)", r"acc (?P<accuracy>\S+)"]
+    assert checked_patterns(patterns) == patterns
+
+
+# --- a script that is taken for a job file ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "command"), [("plain.py", "python plain.py"), ("run.sh", "bash run.sh")])
+def test_a_script_is_no_job_file(tmp_path: Path, name: str, command: str) -> None:
+    file = written(tmp_path, name, "for step in range(60):\n    print(step)\n")
+    with pytest.raises(BadInput, match=f"a job file is YAML or JSON; to run a script: optimus submit -- {command.split()[0]} "):
+        read_job_file(file)

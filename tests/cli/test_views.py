@@ -268,6 +268,18 @@ def test_what_predictions_rest_on_is_said() -> None:
     )
 
 
+def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
+    spec = {"command": ["torchrun", "train.py"]}
+    job = builders.job(state="running", step=0, profile=None, spec=spec)
+    said = " ".join(shown(render.job_description(job, [], [], NOW)).split())
+    assert "no step was recognised" in said
+    assert "no step was recognised" not in shown(render.job_description(job | {"step": 5}, [], [], NOW))
+
+
+def test_a_job_whose_time_left_is_unknown_says_that_it_takes_longer() -> None:
+    assert render.left(builders.job(longer_than_predicted=True, remaining_seconds=None)) == "longer than predicted"
+
+
 def test_a_job_that_took_longer_than_predicted_says_so() -> None:
     job = builders.job(longer_than_predicted=True)
     assert "24 s (18–33) left, longer than predicted" in shown(render.job_description(job, [], [], NOW))

@@ -68,6 +68,22 @@ def test_usage_errors_are_json_for_programs(service: ScriptedService, optimus: O
         assert json.loads(done.stderr)["error"]["exit_code"] == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["submit", "python", "plain.py"], "optimus submit -- python train.py"),
+        (["track", "python", "plain.py"], "optimus track -- python train.py"),
+        (["submit", "--", "python"], "python is given no script"),
+        (["track", "--", "/usr/bin/python3.12"], "is given no script"),
+        (["stop", "--data-directory", "/nowhere/dta"], "/nowhere/dta does not exist"),
+    ],
+)
+def test_a_command_in_the_wrong_form_is_told_the_right_one(optimus: Optimus, arguments: list[str], said: str) -> None:
+    done = optimus(*arguments)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+
+
 def test_bug_is_one_line_and_a_file(optimus: Optimus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(_url: str) -> None:
         raise ZeroDivisionError("of ours")

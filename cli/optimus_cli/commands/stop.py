@@ -10,7 +10,7 @@ import typer
 
 from optimus_cli import background, output
 from optimus_cli.configuration import load_settings, service_is_missing
-from optimus_cli.errors import CliError
+from optimus_cli.errors import BadInput, CliError
 
 
 def stop(
@@ -24,6 +24,8 @@ def stop(
     Jobs whose tasks were ended go on from their last checkpoints when the service runs again.
     """
     directory = load_settings({"data_directory": data_directory}, misspelled_are_errors=False).data_directory.resolve()
+    if data_directory is not None and not directory.is_dir():
+        raise BadInput(f"{directory} does not exist. Name the directory that `optimus serve` was given.")
     running = background.find(directory)
     if running is not None:
         background.stop(running)

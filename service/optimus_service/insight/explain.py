@@ -17,7 +17,7 @@ from optimus_scheduler.model.format import duration
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import size, span, times
 from optimus_service.insight.moments import foreseen, moment
-from optimus_service.insight.progress import Explanation, explain, finite, outlook
+from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, outlook
 from optimus_service.insight.queue_wait import Start, expected_start
 from optimus_service.insight.reasons import gives_more
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -202,6 +202,8 @@ def _expected(case: Case, start: Start | None) -> answers.Expected:
 def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or case.job.is_without_tasks:
         return []
+    if has_made_all(case.job):
+        return ["It has made all steps that it announced and goes on, longer than predicted: when it ends is unknown."]
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
     return [f"It is expected to end in {span(expected.finish_seconds)} if it keeps what it has."]

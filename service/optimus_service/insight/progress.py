@@ -83,6 +83,8 @@ def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
     if job.state.is_final:
         made = None if forecast is None else _part(job.step, forecast.total)
         return Outlook(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
+    if has_made_all(job):
+        return Outlook(MOST_PROGRESS, None, None, longer_than_predicted=True)
     if forecast is None:
         return NOTHING_KNOWN
     total = given_not_ended(forecast.total, forecast.made_at, job.step, _step_limit(job))
@@ -94,6 +96,13 @@ def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
         None if seconds is None else _body(seconds),
         longer_than_predicted=job.step > forecast.total.mean > 0,
     )
+
+
+def has_made_all(job: JobRecord) -> bool:
+    """Whether a command goes on that has made all steps it announced: no step says when it ends. A limit of the rule,
+    at which the job is ended, is another matter."""
+    announced = (job.profile or {}).get("total_steps")
+    return not job.state.is_final and bool(announced) and announced <= job.step < _step_limit(job)
 
 
 class _Stored(NamedTuple):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Reason
-from optimus_service.insight.progress import explain, finite_document, measured_speed, outlook
+from optimus_service.insight.progress import MOST_PROGRESS, explain, finite_document, measured_speed, outlook
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 
 NOW = 1000.0
@@ -74,6 +74,19 @@ def test_steps_made_since_the_forecast_leave_fewer_and_rule_out_an_early_end() -
     assert found.progress is not None
     assert 0.6 < found.progress < 0.8
     assert not found.longer_than_predicted
+
+
+@pytest.mark.parametrize("step", [100, 130])
+def test_a_command_that_goes_on_after_all_its_steps_has_an_unknown_time_left(step: int) -> None:
+    certain = made_at(step) | {"total_steps": total(step, step, step), "remaining_steps": total(0, 0, 0)}
+    script = job(step=step, profile={"total_steps": 100})
+    found = outlook(script, decision(**certain))
+    assert found.longer_than_predicted
+    assert found.remaining_seconds is None
+    assert found.progress == MOST_PROGRESS
+    limited = job(step=step, profile={"total_steps": 100}, spec={"convergence": {"max_steps": step}})
+    at_its_limit = outlook(limited, decision(**certain))
+    assert at_its_limit.remaining_steps == answers.Interval(mean=0, low=0, high=0)
 
 
 @pytest.mark.parametrize("step", [101, 199, 250, 10_000])

@@ -27,7 +27,7 @@ RULES = [
     ("task", "^(?!must |should )"),
     # scripts, and what goes with them alone
     ("command|python|working_directory", "^(?!must |should )"),
-    ("progress_patterns", "is not a regular expression|names no value"),
+    ("progress_patterns", "is not a regular expression|names no value|no group is named"),
     (r"(convergence\.)?\w+", "for scripts|for jobs with a task|a script (has|scales)"),
     # a job to start from that is not there, or has no checkpoint here
     ("from_job", "^there is no job|checkpoint"),

@@ -232,6 +232,15 @@ def test_a_job_of_a_full_project_starts_when_one_of_its_project_ends() -> None:
     assert expected_start("a-2", jobs, left, Resources(32.0, 2**50)).after is None
 
 
+def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> None:
+    record = a_record(wanted=Allocation(1, 0), step=60, profile={"total_steps": 60})
+    zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
+    forecast = {"total_steps": {"mean": 60.0, "low": 60.0, "high": 60.0}, "remaining_steps": zero}
+    found = explanation_of(Case(job=record, decision=a_decision(forecast=forecast), now=20.0))
+    assert found.expected.finish_seconds is None
+    assert any("longer than predicted" in each for each in found.sentences)
+
+
 def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
     memberships = [a_membership(), a_membership(epoch=2, at=15.0, pause_seconds=0.4)]
     case = Case(job=a_record(wanted=Allocation(2, 1)), decision=None, now=20.0, memberships=memberships)

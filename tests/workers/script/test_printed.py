@@ -82,6 +82,9 @@ def said(reading: Reading) -> dict[str, Any]:
         ("Test set: Average loss: 0.02, Accuracy: 97/100 (97%)", {"metrics": {"val_loss": 0.02, "accuracy": 97.0}}),
         ("Test: [ 10/98]\tTime  0.2\tLoss 6.9e+00 (7.0e+00)", {"metrics": {"val_loss": 6.9}}),
         ("step 250: train loss 1.9, val loss 2.0", {"step": 250, "loss": 1.9, "metrics": {"val_loss": 2.0}}),
+        ("finished pass 5 of 30 | mean train loss = 0.4123", {"epoch": 5, "total_epochs": 30.0, "loss": 0.4123}),
+        ("Round 5/30: loss 0.2", {"epoch": 5, "total_epochs": 30.0, "loss": 0.2}),
+        ("forward pass 3: loss 0.2", {"loss": 0.2}),
         ("Epoch 3/10", {"epoch": 3, "total_epochs": 10.0}),
         ("Epoch 3/10 - loss: 0.5 - acc: 1", {"epoch": 3.0, "total_epochs": 10.0, "loss": 0.5, "metrics": {"acc": 1.0}}),
     ],
@@ -220,3 +223,10 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=30).map(" ".join))
 def test_any_words_are_read(line: str) -> None:
     read(line)
+
+
+def test_lines_that_say_nothing_are_counted() -> None:
+    """By them an agent takes a script to train whose progress is not understood."""
+    printed = Printed()
+    assert read("[00010] obj 0.33 lr 0.05\n" * 25, printed) == []
+    assert printed.n_lines == 25

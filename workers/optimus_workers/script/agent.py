@@ -81,6 +81,8 @@ STOPPING_TICK_SECONDS = 0.02
 FIRST_STEP_SECONDS = 30.0
 """A script that has not reported a step for so long after its start may never report one: the membership counts as
 formed then."""
+LINES_WITHOUT_STEP = 20
+"""So does one that begins from step 0 and has printed so many lines without one that is recognised."""
 SAVING_SECONDS = 10.0
 """How long a checkpoint that is being written is waited for before SIGTERM; at most half of the time to stop."""
 KILL_SECONDS = 5.0
@@ -469,11 +471,16 @@ class Agent:
             self._look_at_end(run)
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
-        expected = expected and not run.progress.is_misplaced
+        expected = expected and not run.progress.is_misplaced and not self._is_unread(run)
         if not run.is_reported and (not expected or run.first_step is not None):
             run.is_reported = True
             self._send(CommandStarted(run.order.epoch, run.first_step))
             self._send_end(run)
+
+    def _is_unread(self, run: Run) -> bool:
+        """Whether it prints what is not understood. After a change the first step says where training goes on, so it
+        is waited for all the same."""
+        return not run.order.step and run.progress.step is None and run.printed.n_lines >= LINES_WITHOUT_STEP
 
     def _send_end(self, run: Run) -> None:
         if run.end is not None and run.is_reported:

@@ -18,6 +18,8 @@ class Meaning(Enum):
     STEP = auto()
     TOTAL_STEPS = auto()
     EPOCH = auto()
+    PASS = auto()
+    """An epoch if a total comes with it."""
     TOTAL_EPOCHS = auto()
     BATCH = auto()
     LEARNING_RATE = auto()
@@ -36,6 +38,8 @@ _NO_LOSSES = frozenset({"scale", "scaler", "best", "lowest", "min", "target", "w
 _STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates"})
 _EPISODES = frozenset({"episode", "episodes"})
 _EPOCHS = frozenset({"epoch", "epochs", "ep"})
+_PASSES = frozenset({"pass", "round"})
+"""Epochs, where their number is said too: `pass 5 of 30`."""
 _BATCHES = frozenset({"batch", "batches", "minibatch"})
 _TOTALS = frozenset({"total", "max", "maximum"})
 _ALL_STEPS = frozenset({"num train steps", "num training steps", "num optimization steps"})
@@ -116,4 +120,6 @@ def _of_count(name: str, last: str, found: set[str]) -> Meaning | None:
         return Meaning.STEP
     if last in _EPOCHS:
         return Meaning.EPOCH
+    if last in _PASSES:
+        return None if found & _EVALUATED else Meaning.PASS
     return Meaning.BATCH if last in _BATCHES else None

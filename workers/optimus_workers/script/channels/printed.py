@@ -86,6 +86,8 @@ class Printed:
         self._tables = Tables()
         self._follows_heading = False
         """The heading of an evaluation was printed, and no count since."""
+        self.n_lines = 0
+        """Lines printed so far."""
         self._n_with_count = self._n_without = 0
         """Lines with a loss."""
 
@@ -93,6 +95,7 @@ class Printed:
         """What the next bytes of output say; `at`: POSIX seconds."""
         found = []
         for line in self._lines(data):
+            self.n_lines += 1
             if int(at) != self._second:
                 self._second, self._n_lines, self._n_bytes = int(at), 0, 0
             self._n_lines += 1

@@ -100,6 +100,8 @@ class Said:
                 self.batch = int(text)
             case Meaning.EPOCH:
                 self._in_epoch(value, text, total)
+            case Meaning.PASS if total is not None:
+                self._in_epoch(value, text, total)
             case Meaning.TOTAL_STEPS:
                 self.all_steps = _count_of(value) or self.all_steps
             case Meaning.TOTAL_EPOCHS:
