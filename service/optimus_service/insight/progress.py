@@ -101,8 +101,8 @@ def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
 def has_made_all(job: JobRecord) -> bool:
     """Whether a command goes on that has made all steps it announced: no step says when it ends. A limit of the rule,
     at which the job is ended, is another matter."""
-    announced = (job.profile or {}).get("total_steps")
-    return not job.state.is_final and bool(announced) and announced <= job.step < _step_limit(job)
+    announced = (job.profile or {}).get("total_steps") or math.inf
+    return not job.state.is_final and announced <= job.step < _step_limit(job)
 
 
 class _Stored(NamedTuple):
