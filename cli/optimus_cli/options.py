@@ -124,7 +124,9 @@ def _without_script(command: list[str]) -> str | None:
     """What is wrong with an interpreter that would read its program from the terminal."""
     program = Path(command[0]).name
     is_alone = re.fullmatch(r"python[\d.]*|bash|sh", program) and len(command) == 1
-    return f"{command[0]} is given no script: write one behind it, such as -- {command[0]} train.py." if is_alone else None
+    return (
+        f"{command[0]} is given no script: write one behind it, such as -- {command[0]} train.py." if is_alone else None
+    )
 
 
 class SubmitCommand(ScriptCommand):

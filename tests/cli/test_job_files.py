@@ -183,5 +183,7 @@ def test_patterns_may_name_figures_beside_progress() -> None:
 @pytest.mark.parametrize(("name", "command"), [("plain.py", "python plain.py"), ("run.sh", "bash run.sh")])
 def test_a_script_is_no_job_file(tmp_path: Path, name: str, command: str) -> None:
     file = written(tmp_path, name, "for step in range(60):\n    print(step)\n")
-    with pytest.raises(BadInput, match=f"a job file is YAML or JSON; to run a script: optimus submit -- {command.split()[0]} "):
+    with pytest.raises(
+        BadInput, match=f"a job file is YAML or JSON; to run a script: optimus submit -- {command.split()[0]} "
+    ):
         read_job_file(file)
