@@ -224,7 +224,7 @@ def test_speeds_are_a_row_per_number_of_workers() -> None:
 
 def test_costs_and_choices_are_shown_where_there_are_prices() -> None:
     within, beyond = builders.choice(), builders.choice(workers=4, servers=2, keeps_limit=False)
-    cost = {
+    cost: dict[str, Any] = {
         "so_far": 0.25,
         "to_finish": builders.interval(1.5, 1.2, None),
         "cheapest_before_deadline": within,
@@ -242,7 +242,7 @@ def test_every_question_for_a_size_gets_an_answer() -> None:
     job, both = builders.job(), render_predictions.Asked(in_time=True, in_budget=True)
     text = " ".join(shown(render_predictions.prediction(job, builders.predictions(), both)).split())
     assert text.count("the service has no prices") == 2
-    cost = {
+    cost: dict[str, Any] = {
         "so_far": 0.25,
         "to_finish": None,
         "cheapest_before_deadline": None,

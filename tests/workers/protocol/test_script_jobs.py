@@ -143,7 +143,7 @@ def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
 ) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     out = tmp_path / "out"
-    options = ["--output-dir", str(out), "--steps", "300", "--step-seconds", "0.1"]
+    options = ["--output-dir", str(out), "--steps", "150", "--step-seconds", "0.1"]
     job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options)
     job.scale(worker(0))
     job.wait_for_size(1, 0)
@@ -151,11 +151,11 @@ def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0)
     result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 300)
+    assert (result["outcome"], result["step"]) == ("succeeded", 150)
     assert two["step"] >= 20
     assert job.service.profile is not None
-    assert (job.service.profile["total_steps"], job.service.profile["resumes"]) == (300, True)
-    assert (out / "checkpoint-300").is_dir()
+    assert (job.service.profile["total_steps"], job.service.profile["resumes"]) == (150, True)
+    assert (out / "checkpoint-150").is_dir()
 
 
 def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
