@@ -515,7 +515,9 @@ class JobSpec(Message):
 def _check_task(spec: JobSpec) -> None:
     for name in _SCRIPT_ONLY:
         if getattr(spec, name):
-            raise FieldError(name, f"{name} is for scripts: give it with architecture: script, or leave that out")
+            otherwise = "give architecture: script, or leave that out"
+            mend = "leave it out, as this job has a task" if spec.task else otherwise
+            raise FieldError(name, f"{name} is for scripts: {mend}")
     if spec.task is None:
         raise FieldError("task", "give task (a function that returns a TrainingTask) or command (a training script)")
     if spec.convergence.command_ends:

@@ -125,6 +125,7 @@ def test_a_batch_that_a_script_cannot_have_is_refused(api: Api, spec: dict[str, 
 
 def test_the_batch_of_a_process_is_for_scripts(api: Api) -> None:
     assert "is for scripts" in faults(submit(api, max_worker_batch_size=8))["max_worker_batch_size"]
+    assert "leave it out, as this job has a task" in faults(submit(api, resumes=True))["resumes"]
 
 
 def test_options_of_training_are_kept(api: Api) -> None:
