@@ -98,13 +98,13 @@ def test_a_limit_bounds_what_the_loss_may_end_earlier() -> None:
     assert remaining.mean == remaining.high == pytest.approx(991.0)
 
 
-@pytest.mark.parametrize("epochs", [8, 15, 25])
-def test_the_end_is_found_from_the_loss(epochs: int) -> None:
+@pytest.mark.parametrize(("epochs", "error"), [(8, 0.4), (15, 0.25), (25, 0.25)])
+def test_the_end_is_found_from_the_loss(epochs: int, error: float) -> None:
     rule = ConvergenceRule(loss_decrease=0.02, max_epochs=500)
     believed = predict(trained(epochs, rule, noise=0.01)).forecast
     assert believed.total_steps is not None
     assert believed.rule == "loss_decrease"
-    assert believed.total_steps.mean == pytest.approx(true_end(0.02), rel=0.25)
+    assert believed.total_steps.mean == pytest.approx(true_end(0.02), rel=error)
     assert believed.total_steps.low <= true_end(0.02) * 1.05
     assert believed.loss_curve.keys() >= {"beta0", "beta1", "beta2", "scale"}
 

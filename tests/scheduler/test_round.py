@@ -292,7 +292,7 @@ def test_a_converged_job_is_finished_with_what_it_has() -> None:
     job = a_job("a", has=(2, 1), spec=spec, measured=samples(law(), ALL_SIZES))
     outcome = plan(a_snapshot([job], a_cluster(8)), OPTIMUS)
     assert outcome.actions == (SetWanted("a", Allocation(2, 1), Directive.FINISH, job.wanted_tasks),)
-    assert outcome.decisions[0].reason is Reason.CONVERGED
+    assert outcome.decisions[0].reason is Reason.LIMIT_REACHED
 
 
 def test_a_job_too_big_for_any_node_is_told_so() -> None:

@@ -31,7 +31,7 @@ class PredictablePolicy:
     name = "predictable"
     keeps_places = True
     places_in_order = False
-    scales_batches = True
+    scales_batches = False
     spread = staticmethod(spread_least_transfer)
 
     def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:
