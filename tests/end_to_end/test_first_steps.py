@@ -105,7 +105,7 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     assert stopped.returncode == 0, stopped.stderr
     assert "has stopped" in stopped.stdout
     assert "No service runs" in shell("optimus stop").stdout
-    assert shell("optimus stop --data-directory nowhere").returncode == 1
+    assert shell("optimus stop --data-directory nowhere").returncode == 2
 
 
 def test_a_service_that_cannot_start_says_why(shell: Shell) -> None:
