@@ -20,6 +20,9 @@ from optimus_workers.script.progress import Progress
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "hf_trainer.py"
 STEPS, STOP_AT = 60, 32
+STEP_SECONDS = 0.25
+BETWEEN_UPDATES = 20
+"""Steps in the five seconds between two updates, at most."""
 
 
 class Post(NamedTuple):
@@ -55,7 +58,15 @@ class Posts:
         token.write_text("secret")
         ours = {"KUBEFLOW_TRAINER_SERVER_URL": f"http://127.0.0.1:{self.server.server_port}"}
         ours |= {"KUBEFLOW_TRAINER_SERVER_TOKEN": str(token), "TORCHELASTIC_RUN_ID": "x"}
-        words = [str(SCRIPT), "--output-dir", str(folder / "out"), "--steps", str(STEPS), "--step-seconds", "0.25"]
+        words = [
+            str(SCRIPT),
+            "--output-dir",
+            str(folder / "out"),
+            "--steps",
+            str(STEPS),
+            "--step-seconds",
+            str(STEP_SECONDS),
+        ]
         self.posts.clear()
         subprocess.run(
             [sys.executable, *words, *more], check=True, capture_output=True, timeout=250, env={**os.environ, **ours}
@@ -81,7 +92,11 @@ def test_the_end_is_right_after_a_stop_and_after_a_resume(kubeflow: Posts, tmp_p
         if (reading := reader.reading(post.document, post.at)) is not None:
             progress.add(reading)
     assert stopped[-1].document["trainerStatus"]["progressPercentage"] == 100, "their word"
-    assert (progress.step, progress.learned.total_steps) == (STOP_AT, STEPS)
+    assert progress.learned.total_steps == STEPS
+    assert progress.step is not None
+    assert STOP_AT - BETWEEN_UPDATES <= progress.step <= STOP_AT, (
+        "the last update may have been some steps before the end"
+    )
 
     resumed = kubeflow.train(tmp_path)
     reader, progress, errors = Kubeflow(), Progress(resumed[0].at, STOP_AT), []
