@@ -37,7 +37,6 @@ class Framework(NamedTuple):
 FRAMEWORKS = {
     "DDP": Framework(("torchrun", "ddp_train.py", "--snapshot", "{folder}/snapshot.pt"), "torch"),
     "FSDP": Framework(("torchrun", "fsdp_train.py", "--directory", "{folder}/out"), "torch"),
-    "transformers": Framework(("torchrun", "hf_trainer.py", "--output-dir", "{folder}/out"), "transformers"),
     "Lightning": Framework(("torchrun", "lightning_trainer.py", "--directory", "{folder}/out"), "lightning"),
     "Accelerate": Framework(("torchrun", "accelerate_loop.py", "--directory", "{folder}/out"), "accelerate"),
     "JAX": Framework(("torchrun", "jax_loop.py", "--directory", "{folder}/out"), "jax", 600),
