@@ -28,7 +28,7 @@ RULES = [
     # scripts, and what goes with them alone
     ("command|python|working_directory", "^(?!must |should )"),
     ("progress_patterns", "is not a regular expression|names no value|no group is named"),
-    (r"(convergence\.)?\w+", "for scripts|for jobs with a task|a script (has|scales)"),
+    (r"(convergence\.)?\w+", "for scripts|for jobs with a task|a job with a task|a script (has|scales)"),
     # a job to start from that is not there, or has no checkpoint here
     ("from_job", "^there is no job|checkpoint"),
     (r"(workers|servers)(\.min|\.resources\.\w+)?|gpu_types", "the largest node has|the cluster has|the whole cluster"),
