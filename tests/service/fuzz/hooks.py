@@ -44,6 +44,7 @@ RULES = [
     # what tasks report
     (r"samples\.\d+", r"updates and global_batch go together|rank \(\d+\) must be below workers"),
     ("layers", "^layer |^the "),
+    ("body", "give one rate for each step|steps must be increasing"),
     # to JSON Schema 3.0 is an integer, to this service it is none
     (".*", "^must be a valid integer$"),
     # a size in words that comes to more than the bound
