@@ -39,6 +39,7 @@ from optimus_service.push.snapshot import read_view
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord
 from optimus_service.store.repository import Repository
 
@@ -64,7 +65,13 @@ def fill(repository: Repository, n_jobs: int) -> None:
         reason = "Unchanged" if trains else "WaitingForResources"
         decisions.append(
             DecisionRecord(
-                job_id=job_id, at=now, allocation=size, previous=size, reason=reason, message="Why.", forecast=FORECAST
+                job_id=job_id,
+                at=now,
+                allocation=size,
+                previous=size,
+                reason=reason,
+                message="Why.",
+                forecast=from_json(job_id, FORECAST),
             )
         )
         if trains:

@@ -101,6 +101,35 @@ class Event(TypedDict):
     data: dict[str, Any]
 
 
+class Widening(TypedDict):
+    down: float
+    up: float
+
+
+class Calibration(TypedDict):
+    steps: Widening
+    seconds: Widening
+
+
+class Forecast(TypedDict):
+    job_id: str
+    total_steps: Interval | None
+    remaining_steps: Interval | None
+    confidence: float | None
+    rule: str | None
+    loss_curve: dict[str, float | None]
+    speed_model: dict[str, float | None]
+    steps_per_second: float | None
+    remaining_seconds: Interval | None
+    seconds_per_step: Interval | None
+    calibration: Calibration
+    finished_runs: int
+    finished_runs_share: float | None
+    speed_from: str | None
+    cost: Interval | None
+    converged: bool
+
+
 class Decision(TypedDict):
     round_id: int
     at: str
@@ -111,7 +140,7 @@ class Decision(TypedDict):
     gain: float | None
     next_gain: float | None
     batch: int | None
-    forecast: dict[str, Any]
+    forecast: Forecast
 
 
 class Marginal(TypedDict):

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli import wording
-from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Job, JobProfile, Node
+from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Forecast, Job, JobProfile, Node
 from optimus_cli.palette import STATE_STYLES
 from optimus_client.answers import ENDED
 
@@ -353,7 +353,7 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
     return Group(facts_table(facts), latest)
 
 
-def _forecast_facts(forecast: dict[str, Any]) -> list[tuple[str, RenderableType]]:
+def _forecast_facts(forecast: Forecast) -> list[tuple[str, RenderableType]]:
     """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
     confidence = forecast.get("confidence")
     return [

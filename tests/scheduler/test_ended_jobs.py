@@ -11,8 +11,16 @@ from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, la
 from optimus_scheduler.forecast.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
-from optimus_scheduler.forecast.speeds import SpeedSource
-from optimus_scheduler.model import Allocation, Architecture, ConvergenceRule, EndedJob, Job, Mode, SpeedSample
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    EndedJob,
+    Job,
+    Mode,
+    SpeedSample,
+    SpeedSource,
+)
 from optimus_scheduler.settings import Settings
 
 STEPS = tuple(float(step) for step in range(10, 2010, 20))

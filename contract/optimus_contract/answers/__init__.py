@@ -21,10 +21,12 @@ from optimus_contract.answers.jobs import (
     Allocation,
     AllocationList,
     AllocationPoint,
+    Calibration,
     Decision,
     DecisionList,
     Event,
     EventList,
+    Forecast,
     Interval,
     Job,
     JobList,
@@ -34,6 +36,7 @@ from optimus_contract.answers.jobs import (
     Task,
     TaskList,
     TaskUsage,
+    Widening,
 )
 from optimus_contract.answers.predictions import (
     Advice,
@@ -64,6 +67,7 @@ __all__ = [
     "Allocation",
     "AllocationList",
     "AllocationPoint",
+    "Calibration",
     "CheckpointAdvice",
     "Choice",
     "Cluster",
@@ -79,6 +83,7 @@ __all__ = [
     "Expected",
     "Explanation",
     "FittedPoint",
+    "Forecast",
     "Health",
     "HistorySeries",
     "Interval",
@@ -118,4 +123,5 @@ __all__ = [
     "TaskScore",
     "TaskUsage",
     "UnknownTask",
+    "Widening",
 ]

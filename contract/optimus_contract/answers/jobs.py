@@ -10,6 +10,7 @@ from optimus_contract.job import JobSpec
 from optimus_contract.message import About, Message
 from optimus_contract.result import JobProfile, JobResult
 
+SpeedSource = Literal["measured", "similar jobs", "analysis"]
 JobState = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 
 
@@ -138,6 +139,44 @@ class EventList(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Widening(Message):
+    """What the half-widths of an interval were multiplied by, in logarithms."""
+
+    down: float
+    up: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(Message):
+    steps: Widening
+    seconds: Widening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Message):
+    """What a round believed of a job, at the size that the job had then; null means that nothing could be said."""
+
+    job_id: str
+    total_steps: Annotated[Interval | None, About("at which the convergence rule holds")]
+    remaining_steps: Interval | None
+    confidence: Annotated[float | None, About("0 to 1")]
+    rule: Annotated[str | None, About("the part of the convergence rule that holds first", examples=("max_steps",))]
+    loss_curve: Annotated[dict[str, float | None], About("coefficients of the fitted curve; empty before there is one")]
+    speed_model: Annotated[
+        dict[str, float | None], About("coefficients of the fitted model; empty before there is one")
+    ]
+    steps_per_second: float | None
+    remaining_seconds: Interval | None
+    seconds_per_step: Annotated[Interval | None, About("over the rest of the job, with its stops")]
+    calibration: Annotated[Calibration, About("what the intervals of what is left were multiplied by")]
+    finished_runs: Annotated[int, About("ended jobs of the same task that the loss curve was judged by")]
+    finished_runs_share: Annotated[float | None, About("how much they counted, 0 to 1")]
+    speed_from: Annotated[SpeedSource | None, About("what predicted speeds rest on; null: nothing is known")]
+    cost: Annotated[Interval | None, About("still to be spent; null without prices")]
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Message):
     round_id: int
     at: datetime
@@ -148,7 +187,7 @@ class Decision(Message):
     gain: float | None
     next_gain: float | None
     batch: Annotated[int | None, About("the global batch, of a job with an elastic one")] = None
-    forecast: dict[str, Any]
+    forecast: Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from optimus_contract.answers.jobs import Interval
+from optimus_contract.answers.jobs import Interval, SpeedSource
 from optimus_contract.message import About, Message
 
 
@@ -64,10 +64,7 @@ class Learned(Message):
 
     finished_runs: Annotated[int, About("ended jobs of the same task that the loss curve is judged by")]
     share: Annotated[float, About("how much they count beside the job's own losses, 0 to 1")]
-    speeds_from: Annotated[
-        Literal["measured", "similar jobs", "analysis"] | None,
-        About("what predicted speeds rest on; null: nothing is known"),
-    ]
+    speeds_from: Annotated[SpeedSource | None, About("what predicted speeds rest on; null: nothing is known")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from optimus_models.speed.ring import RingSamples, RingSpeed
 from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
-from optimus_scheduler.forecast.speeds import Speeds, SpeedSource
-from optimus_scheduler.model import Architecture, EndedJob, Job, Mode, SpeedSample
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import Architecture, EndedJob, Job, Mode, SpeedSample, SpeedSource
 from optimus_scheduler.model.identity_cache import ByIdentity
 from optimus_scheduler.settings import Settings
 

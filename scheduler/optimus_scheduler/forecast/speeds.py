@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -17,22 +16,12 @@ from optimus_models.speed import SpeedLaw
 from optimus_models.speed.form import along_servers, along_workers
 from optimus_models.speed.goodput import Goodput
 from optimus_models.speed.servers import SpeedModel
-from optimus_scheduler.model import Allocation
+from optimus_scheduler.model import Allocation, SpeedSource
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
 
 _MOST_LADDERS = 8
-
-
-class SpeedSource(StrEnum):
-    """What predicted speeds rest on."""
-
-    MEASURED = "measured"
-    SIMILAR_JOBS = "similar jobs"
-    """Ended jobs of the same task; the job itself has measured nothing yet."""
-    ANALYSIS = "analysis"
-    """The layers of its network and the data sheet of its device."""
 
 
 class Speeds:

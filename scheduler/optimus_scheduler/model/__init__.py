@@ -8,7 +8,7 @@ Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (
 
 from __future__ import annotations
 
-from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, TaskPhase
+from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, SpeedSource, TaskPhase
 from optimus_scheduler.model.jobs import ConvergenceRule, EndedJob, Job, JobSpec, MetricTarget, SpeedSample, TaskDemand
 from optimus_scheduler.model.resources import NO_GPUS, Node, Quota, Resources, gpu_type_of, total_of
 from optimus_scheduler.model.rounds import (
@@ -51,6 +51,7 @@ __all__ = [
     "SetWanted",
     "Snapshot",
     "SpeedSample",
+    "SpeedSource",
     "StartTask",
     "StopTask",
     "Task",

@@ -128,3 +128,13 @@ class Reason(Words):
     """Its owner cancelled it; its tasks are being stopped."""
     TRACKED = "Tracked"
     """It runs outside the cluster: it is forecast, not scheduled."""
+
+
+class SpeedSource(StrEnum):
+    """What predicted speeds rest on."""
+
+    MEASURED = "measured"
+    SIMILAR_JOBS = "similar jobs"
+    """Ended jobs of the same task; the job itself has measured nothing yet."""
+    ANALYSIS = "analysis"
+    """The layers of its network and the data sheet of its device."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
-from optimus_scheduler.model.enums import Directive, Reason
+from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
 from optimus_scheduler.model.identity_cache import cached_by_identity
 from optimus_scheduler.model.jobs import Job
 from optimus_scheduler.model.resources import Node, Quota, Resources, total_of
@@ -82,8 +82,8 @@ class Forecast:
     """How many ended jobs of the same task the loss curve was judged by ..."""
     finished_runs_share: float = 0.0
     """... and how much they counted beside the job's own losses, 0 to 1."""
-    speed_from: str | None = None
-    """What predicted speeds rest on: `measured`, `similar jobs` or `analysis`; None when nothing is known."""
+    speed_from: SpeedSource | None = None
+    """What predicted speeds rest on; None when nothing is known."""
     cost: Interval | None = None
     """Predicted money still to be spent at the present allocation; None without prices."""
     converged: bool = False

@@ -14,7 +14,8 @@ from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import Allocation, Job
 from optimus_scheduler.model.format import size_words
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.sizes import interval_body, promised_speeds
+from optimus_service.insight.progress import interval_body
+from optimus_service.insight.sizes import promised_speeds
 
 MOST_SLOWER = 1.25
 """A cheaper size may take so many times as long, at the unlikely end of its interval."""

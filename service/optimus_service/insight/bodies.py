@@ -12,9 +12,9 @@ from optimus_contract.job import JobSpec
 from optimus_contract.membership import WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.model import Allocation, JobState, PlacedTask
+from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
 from optimus_service.insight.moments import moment, moment_or_none
-from optimus_service.insight.progress import explain, finite, finite_document, interval, outlook
+from optimus_service.insight.progress import explain, finite, finite_document, interval_body, outlook
 from optimus_service.insight.usage import ReportedUsage, job_usage
 from optimus_service.observe.noise import newest_noise_scale
 from optimus_service.observe.telemetry import newest_learning_rate
@@ -136,14 +136,39 @@ def decision_body(decision: DecisionRecord) -> answers.Decision:
         gain=finite(decision.gain),
         next_gain=finite(decision.next_gain),
         batch=decision.batch,
-        forecast=finite_document(decision.forecast),
+        forecast=_forecast_body(decision.forecast),
+    )
+
+
+def _forecast_body(forecast: Forecast) -> answers.Forecast:
+    steps, seconds = forecast.calibration
+    return answers.Forecast(
+        job_id=forecast.job_id,
+        total_steps=interval_body(forecast.total_steps),
+        remaining_steps=interval_body(forecast.remaining_steps),
+        confidence=finite(forecast.confidence),
+        rule=forecast.rule,
+        loss_curve=finite_document(forecast.loss_curve),
+        speed_model=finite_document(forecast.speed_model),
+        steps_per_second=finite(forecast.steps_per_second),
+        remaining_seconds=interval_body(forecast.remaining_seconds),
+        seconds_per_step=interval_body(forecast.seconds_per_step),
+        calibration=answers.Calibration(
+            steps=answers.Widening(down=steps.down, up=steps.up),
+            seconds=answers.Widening(down=seconds.down, up=seconds.up),
+        ),
+        finished_runs=forecast.finished_runs,
+        finished_runs_share=finite(forecast.finished_runs_share),
+        speed_from=None if forecast.speed_from is None else forecast.speed_from.value,
+        cost=interval_body(forecast.cost),
+        converged=forecast.converged,
     )
 
 
 def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
     """What a round believed of the job's end, and the step the job was at: total minus what was left then."""
-    total = interval(decision.forecast.get("total_steps"))
-    left = interval(decision.forecast.get("remaining_steps"))
+    total = interval_body(decision.forecast.total_steps)
+    left = interval_body(decision.forecast.remaining_steps)
     return answers.PredictionPoint(at=moment(decision.at), step=_step_then(total, left), total_steps=total)
 
 

@@ -76,7 +76,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         gain=None if decision is None else finite(decision.gain),
         next_gain=None if decision is None else finite(decision.next_gain),
         marginal=marginal,
-        confidence=None if decision is None else finite(decision.forecast.get("confidence")),
+        confidence=None if decision is None else finite(decision.forecast.confidence),
         expected=expected,
         last_rescale=effect,
         troubles=list(case.troubles),

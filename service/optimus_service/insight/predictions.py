@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,15 @@ from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.rates import rates_to_come
-from optimus_scheduler.model import Allocation, EndedJob, Job
+from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.moments import moment
-from optimus_service.insight.progress import finite, finite_document, interval, outlook
+from optimus_service.insight.progress import finite, finite_document, interval_body, outlook
 from optimus_service.insight.review import outcome_body
-from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, interval_body, sizes
+from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.snapshot import Histories, rescale_seconds, spent
 from optimus_service.observe.spec import spec_of
@@ -160,9 +160,9 @@ def predictions_body(
         checkpoints: of a script (`checkpoint_advice`).
     """
     latest = decisions[0] if decisions else None
-    believed = {} if latest is None else latest.forecast
+    believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
     ahead = outlook(record, latest)
-    total_steps = interval(believed.get("total_steps"))
+    total_steps = interval_body(believed.total_steps)
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
     allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
@@ -174,10 +174,10 @@ def predictions_body(
         total_steps=total_steps,
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
-        confidence=finite(believed.get("confidence")) or 0.0,
-        rule=believed.get("rule"),
-        loss_curve=finite_document(believed.get("loss_curve", {})),
-        speed_model=finite_document(believed.get("speed_model", {})),
+        confidence=finite(believed.confidence) or 0.0,
+        rule=believed.rule,
+        loss_curve=finite_document(believed.loss_curve),
+        speed_model=finite_document(believed.speed_model),
         speeds=_speed_table(job, allocations, found, is_priced=is_priced),
         losses=_curve_points(job.loss_steps, job.losses),
         fitted=_fitted_curve(fitted.curve, job, total_steps),
@@ -206,12 +206,12 @@ def _learned(fitted: Fitted) -> answers.Learned:
     )
 
 
-def learned_then(believed: Mapping[str, Any]) -> answers.Learned:
+def learned_then(believed: Forecast) -> answers.Learned:
     """Of a job that has ended: what its last forecast rested on. Runs that ended after it taught it nothing."""
     return answers.Learned(
-        finished_runs=believed.get("finished_runs") or 0,
-        share=finite(believed.get("finished_runs_share")) or 0.0,
-        speeds_from=believed.get("speed_from"),
+        finished_runs=believed.finished_runs,
+        share=finite(believed.finished_runs_share) or 0.0,
+        speeds_from=None if believed.speed_from is None else believed.speed_from.value,
     )
 
 

@@ -16,8 +16,9 @@ from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import given_not_ended, step_seconds, time_left
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
+from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState
 from optimus_service.insight.reasons import ended_words, text_of
+from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 
 SPEED_WINDOW_SECONDS = 30.0
@@ -45,11 +46,11 @@ def finite_document(value: Any) -> Any:
             return value
 
 
-def interval(document: Mapping[str, Any] | None) -> answers.Interval | None:
-    """An interval of a stored forecast; None when its mean is unknown or infinite."""
-    if document is None or finite(document["mean"]) is None:
+def interval_body(value: Interval | Estimate | None) -> answers.Interval | None:
+    """An interval as the API shows it; None when its mean is unknown or infinite."""
+    if value is None or finite(value.mean) is None:
         return None
-    return answers.Interval(mean=document["mean"], low=finite(document["low"]), high=finite(document["high"]))
+    return answers.Interval(mean=value.mean, low=finite(value.low), high=finite(value.high))
 
 
 # --- how far a job is ------------------------------------------------------------------------------------------------
@@ -79,22 +80,22 @@ def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
 
     What is left of a job that went on is what its forecast says of jobs that have not ended by this step.
     """
-    forecast = None if decision is None else _Stored.of(decision.forecast)
+    end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
-        made = None if forecast is None else _part(job.step, forecast.total)
+        made = None if end is None else _part(job.step, end.total)
         return Outlook(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
     if has_made_all(job):
         return Outlook(MOST_PROGRESS, None, None, longer_than_predicted=True)
-    if forecast is None:
+    if end is None:
         return NOTHING_KNOWN
-    total = given_not_ended(forecast.total, forecast.made_at, job.step, _step_limit(job))
+    total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
-    seconds = forecast.seconds(left)
+    seconds = end.seconds(left)
     return Outlook(
         _part(job.step, total),
-        _body(left),
-        None if seconds is None else _body(seconds),
-        longer_than_predicted=job.step > forecast.total.mean > 0,
+        interval_body(left),
+        interval_body(seconds),
+        longer_than_predicted=job.step > end.total.mean > 0,
     )
 
 
@@ -105,7 +106,7 @@ def has_made_all(job: JobRecord) -> bool:
     return not job.state.is_final and announced <= job.step < _step_limit(job)
 
 
-class _Stored(NamedTuple):
+class _End(NamedTuple):
     """What a decision's forecast says of the end."""
 
     total: Interval
@@ -117,20 +118,20 @@ class _Stored(NamedTuple):
     """A limit of time will end it: what is left is not doubtful."""
 
     @classmethod
-    def of(cls, forecast: Mapping[str, Any]) -> _Stored | None:
+    def of(cls, forecast: Forecast) -> _End | None:
         """None when nothing is known of the end."""
-        total, left = _known(forecast.get("total_steps")), _known(forecast.get("remaining_steps"))
+        total, left = known(forecast.total_steps), known(forecast.remaining_steps)
         if total is None:
             return None
-        pace, speed = _known(forecast.get("seconds_per_step")), finite(forecast.get("steps_per_second"))
+        pace, speed = known(forecast.seconds_per_step), finite(forecast.steps_per_second)
         if pace is None and speed:  # of a release that did not say how sure it was
             pace = step_seconds(Estimate.exactly(speed))
         return cls(
             total,
             0.0 if left is None else total.mean - left.mean,
             pace,
-            Widening(**(forecast.get("calibration") or {}).get("seconds", {})),
-            forecast.get("rule") == "max_seconds",
+            forecast.calibration.seconds,
+            forecast.rule == "max_seconds",
         )
 
     def seconds(self, left: Interval) -> Interval | None:
@@ -141,18 +142,6 @@ class _Stored(NamedTuple):
             mean = self.seconds_per_step.mean
             return Interval(left.mean * mean, left.low * mean, left.high * mean)
         return time_left(left, self.seconds_per_step, self.widening)
-
-
-def _known(document: Mapping[str, Any] | None) -> Interval | None:
-    """A stored interval; an end that nothing bounds is far away."""
-    found = interval(document)
-    if found is None:
-        return None
-    return Interval(found.mean, found.low or 0.0, math.inf if found.high is None else found.high)
-
-
-def _body(value: Interval) -> answers.Interval:
-    return answers.Interval(mean=value.mean, low=finite(value.low), high=finite(value.high))
 
 
 def _step_limit(job: JobRecord) -> float:

@@ -127,8 +127,8 @@ def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
     if job.state is JobState.CANCELLED:
         return "The job was cancelled."
     ends = decision is not None and decision.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
-    rule = decision.forecast.get("rule") if decision is not None and ends else None
-    why = _ENDED_BY.get(rule) if isinstance(rule, str) else None
+    rule = decision.forecast.rule if decision is not None and ends else None
+    why = None if rule is None else _ENDED_BY.get(rule)
     return "The job succeeded." if why is None else f"The job succeeded: {why}."
 
 

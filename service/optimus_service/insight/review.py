@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from optimus_contract import answers
 from optimus_scheduler.model import JobState
 from optimus_service.insight.moments import moment
-from optimus_service.insight.progress import finite, interval
+from optimus_service.insight.progress import finite, interval_body
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 _MAX_POINTS = 10
@@ -58,14 +58,13 @@ def _badness(point: answers.ReviewPoint) -> float:
 def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[answers.ReviewPoint]:
     """Predictions of how many steps it would take, oldest first; none for a job that made no step."""
     for decision in reversed(decisions):
-        total, left = interval(decision.forecast.get("total_steps")), interval(decision.forecast.get("remaining_steps"))
+        forecast = decision.forecast
+        total, left = interval_body(forecast.total_steps), interval_body(forecast.remaining_steps)
         if total is None or left is None or record.finished_at is None or record.step <= 0:
             continue
         step = round(total.mean - left.mean)
-        seconds, true = (
-            interval(decision.forecast.get("remaining_seconds")),
-            max(record.finished_at - decision.at, 0.0),
-        )
+        seconds = interval_body(forecast.remaining_seconds)
+        true = max(record.finished_at - decision.at, 0.0)
         yield answers.ReviewPoint(
             at=moment(decision.at),
             step=step,

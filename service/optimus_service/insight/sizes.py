@@ -20,7 +20,7 @@ from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import step_seconds, time_left
 from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import finite
+from optimus_service.insight.progress import interval_body
 
 
 class Size(NamedTuple):
@@ -118,13 +118,6 @@ def _choice(found: money.Outlook | NothingFits) -> answers.Choice | None:
         cost=cost,
         keeps_limit=not isinstance(found, NothingFits),
     )
-
-
-def interval_body(estimate: Estimate) -> answers.Interval | None:
-    """An estimate as the API shows it; None when it is not known."""
-    if finite(estimate.mean) is None:
-        return None
-    return answers.Interval(mean=estimate.mean, low=finite(estimate.low), high=finite(estimate.high))
 
 
 def estimate_of(body: answers.Interval | None) -> Estimate | None:

@@ -11,7 +11,7 @@ from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import Architecture, JobState, Mode, Node, Reason, Resources, Role
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import finite, interval, measured_speed, outlook
+from optimus_service.insight.progress import finite, interval_body, measured_speed, outlook
 from optimus_service.insight.scorecard import scores
 from optimus_service.insight.usage import job_usage, usage_of_role
 from optimus_service.metrics.points import ClusterFigures, JobFigures
@@ -20,6 +20,7 @@ from optimus_service.observe.noise import newest_noise_scale
 from optimus_service.observe.promises import MAX_PROMISES, verdicts
 from optimus_service.observe.spec import on_type, readable_spec
 from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
 from optimus_service.store.repository import Repository
 
@@ -129,7 +130,7 @@ def job_figures(
     now: float,
 ) -> JobFigures:
     """One active job. Pure."""
-    ahead, believed = outlook(job, decision), {} if decision is None else decision.forecast
+    ahead, believed = outlook(job, decision), None if decision is None else decision.forecast
     return JobFigures(
         job_id=job.id,
         name=job.name,
@@ -147,14 +148,14 @@ def job_figures(
         step=job.step,
         epoch=job.epoch,
         loss=job.loss,
-        fitted_loss=fitted_loss(believed.get("loss_curve", {}), job.step),
+        fitted_loss=None if believed is None else fitted_loss(believed.loss_curve, job.step),
         progress=ahead.progress,
         steps_per_second=measured_speed(newest, now),
-        predicted_steps_per_second=finite(believed.get("steps_per_second")),
-        total_steps=interval(believed.get("total_steps")),
+        predicted_steps_per_second=None if believed is None else finite(believed.steps_per_second),
+        total_steps=None if believed is None else interval_body(believed.total_steps),
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
-        confidence=finite(believed.get("confidence")),
+        confidence=None if believed is None else finite(believed.confidence),
         gain=None if decision is None else finite(decision.gain),
         next_gain=None if decision is None else finite(decision.next_gain),
         step_parts=step_parts(newest),
@@ -162,7 +163,7 @@ def job_figures(
         usage=job_usage(newest),
         noise_scale=newest_noise_scale(newest),
         submitted_at=job.created_at,
-        remaining_cost=None if job.running.is_empty else interval(believed.get("cost")),
+        remaining_cost=None if job.running.is_empty or believed is None else interval_body(believed.cost),
         rescales=job.rescales,
         stopped_seconds=sum(each.pause_seconds or 0.0 for each in memberships),
         lost_steps=sum(each.lost_steps for each in memberships),
@@ -222,7 +223,7 @@ def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> f
     `decisions`: newest first. The step of a decision is what was predicted in all minus what was left.
     """
     for decision in decisions:
-        total, left = (interval(decision.forecast.get(name)) for name in ("total_steps", "remaining_steps"))
+        total, left = known(decision.forecast.total_steps), known(decision.forecast.remaining_steps)
         if total is not None and left is not None and total.mean - left.mean <= total_steps / 2:
             return abs(total.mean - total_steps) / total_steps if total_steps > 0 else None
     return None

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Judged, Widening, widening
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
+from optimus_service.store.forecasts import known
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
 Kind = Literal["steps", "seconds"]
@@ -52,8 +52,7 @@ class Promised:
             job, forecast = known.get(decision.job_id), decision.forecast
             part = None if job is None else part_of(job, forecast)
             if job is not None and part is not None and part not in self._parts.get(job.id, ()):
-                document, task = _said(forecast), job.spec.family
-                found.append(PromiseRecord(job_id=job.id, part=part, task=task, at=now, document=document))
+                found.append(_promise(job, part, forecast, now))
         return found
 
     def stored(self, promises: Iterable[PromiseRecord], active: Iterable[str]) -> None:
@@ -76,20 +75,17 @@ def part_of(job: Job, forecast: Forecast) -> str | None:
     return PARTS[1 + sum(done >= begins for begins in _FROM)]
 
 
-def _said(forecast: Forecast) -> dict[str, Any]:
-    calibration = forecast.calibration
-    return {
-        "steps": _document(forecast.remaining_steps),
-        "seconds": _document(forecast.remaining_seconds),
-        "total_steps": _document(forecast.total_steps),
-        "calibration": {kind: dict(part._asdict()) for kind, part in calibration._asdict().items()},
-    }
-
-
-def _document(value: Interval | None) -> dict[str, float | None] | None:
-    if value is None:
-        return None
-    return {name: bound if math.isfinite(bound) else None for name, bound in asdict(value).items()}
+def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseRecord:
+    return PromiseRecord(
+        job_id=job.id,
+        part=part,
+        task=job.spec.family,
+        at=now,
+        steps=forecast.remaining_steps,
+        seconds=forecast.remaining_seconds,
+        total_steps=forecast.total_steps,
+        calibration=forecast.calibration,
+    )
 
 
 class Verdict(NamedTuple):
@@ -116,27 +112,19 @@ def verdicts(kept: Iterable[KeptPromise]) -> Iterator[Verdict]:
 
 
 def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
-    document = kept.promise.document
-    predicted, total = _interval(document.get(kind)), _interval(document.get("total_steps"))
-    left = _interval(document.get("steps"))
+    promise = kept.promise
+    predicted, total, left = known(getattr(promise, kind)), known(promise.total_steps), known(promise.steps)
     if predicted is None or total is None or left is None or predicted.low >= predicted.high:
         return None
     done = total.mean - left.mean
-    true = kept.total_steps - done if kind == "steps" else kept.finished_at - kept.promise.at
-    by = Widening(**document.get("calibration", {}).get(kind, {}))
+    true = kept.total_steps - done if kind == "steps" else kept.finished_at - promise.at
+    by: Widening = getattr(promise.calibration, kind)
     judged = Judged.of(true, predicted.mean, predicted.low, predicted.high, by)
     if judged is None:
         return None
     one = 1.0 if kind == "steps" else 0.0  # steps are counted in whole ones
     held = predicted.low - one <= true <= predicted.high + one
-    return Verdict(kept.promise.job_id, kept.promise.task, kind, kept.promise.part, predicted, true, held, judged)
-
-
-def _interval(document: Mapping[str, Any] | None) -> Interval | None:
-    if document is None or document.get("mean") is None:
-        return None
-    high = document["high"]
-    return Interval(document["mean"], document["low"] or 0.0, math.inf if high is None else high)
+    return Verdict(promise.job_id, promise.task, kind, promise.part, predicted, true, held, judged)
 
 
 class Scores:

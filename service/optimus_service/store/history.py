@@ -10,6 +10,7 @@ from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation
+from optimus_service.store import forecasts
 from optimus_service.store.dialects import chunks
 from optimus_service.store.pages import Key, decode_cursor, make_page
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
@@ -143,7 +144,7 @@ def _decision_values(round_id: int, record: DecisionRecord) -> dict[str, Any]:
         "gain": _number_or_none(record.gain),
         "next_gain": _number_or_none(record.next_gain),
         "batch": record.batch,
-        "forecast": record.forecast,
+        "forecast": forecasts.to_json(record.forecast),
     }
 
 
@@ -164,5 +165,5 @@ def _decision(row: DecisionRow) -> DecisionRecord:
         gain=row.gain,
         next_gain=row.next_gain,
         batch=row.batch,
-        forecast=row.forecast,
+        forecast=forecasts.from_json(row.job_id, row.forecast),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import JobState
+from optimus_service.store import forecasts
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.records import KeptPromise, PromiseRecord
 from optimus_service.store.tables import JobRow, PromiseRow
@@ -16,11 +18,18 @@ from optimus_service.store.tables import JobRow, PromiseRow
 def add(session: Session, promises: Sequence[PromiseRecord]) -> None:
     """See `LeaderRepository.add_round`. What was promised before stays."""
     if promises:
-        rows = [
-            {"job_id": each.job_id, "part": each.part, "task": each.task, "at": each.at, "document": each.document}
-            for each in promises
-        ]
-        session.execute(insert_for(session, PromiseRow).on_conflict_do_nothing(), rows)
+        session.execute(insert_for(session, PromiseRow).on_conflict_do_nothing(), [_values(each) for each in promises])
+
+
+def _values(promise: PromiseRecord) -> dict[str, Any]:
+    said = ("steps", "seconds", "total_steps", "calibration")
+    return {
+        "job_id": promise.job_id,
+        "part": promise.part,
+        "task": promise.task,
+        "at": promise.at,
+        "document": {name: forecasts.plain(getattr(promise, name)) for name in said},
+    }
 
 
 def parts_of(session: Session, job_ids: Collection[str]) -> dict[str, set[str]]:
@@ -47,5 +56,15 @@ def kept(session: Session, since: float, newest: int) -> list[KeptPromise]:
 
 
 def _kept(row: PromiseRow, step: int, finished_at: float) -> KeptPromise:
-    promise = PromiseRecord(job_id=row.job_id, part=row.part, task=row.task, at=row.at, document=row.document)
+    said = row.document
+    promise = PromiseRecord(
+        job_id=row.job_id,
+        part=row.part,
+        task=row.task,
+        at=row.at,
+        steps=forecasts.interval(said.get("steps")),
+        seconds=forecasts.interval(said.get("seconds")),
+        total_steps=forecasts.interval(said.get("total_steps")),
+        calibration=forecasts.calibration(said.get("calibration")),
+    )
     return KeptPromise(promise=promise, total_steps=step, finished_at=finished_at)

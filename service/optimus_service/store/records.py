@@ -8,11 +8,12 @@ can say, plus NaN and infinities, and come back equal. Records with an `id` are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, TaskKey
+from optimus_models.calibration import UNCALIBRATED, Calibration
+from optimus_scheduler.model import Allocation, Directive, Forecast, Interval, JobState, PlacedTask, Quota, TaskKey
 
 Document = dict[str, Any]
 Item = TypeVar("Item")
@@ -153,7 +154,7 @@ class DecisionRecord:
     """NaN is stored as None."""
     batch: int | None = None
     """The global batch, of a job with an elastic one."""
-    forecast: Document = field(default_factory=dict)
+    forecast: Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +223,13 @@ class PromiseRecord:
     part: str
     task: str
     at: float
-    document: Document
+    steps: Interval | None
+    """How many were left."""
+    seconds: Interval | None
+    """... that were left."""
+    total_steps: Interval | None
+    calibration: Calibration = UNCALIBRATED
+    """What the first two were multiplied by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import Serve
 
-from optimus_scheduler.model import NOTHING, Allocation, Mode
+from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
 from optimus_service.observe.finished_runs import lesson
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
 
 pytestmark = on_sqlite
@@ -50,7 +51,7 @@ def believe(api: Api, job_id: str, *, at: float, step: int, total: float) -> Non
         previous=NOTHING,
         reason="GrantedMore",
         message="",
-        forecast=forecast,
+        forecast=from_json(job_id, forecast),
     )
     api.repository.add_round(record, [decision])
 
@@ -160,9 +161,10 @@ def test_promises_of_jobs_that_succeeded_are_judged(api: Api) -> None:
         job_id = api.submit(name=f"judged-{number}")
         api.surroundings.clock.now = NOW
         train(api, job_id)
-        value = {"mean": predicted, "low": 0.9 * predicted, "high": 1.5 * predicted}
-        document = {"steps": value, "seconds": value, "total_steps": value}
-        promise = PromiseRecord(job_id=job_id, part="25 %", task="m:f", at=NOW, document=document)
+        value = Interval(predicted, 0.9 * predicted, 1.5 * predicted)
+        promise = PromiseRecord(
+            job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value
+        )
         record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
         api.repository.add_round(record, [], [promise])
         api.surroundings.clock.now = NOW + 100

@@ -15,6 +15,7 @@ from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Res
 from optimus_service.api.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, RoundRecord
 
 UNKNOWN = "/v1/jobs/no-such-job"
@@ -43,7 +44,7 @@ def decide(api: Api, job_id: str, at: float = NOW, **changes: Any) -> None:
         message="One more worker saves 40 s.",
         gain=0.5,
         next_gain=math.inf,
-        forecast=forecast,
+        forecast=from_json(job_id, forecast),
     )
     values: dict[str, Any] = {"trigger": "period", "seconds": 0.1, "phase_seconds": {"forecast": 0.05}}
     record = RoundRecord(at=at, n_jobs=1, n_actions=2, **values | changes)

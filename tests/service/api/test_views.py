@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Reason
 from optimus_service.insight.progress import MOST_PROGRESS, explain, finite_document, measured_speed, outlook
+from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
 
 NOW = 1000.0
@@ -32,7 +33,7 @@ def decision(reason: str = "Unchanged", **forecast: Any) -> DecisionRecord:
         previous=Allocation(1, 1),
         reason=reason,
         message="A sentence.",
-        forecast=forecast,
+        forecast=from_json("job-1", forecast),
     )
 
 

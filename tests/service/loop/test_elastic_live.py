@@ -66,7 +66,7 @@ def test_a_job_gets_the_batch_that_suits_it(world: World) -> None:
     assert sample.steps_per_second == pytest.approx(1.0 / seconds), "steps as they were computed"
     assert sample.exchange_seconds == pytest.approx(exchange)
     worth = float(gain([wanted.batch], ELASTIC["minimum"], NOISE_SCALE)[0])
-    assert decision.forecast["steps_per_second"] == pytest.approx(worth / seconds, rel=0.3), "in the smallest batch's"
+    assert decision.forecast.steps_per_second == pytest.approx(worth / seconds, rel=0.3), "in the smallest batch's"
 
     for _ in range(20):
         world.round()

@@ -43,15 +43,16 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
 
     world.submit("job-2")
     world.round()
-    assert latest(world, "job-2").forecast["speed_from"] == "similar jobs"
+    assert latest(world, "job-2").forecast.speed_from == "similar jobs"
     world.train(40)
     world.round()
     forecast = latest(world, "job-2").forecast
-    assert forecast["speed_from"] == "measured"
-    assert forecast["finished_runs"] == 1
-    assert forecast["finished_runs_share"] > 0.5
+    assert forecast.speed_from == "measured"
+    assert forecast.finished_runs == 1
+    assert forecast.finished_runs_share > 0.5
     # The same job again: it will end where the first one did.
-    assert forecast["total_steps"]["mean"] == pytest.approx(world.repository.get_job("job-1").step, rel=0.25)
+    assert forecast.total_steps is not None
+    assert forecast.total_steps.mean == pytest.approx(world.repository.get_job("job-1").step, rel=0.25)
 
 
 @once
@@ -76,7 +77,7 @@ def test_it_can_be_switched_off(repository: Repository, tmp_path: Path) -> None:
     finish(world, "job-1")
     finish(world, "job-2")
     assert world.repository.finished_runs_after(0, 10) == []
-    assert latest(world, "job-2").forecast["finished_runs"] == 0
+    assert latest(world, "job-2").forecast.finished_runs == 0
 
 
 @once
@@ -100,7 +101,7 @@ def test_a_job_that_knows_no_epochs_teaches_its_speeds(repository: Repository, t
     assert {(sample.workers, sample.servers) for sample in taught.speed_samples} >= {(1, 1)}
     world.submit("job-2", convergence={"max_seconds": 60})
     world.round()
-    assert latest(world, "job-2").forecast["speed_from"] == "similar jobs"
+    assert latest(world, "job-2").forecast.speed_from == "similar jobs"
 
 
 @once
@@ -136,8 +137,8 @@ def test_a_job_ends_when_its_metric_has_been_reached(world: World) -> None:
     assert job.state is JobState.SUCCEEDED
     assert 16 * 20 <= job.step <= 30 * 20
     forecasts = [decision.forecast for decision in world.repository.decisions("job-1").items]
-    assert forecasts[0]["rule"] == "target_metric"
-    assert any(each["rule"] == "target_metric" and not each["converged"] for each in forecasts), "it was foreseen"
+    assert forecasts[0].rule == "target_metric"
+    assert any(each.rule == "target_metric" and not each.converged for each in forecasts), "it was foreseen"
 
 
 @once
@@ -146,7 +147,7 @@ def test_a_job_ends_when_its_budget_is_used_up(repository: Repository, tmp_path:
     world.submit(convergence={"max_cost": 200.0}, workers={"max": 2}, servers={"max": 2})
     world.live_until("the job has ended", lambda: world.state().is_final)
     decision = latest(world, "job-1")
-    assert decision.forecast["rule"] == "max_cost"
+    assert decision.forecast.rule == "max_cost"
     memberships = world.repository.memberships("job-1")
     ends = [later.at for later in memberships[1:]] + [decision.at]
     held = [
@@ -175,18 +176,18 @@ def test_a_speed_is_calculated_until_one_is_measured(world: World) -> None:
     world.round()
     world.train(0)  # the first membership is formed, no step is made
     world.round()
-    assert latest(world, "job-1").forecast["speed_from"] is None
+    assert latest(world, "job-1").forecast.speed_from is None
     world.repository.put_network("job-1", PERCEPTRON)
     world.round()
     calculated = latest(world, "job-1").forecast
-    assert calculated["speed_from"] == "analysis"
+    assert calculated.speed_from == "analysis"
     # 17 million parameters: three passes over 32 examples and the memory of one core, and the way there and back.
-    assert 0.5 < calculated["steps_per_second"] < 20.0
+    assert 0.5 < (calculated.steps_per_second or 0.0) < 20.0
     world.train(30)
     world.round()
     measured = latest(world, "job-1").forecast
-    assert measured["speed_from"] == "measured"
-    assert measured["steps_per_second"] == pytest.approx(speed(1, 1), rel=0.2)
+    assert measured.speed_from == "measured"
+    assert measured.steps_per_second == pytest.approx(speed(1, 1), rel=0.2)
 
 
 @once
@@ -208,5 +209,5 @@ def test_ended_jobs_tell_which_part_of_the_peak_the_platform_reaches(world: Worl
     world.repository.put_network("other", PERCEPTRON)
     world.round()
     forecast = latest(world, "other").forecast
-    assert forecast["speed_from"] == "analysis"
-    assert forecast["steps_per_second"] == pytest.approx(speed(1, 1), rel=0.7)
+    assert forecast.speed_from == "analysis"
+    assert forecast.steps_per_second == pytest.approx(speed(1, 1), rel=0.7)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.service.loop.loop_world import World
 
-from optimus_models.calibration import UNCALIBRATED
+from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
+from optimus_scheduler.model import Interval
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.promises import KINDS, PARTS, Scores, verdicts
 from optimus_service.store.records import KeptPromise, PromiseRecord
@@ -73,7 +76,7 @@ def test_what_was_learned_from_promises_is_in_the_next_forecast(world: World) ->
     world.submit("job-2")
     world.round()
     decision = world.repository.latest_decisions(["job-2"])["job-2"]
-    assert decision.forecast["calibration"]["seconds"] == pytest.approx(learned.seconds._asdict())
+    assert decision.forecast.calibration.seconds == pytest.approx(learned.seconds)
 
 
 # --- judged ----------------------------------------------------------------------------------------------------------
@@ -84,15 +87,17 @@ def promise(
 ) -> KeptPromise:
     """`predicted` of 1,000 seconds and steps that were left, of a job that is at step 0."""
     shown = half_width**widened
-    value = {"mean": predicted, "low": predicted / shown, "high": predicted * shown}
-    factors = {"down": widened, "up": widened}
-    document = {
-        "steps": value,
-        "seconds": value,
-        "total_steps": value,
-        "calibration": {"steps": factors, "seconds": factors},
-    }
-    made = PromiseRecord(job_id=f"job-{number}", part="25 %", task=task, at=100.0, document=document)
+    value, by = Interval(predicted, predicted / shown, predicted * shown), Widening(widened, widened)
+    made = PromiseRecord(
+        job_id=f"job-{number}",
+        part="25 %",
+        task=task,
+        at=100.0,
+        steps=value,
+        seconds=value,
+        total_steps=value,
+        calibration=Calibration(by, by),
+    )
     return KeptPromise(promise=made, total_steps=round(true), finished_at=100.0 + true)
 
 
@@ -128,8 +133,7 @@ def test_a_task_has_factors_of_its_own() -> None:
 def test_many_promises_of_one_job_change_no_more_than_one() -> None:
     parts = []
     for part in PARTS:
-        late = promise(1, 1000.0, 8000.0)
-        made = PromiseRecord(job_id="job-1", part=part, task="m:f", at=100.0, document=late.promise.document)
+        made = replace(promise(1, 1000.0, 8000.0).promise, part=part)
         parts.append(KeptPromise(promise=made, total_steps=8000, finished_at=8100.0))
     assert scores(*parts).calibration_of("m:f").seconds.up < 1.6
 
@@ -147,9 +151,7 @@ def test_a_certain_number_of_steps_is_no_prediction() -> None:
 
 
 def test_half_known_promises_are_left_out() -> None:
-    known = promise(1, 1000.0, 900.0)
-    unknown = {**known.promise.document, "seconds": None}
-    made = PromiseRecord(job_id="job-1", part="25 %", task="m:f", at=100.0, document=unknown)
+    made = replace(promise(1, 1000.0, 900.0).promise, seconds=None)
     found = list(verdicts([KeptPromise(promise=made, total_steps=900, finished_at=1000.0)]))
     assert [verdict.kind for verdict in found] == ["steps"]
     assert found[0].held

@@ -83,8 +83,11 @@ def test_a_run_is_forecast_and_nothing_is_started_for_it(world: World) -> None:
     decision = latest(world, "run")
     assert decision.reason == "Tracked"
     assert decision.allocation.workers == 500
-    assert decision.forecast["total_steps"]["mean"] == 1000
-    assert decision.forecast["remaining_seconds"]["mean"] == pytest.approx(900 * SECONDS, rel=0.01)
+    total, left = decision.forecast.total_steps, decision.forecast.remaining_seconds
+    assert total is not None
+    assert left is not None
+    assert total.mean == 1000
+    assert left.mean == pytest.approx(900 * SECONDS, rel=0.01)
     assert world.cluster.tasks() == ()
     assert world.repository.get_job("run").wanted.is_empty
 
@@ -153,8 +156,8 @@ def test_runs_of_one_script_teach_the_next_and_those_of_another_do_not(world: Wo
         run = Run(world, job_id, working_directory=folder, convergence={"loss_decrease": {"below": 0.01}})
         run.train(40, total=None)
     world.round()
-    assert latest(world, "same").forecast["finished_runs"] == 1
-    assert latest(world, "other").forecast["finished_runs"] == 0
+    assert latest(world, "same").forecast.finished_runs == 1
+    assert latest(world, "other").forecast.finished_runs == 0
 
 
 def test_a_run_takes_nothing_of_the_cluster(world: World) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.service.api.api_harness import Api
 from tests.service.api.test_views import job
 from tests.service.loop.loop_world import World
-from tests.service.store.store_builders import a_decision, a_membership
+from tests.service.store.store_builders import a_decision, a_forecast, a_membership
 
 from optimus_contract import answers
 from optimus_contract.codec import write
@@ -204,7 +204,9 @@ def test_an_ended_job_has_no_reason_but_how_it_ended(
     reason, rule = decided
     failure = "it broke" if state is JobState.FAILED else None
     ended = a_record(state=state, failure=failure, finished_at=9.0)
-    found = explanation_of(Case(job=ended, decision=a_decision(reason=reason, forecast={"rule": rule}), now=10.0))
+    found = explanation_of(
+        Case(job=ended, decision=a_decision(reason=reason, forecast=a_forecast(rule=rule)), now=10.0)
+    )
     assert (found.reason, found.message) == (None, told)
 
 
@@ -235,7 +237,7 @@ def test_a_job_of_a_full_project_starts_when_one_of_its_project_ends() -> None:
 def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> None:
     record = a_record(wanted=Allocation(1, 0), step=60, profile={"total_steps": 60})
     zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
-    forecast = {"total_steps": {"mean": 60.0, "low": 60.0, "high": 60.0}, "remaining_steps": zero}
+    forecast = a_forecast(total_steps={"mean": 60.0, "low": 60.0, "high": 60.0}, remaining_steps=zero)
     found = explanation_of(Case(job=record, decision=a_decision(forecast=forecast), now=20.0))
     assert found.expected.finish_seconds is None
     assert any("longer than predicted" in each for each in found.sentences)

@@ -18,7 +18,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_decision
 
 from optimus_contract import answers
-from optimus_scheduler.model import Allocation, JobState, Node, Resources, Role
+from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, Node, Resources, Role
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.usage import LATELY_SECONDS, JobUsage
 from optimus_service.metrics.families import MAX_JOBS, as_markdown, families
@@ -278,11 +278,8 @@ def test_the_fitted_loss_is_equation_1_in_units_of_the_loss() -> None:
 
 def test_the_prediction_of_half_time_is_held_against_the_end() -> None:
     def predicted(total: float, left: float) -> Any:
-        forecast = {
-            "total_steps": {"mean": total, "low": total, "high": total},
-            "remaining_steps": {"mean": left, "low": left, "high": left},
-        }
-        return a_decision(forecast=forecast)
+        in_all, to_go = (Interval(value, value, value) for value in (total, left))
+        return a_decision(forecast=Forecast("job-1", in_all, to_go, confidence=0.5))
 
     newest_first = [predicted(100, 10), predicted(120, 71), predicted(300, 280)]
     assert prediction_error(newest_first, 100) == pytest.approx(0.2)

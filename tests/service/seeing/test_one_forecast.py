@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.scheduler.builders import a_job, law, samples
+from tests.service.store.store_builders import a_forecast
 
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
@@ -33,6 +34,6 @@ def test_the_cell_of_the_present_size_is_the_time_left_that_is_shown() -> None:
 
 
 def test_of_an_ended_job_the_last_forecast_says_what_it_rested_on() -> None:
-    learned = learned_then({"finished_runs": 0, "finished_runs_share": 0.0, "speed_from": "measured"})
+    learned = learned_then(a_forecast(finished_runs=0, finished_runs_share=0.0, speed_from="measured"))
     assert (learned.finished_runs, learned.share, learned.speeds_from) == (0, 0.0, "measured")
-    assert learned_then({}).speeds_from is None
+    assert learned_then(a_forecast()).speeds_from is None

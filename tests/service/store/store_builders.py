@@ -7,7 +7,8 @@ from typing import Any
 
 from optimus_contract.codec import read
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.model import NOTHING, Allocation, PlacedTask, Role, TaskKey
+from optimus_scheduler.model import NOTHING, Allocation, Forecast, PlacedTask, Role, TaskKey
+from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord
 
 MakeJob = Callable[..., JobRecord]
@@ -58,6 +59,11 @@ def a_round(**changes: Any) -> RoundRecord:
     return RoundRecord(**(values | changes))
 
 
+def a_forecast(job_id: str = "job-1", **said: Any) -> Forecast:
+    """A forecast that says this, in the words of what is stored; nothing else is known."""
+    return from_json(job_id, said)
+
+
 def a_decision(job_id: str = "job-1", **changes: Any) -> DecisionRecord:
     """A first grant."""
     values: dict[str, Any] = {
@@ -66,6 +72,7 @@ def a_decision(job_id: str = "job-1", **changes: Any) -> DecisionRecord:
         "previous": NOTHING,
         "reason": "GrantedMore",
         "message": "It was given its first tasks.",
+        "forecast": a_forecast(job_id),
     }
     return DecisionRecord(job_id=job_id, **(values | changes))
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
+from tests.service.store.store_builders import MakeJob, a_decision, a_forecast, a_membership, a_round, a_sample
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import Allocation
@@ -46,7 +46,7 @@ def test_a_round_comes_back_with_its_decisions(repository: Repository, make_job:
         previous=Allocation(1, 1),
         gain=0.5,
         next_gain=math.inf,
-        forecast={"remaining_steps": {"mean": 10.0}, "note": math.inf},
+        forecast=a_forecast(remaining_steps={"mean": 10.0}, steps_per_second=math.inf, cost={"mean": math.inf}),
     )
     number = repository.add_round(a_round(error="late"), [decision])
     assert repository.rounds().items == (replace(a_round(error="late"), id=number),)

@@ -1,0 +1,116 @@
+"""The forecast of a decision, and its parts, as the JSON that is stored: `to_json`, and `from_json`, its inverse.
+
+Rows are read whatever release has written them. Fields that are not known are left out: rows of decisions are never
+written again, so nothing of them is lost. A field that is missing or cannot be read says what `Forecast` says by
+default: that nothing is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from optimus_models.calibration import Calibration, Widening
+from optimus_scheduler.model import Forecast, Interval, SpeedSource
+from optimus_service.store.records import Document
+
+
+def to_json(forecast: Forecast) -> Document:
+    """The forecast with the names of its fields. Infinities and NaN stay numbers: the column `Json` can say them."""
+    return {each.name: plain(getattr(forecast, each.name)) for each in fields(forecast)}
+
+
+def plain(value: Any) -> Any:
+    """One value of a forecast: an interval is an object with mean, low and high."""
+    match value:
+        case Interval(mean=mean, low=low, high=high):
+            return {"mean": mean, "low": low, "high": high}
+        case Calibration():
+            return {name: {"down": part.down, "up": part.up} for name, part in value._asdict().items()}
+        case Mapping():
+            return dict(value)
+        case _:
+            return value
+
+
+def from_json(job_id: str, document: object) -> Forecast:
+    """The forecast that is stored of a job; never raises."""
+    stored = _object(document)
+    return Forecast(
+        job_id,
+        total_steps=interval(stored.get("total_steps")),
+        remaining_steps=interval(stored.get("remaining_steps")),
+        confidence=_number_or(0.0, stored.get("confidence")),
+        rule=_text(stored.get("rule")),
+        loss_curve=_coefficients(stored.get("loss_curve")),
+        speed_model=_coefficients(stored.get("speed_model")),
+        steps_per_second=_number(stored.get("steps_per_second")),
+        remaining_seconds=interval(stored.get("remaining_seconds")),
+        seconds_per_step=interval(stored.get("seconds_per_step")),
+        calibration=calibration(stored.get("calibration")),
+        finished_runs=_count(stored.get("finished_runs")),
+        finished_runs_share=_number_or(0.0, stored.get("finished_runs_share")),
+        speed_from=_source(stored.get("speed_from")),
+        cost=interval(stored.get("cost")),
+        converged=stored.get("converged") is True,
+    )
+
+
+def interval(document: object) -> Interval | None:
+    """A stored interval; None without a mean. A bound that is not said is as far away as it can be."""
+    stored = _object(document)
+    mean = _number(stored.get("mean"))
+    if mean is None:
+        return None
+    return Interval(mean, _number_or(0.0, stored.get("low")), _number_or(math.inf, stored.get("high")))
+
+
+def known(value: Interval | None) -> Interval | None:
+    """The interval, if its mean is a number; bounds that are none are as far away as they can be."""
+    if value is None or not math.isfinite(value.mean):
+        return None
+    low, high = value.low, value.high
+    return Interval(value.mean, low if math.isfinite(low) else 0.0, high if math.isfinite(high) else math.inf)
+
+
+def calibration(document: object) -> Calibration:
+    """What the intervals were multiplied by; releases before promises were judged do not say it."""
+    stored = _object(document)
+    return Calibration(_widening(stored.get("steps")), _widening(stored.get("seconds")))
+
+
+def _widening(document: object) -> Widening:
+    stored = _object(document)
+    return Widening(_number_or(1.0, stored.get("down")), _number_or(1.0, stored.get("up")))
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number_or(instead: float, value: object) -> float:
+    found = _number(value)
+    return instead if found is None else found
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _source(value: object) -> SpeedSource | None:
+    return next((source for source in SpeedSource if source.value == value), None)
+
+
+def _coefficients(document: object) -> dict[str, float]:
+    found = {name: _number(value) for name, value in _object(document).items()}
+    return {name: value for name, value in found.items() if value is not None}
