@@ -1,7 +1,8 @@
 """Messages to and from JSON values, without the checks that requests are put to.
 
-Whoever reads what another release may have written reads it here: fields that are not known are left alone, and a field
-that is missing or has a wrong type has its default.
+Whoever reads what another release may have written reads it here: a field that is not known is ignored, and a field
+that is missing or has a wrong type has its default. So what is read is not written back over what was stored: it would
+lose the fields of a newer release.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optimus_contract.codec import write
+from optimus_contract.codec import field_types, write
 from optimus_contract.job import JobSpec
 from optimus_service.requests import checked
 
@@ -74,16 +74,21 @@ def table() -> str:
 
 
 def _completed(present: Mapping[str, Any]) -> Json:
-    """With fields that a later release added, as they would be by default: nobody has changed those."""
+    """With fields that this release added, as they would be by default: nobody has changed those.
+
+    Fields that only a newer release knows stay as they are, for when that one is back.
+    """
+    known = field_types(JobSpec)
+    newer = {name: value for name, value in present.items() if name not in known}
     try:
-        return write(checked(JobSpec, present))
+        return write(checked(JobSpec, {name: value for name, value in present.items() if name in known})) | newer
     except ValidationError:  # stored by a release with other rules
         return dict(present)
 
 
 def _differences(before: Json, after: Json) -> Iterator[Path]:
-    """Fields with different values; those of workers and servers one by one."""
-    for name in sorted({*before, *after}):
+    """Fields with different values, of those that an object can have; those of workers and servers one by one."""
+    for name in sorted(after):
         old, new = before.get(name), after.get(name)
         if name in ("workers", "servers") and isinstance(old, dict) and isinstance(new, dict):
             yield from ((name, part) for part in sorted({*old, *new}) if old.get(part) != new.get(part))

@@ -79,11 +79,21 @@ def assert_within_capacity(world: World) -> None:
         assert used.fits_in(node.capacity), (node.name, used)
 
 
-def test_fields_of_a_later_release_are_no_edit() -> None:
+def test_fields_that_this_release_added_are_no_edit() -> None:
     spec = write(checked(JobSpec, {"name": "job-1", "task": "m:f"}))
     del spec["seed"], spec["workers"]["resources"]
     edit = edit_of(spec, checked(JobSpec, {"name": "job-1", "task": "m:f"}))
     assert edit.fixed == ()
+
+
+def test_an_edit_keeps_what_only_a_newer_release_knows() -> None:
+    stored = write(checked(JobSpec, {"name": "job-1", "task": "m:f"})) | {"of_a_newer_release": {"a": [1]}}
+    del stored["seed"]
+    unchanged = edit_of(stored, checked(JobSpec, {"name": "job-1", "task": "m:f"}))
+    assert (unchanged.changed, unchanged.fixed) == (False, ())
+    edit = edit_of(stored, checked(JobSpec, {"name": "job-1", "task": "m:f", "priority": 3.0}))
+    assert (edit.changed, edit.fixed) == (True, ())
+    assert edit.spec == {**stored, "seed": 0, "priority": 3.0}
 
 
 def test_the_documentation_has_the_table() -> None:
