@@ -21,12 +21,12 @@ from optimus_models.cost import (
     Allocation,
     Estimate,
     NothingFits,
-    Outlook,
     Prices,
+    TimeAndCost,
     UnknownPrice,
     cheapest_before,
     fastest_under,
-    outlooks,
+    times_and_costs,
     worth_considering,
 )
 from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
@@ -65,7 +65,6 @@ __all__ = [
     "NetworkCost",
     "NoiseScale",
     "NothingFits",
-    "Outlook",
     "PaperLossCurve",
     "PaperSpeedModel",
     "Prediction",
@@ -80,6 +79,7 @@ __all__ = [
     "Scheme",
     "SpeedLaw",
     "SpeedModel",
+    "TimeAndCost",
     "TypeSpeed",
     "UnknownPrice",
     "cheapest_before",
@@ -91,6 +91,6 @@ __all__ = [
     "fastest_under",
     "has_converged",
     "network_from_description",
-    "outlooks",
+    "times_and_costs",
     "worth_considering",
 ]

@@ -77,7 +77,7 @@ class Prices:
         return (allocation.workers * price + allocation.servers * self.server_hour) / SECONDS_PER_HOUR
 
 
-class Outlook(NamedTuple):
+class TimeAndCost(NamedTuple):
     """What a job would still take with one allocation."""
 
     allocation: Allocation
@@ -89,28 +89,30 @@ class NothingFits(NamedTuple):
     """No allocation keeps the limit."""
 
     reason: str
-    nearest: Outlook | None
+    nearest: TimeAndCost | None
     """The one that comes nearest to keeping it; None when there were no allocations at all."""
 
 
-def outlooks(
+def times_and_costs(
     allocations: Iterable[Allocation],
     steps_left: Estimate,
     steps_per_second: Callable[[Allocation], Estimate],
     prices: Prices,
-) -> tuple[Outlook, ...]:
+) -> tuple[TimeAndCost, ...]:
     """Time and cost to the end for each of `allocations`, in their order. Raises `UnknownPrice`."""
-    return tuple(_outlook(allocation, steps_left, steps_per_second(allocation), prices) for allocation in allocations)
+    return tuple(
+        _time_and_cost(allocation, steps_left, steps_per_second(allocation), prices) for allocation in allocations
+    )
 
 
-def _outlook(allocation: Allocation, steps_left: Estimate, speed: Estimate, prices: Prices) -> Outlook:
+def _time_and_cost(allocation: Allocation, steps_left: Estimate, speed: Estimate, prices: Prices) -> TimeAndCost:
     seconds = steps_left.over(speed)
-    return Outlook(allocation, seconds, seconds.times(prices.per_second(allocation)))
+    return TimeAndCost(allocation, seconds, seconds.times(prices.per_second(allocation)))
 
 
 def cheapest_before(
-    possible: Sequence[Outlook], deadline_seconds: float, *, sure: bool = True
-) -> Outlook | NothingFits:
+    possible: Sequence[TimeAndCost], deadline_seconds: float, *, sure: bool = True
+) -> TimeAndCost | NothingFits:
     """The cheapest allocation that ends within `deadline_seconds`: by the upper end of its interval when `sure`,
     otherwise by its mean. Ties go to the faster, then to the smaller.
     """
@@ -121,7 +123,7 @@ def cheapest_before(
     return NothingFits(f"no allocation ends within {deadline_seconds:g} s", nearest)
 
 
-def fastest_under(possible: Sequence[Outlook], budget: float, *, sure: bool = True) -> Outlook | NothingFits:
+def fastest_under(possible: Sequence[TimeAndCost], budget: float, *, sure: bool = True) -> TimeAndCost | NothingFits:
     """The fastest allocation whose cost stays within `budget`; `sure` and ties as in `cheapest_before`."""
     kept = [option for option in possible if _limit(option.cost, sure=sure) <= budget]
     if kept:
@@ -130,9 +132,9 @@ def fastest_under(possible: Sequence[Outlook], budget: float, *, sure: bool = Tr
     return NothingFits(f"no allocation costs at most {budget:g}", nearest)
 
 
-def worth_considering(possible: Sequence[Outlook]) -> tuple[Outlook, ...]:
+def worth_considering(possible: Sequence[TimeAndCost]) -> tuple[TimeAndCost, ...]:
     """Those that no other beats in both time and cost, fastest first."""
-    kept: list[Outlook] = []
+    kept: list[TimeAndCost] = []
     for option in sorted(possible, key=lambda option: (option.seconds.mean, option.cost.mean, option.allocation)):
         if not kept or option.cost.mean < kept[-1].cost.mean:
             kept.append(option)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from optimus_scheduler.allocate.policy import Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
-from optimus_scheduler.model.format import duration, size_words
+from optimus_scheduler.model.format import size_words, time_words
 from optimus_scheduler.place.place import Placed, Unplaced
 
 
@@ -132,7 +132,7 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     factor = outlook.speedup(ideal, outlook.present)
     return (
         f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
-        f"but the change stops training for about {duration(outlook.stop_seconds)}"
+        f"but the change stops training for about {time_words(outlook.stop_seconds)}"
         f"."
     )
 
@@ -152,7 +152,7 @@ def _waiting(outlook: Outlook, _grant: Grant) -> str:
     least = size_words(outlook.minimum)
     if outlook.has_tasks:
         return f"Paused: the cluster has no room left for {least} beside the jobs ahead of it."
-    waited = f", for {duration(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
+    waited = f", for {time_words(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
     return f"Waits{waited}: there is no room for {least} beside the jobs ahead of it."
 
 
@@ -181,7 +181,7 @@ def _as_constrained(outlook: Outlook, grant: Grant) -> str:
 def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
     retry = outlook.job.retry
     assert retry is not None, "the reason says so"
-    return f"Waits {duration(retry.seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
+    return f"Waits {time_words(retry.seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
 
 
 def _converged(outlook: Outlook, _grant: Grant) -> str:

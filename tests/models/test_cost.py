@@ -12,12 +12,12 @@ from optimus_models.cost import (
     Allocation,
     Estimate,
     NothingFits,
-    Outlook,
     Prices,
+    TimeAndCost,
     UnknownPrice,
     cheapest_before,
     fastest_under,
-    outlooks,
+    times_and_costs,
     worth_considering,
 )
 
@@ -31,12 +31,14 @@ def _speed(allocation: Allocation) -> Estimate:
     return Estimate(mean, 0.8 * mean, 1.25 * mean)
 
 
-def _possible(steps: Estimate | None = None) -> tuple[Outlook, ...]:
-    return outlooks(GRID, steps or Estimate(7200.0, 6000.0, 9000.0), _speed, PRICES)
+def _possible(steps: Estimate | None = None) -> tuple[TimeAndCost, ...]:
+    return times_and_costs(GRID, steps or Estimate(7200.0, 6000.0, 9000.0), _speed, PRICES)
 
 
 def test_cost_counts_workers_and_servers_by_the_hour() -> None:
-    (only,) = outlooks([Allocation(2, 1, "fast")], Estimate.exactly(7200.0), lambda _: Estimate.exactly(1.0), PRICES)
+    (only,) = times_and_costs(
+        [Allocation(2, 1, "fast")], Estimate.exactly(7200.0), lambda _: Estimate.exactly(1.0), PRICES
+    )
     assert only.seconds == Estimate.exactly(7200.0)
     assert only.cost == Estimate.exactly(2.0 * (2 * 3.0 + 0.5))
 
@@ -54,8 +56,8 @@ def test_a_job_that_does_not_move_never_ends() -> None:
 
 def test_cheapest_before_a_deadline_takes_more_only_as_the_deadline_gets_closer() -> None:
     relaxed, tight = (cheapest_before(_possible(), hours * 3600) for hours in (10.0, 0.9))
-    assert isinstance(relaxed, Outlook)
-    assert isinstance(tight, Outlook)
+    assert isinstance(relaxed, TimeAndCost)
+    assert isinstance(tight, TimeAndCost)
     assert relaxed.cost.mean < tight.cost.mean
     assert tight.seconds.high <= 0.9 * 3600
 
@@ -63,8 +65,8 @@ def test_cheapest_before_a_deadline_takes_more_only_as_the_deadline_gets_closer(
 def test_to_be_sure_costs_more() -> None:
     sure = cheapest_before(_possible(), 4000.0)
     hopeful = cheapest_before(_possible(), 4000.0, sure=False)
-    assert isinstance(sure, Outlook)
-    assert isinstance(hopeful, Outlook)
+    assert isinstance(sure, TimeAndCost)
+    assert isinstance(hopeful, TimeAndCost)
     assert hopeful.cost.mean <= sure.cost.mean
 
 
@@ -79,7 +81,7 @@ def test_what_cannot_be_done_says_what_comes_nearest() -> None:
 
 def test_a_missing_price_is_named() -> None:
     with pytest.raises(UnknownPrice, match=r"'other' \(known: fast, slow\)"):
-        outlooks([Allocation(1, 1, "other")], Estimate.exactly(1.0), _speed, PRICES)
+        times_and_costs([Allocation(1, 1, "other")], Estimate.exactly(1.0), _speed, PRICES)
 
 
 POSITIVE = st.floats(1e-6, 1e6)

@@ -145,7 +145,7 @@ def _error_row(forecast: Forecast) -> tuple[str, ...]:
 def _times(findings: Findings) -> Section:
     rows = []
     for curve in findings.times:
-        one, best = curve.outlooks[0], fastest(curve)
+        one, best = curve.points[0], fastest(curve)
         rows.append(
             (
                 curve.gpu,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_cli.errors import BadInput
-from optimus_models.cost import Estimate, Outlook, Prices, cheapest_before
+from optimus_models.cost import Estimate, Prices, TimeAndCost, cheapest_before
 from optimus_models.study import (
     BetaFit,
     BetaRegression,
@@ -84,7 +84,7 @@ class TimeCurve:
 
     gpu: str
     servers: int
-    outlooks: tuple[Outlook, ...]
+    points: tuple[TimeAndCost, ...]
     is_measured: bool = False
     """By measured speeds instead of arithmetic."""
 
@@ -249,14 +249,14 @@ def _scalability(forecasts: Sequence[Forecast], setting: Setting) -> list[Scalab
     return found
 
 
-def fastest(curve: TimeCurve) -> Outlook:
-    return min(curve.outlooks, key=lambda outlook: outlook.seconds.mean)
+def fastest(curve: TimeCurve) -> TimeAndCost:
+    return min(curve.points, key=lambda point: point.seconds.mean)
 
 
-def cheapest_in_a_day(curves: Sequence[TimeCurve]) -> Outlook | None:
+def cheapest_in_a_day(curves: Sequence[TimeCurve]) -> TimeAndCost | None:
     """The cheapest allocation that ends within a day, if there is one."""
-    answer = cheapest_before([outlook for curve in curves for outlook in curve.outlooks], 86_400.0)
-    return answer if isinstance(answer, Outlook) else None
+    answer = cheapest_before([point for curve in curves for point in curve.points], 86_400.0)
+    return answer if isinstance(answer, TimeAndCost) else None
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def as_json_document(findings: Findings) -> dict[str, Any]:
                 "gpu": curve.gpu,
                 "servers": curve.servers,
                 "speeds": "measured" if curve.is_measured else "arithmetic",
-                "points": [_outlook_json(o) for o in curve.outlooks],
+                "points": [_point_json(o) for o in curve.points],
             }
             for curve in findings.times
         ],
@@ -327,11 +327,11 @@ def _speeds_json(check: SpeedCheck) -> dict[str, Any]:
     }
 
 
-def _outlook_json(outlook: Outlook) -> dict[str, Any]:
+def _point_json(point: TimeAndCost) -> dict[str, Any]:
     return {
-        "workers": outlook.allocation.workers,
-        "seconds": _estimate_json(outlook.seconds),
-        "cost": _estimate_json(outlook.cost),
+        "workers": point.allocation.workers,
+        "seconds": _estimate_json(point.seconds),
+        "cost": _estimate_json(point.cost),
     }
 
 

@@ -108,20 +108,20 @@ def times(findings: Findings) -> Figure:
         _plain(panels[0, column], gpu, "", f"{unit} to the target" if column == 0 else unit)
         _plain(panels[1, column], "", "workers", "cost (USD)" if column == 0 else "")
         for index, curve in enumerate(curves):
-            _draw_outlooks(panels[:, column], curve, scale, index)
+            _draw_points(panels[:, column], curve, scale, index)
     panels[0, 0].legend(title="parameter servers", frameon=False)
     return figure
 
 
 def _time_unit(curves: Sequence[TimeCurve]) -> tuple[float, str]:
-    longest = max(outlook.seconds.mean for curve in curves for outlook in curve.outlooks)
+    longest = max(point.seconds.mean for curve in curves for point in curve.points)
     return (3600.0, "hours") if longest > 2 * 3600 else (60.0, "minutes") if longest > 120 else (1.0, "seconds")
 
 
-def _draw_outlooks(panels: Iterable[Axes], curve: TimeCurve, scale: float, index: int) -> None:
-    workers = [outlook.allocation.workers for outlook in curve.outlooks]
+def _draw_points(panels: Iterable[Axes], curve: TimeCurve, scale: float, index: int) -> None:
+    workers = [point.allocation.workers for point in curve.points]
     for axes, name, unit in zip(panels, ("seconds", "cost"), (scale, 1.0), strict=True):
-        estimates = np.array([getattr(outlook, name) for outlook in curve.outlooks]) / unit  # (n, 3)
+        estimates = np.array([getattr(point, name) for point in curve.points]) / unit  # (n, 3)
         style = marker(index)
         axes.plot(workers, estimates[:, 0], label=str(curve.servers), color=series(index), marker=style, markersize=4)
         axes.fill_between(workers, estimates[:, 1], estimates[:, 2], color=series(index), alpha=0.12, linewidth=0)

@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from optimus_models.analytic import DEVICES, ColdStart, NetworkCost, Scheme, count, exchange_seconds
 from optimus_models.analytic.networks import CIFAR, cifar_resnet, resnet
 from optimus_models.analytic.step_time import DEFAULT_PERCENT_OF_PEAK
-from optimus_models.cost import Allocation, Estimate, Outlook, Prices, outlooks
+from optimus_models.cost import Allocation, Estimate, Prices, TimeAndCost, times_and_costs
 from optimus_models.study.runs import Run
 
 
@@ -64,11 +64,11 @@ class ScalingPoint(NamedTuple):
 
 def time_to_target(
     setting: Setting, epochs: Estimate, alone_seconds: float, gpu: str, workers: Sequence[int], servers: int
-) -> tuple[Outlook, ...]:
+) -> tuple[TimeAndCost, ...]:
     """Time and cost of `epochs` epochs with strong scaling, for each number of `workers`."""
     sizes = [Allocation(w, servers, gpu) for w in workers]
     steps = epochs.times(setting.steps_per_epoch)
-    return outlooks(
+    return times_and_costs(
         sizes,
         steps,
         lambda size: Estimate.exactly(1.0 / setting.step_seconds(alone_seconds, size.workers, size.servers, "strong")),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimus_models.cost import Allocation, Estimate, Outlook, Prices, outlooks
+from optimus_models.cost import Allocation, Estimate, Prices, TimeAndCost, times_and_costs
 from optimus_models.speed.servers import SpeedModel
 
 
@@ -63,7 +63,7 @@ def _columns(rows: Sequence[MeasuredSpeed]) -> tuple[list[int], list[int], list[
 
 def measured_time_to_target(
     speeds: MeasuredSpeeds, steps: Estimate, gpu: str, workers: Sequence[int], servers: int, prices: Prices
-) -> tuple[Outlook, ...]:
+) -> tuple[TimeAndCost, ...]:
     """Time and cost of `steps` steps for each number of `workers`."""
     sizes = [Allocation(w, servers, gpu) for w in workers]
-    return outlooks(sizes, steps, lambda size: speeds.steps_per_second(size.workers, size.servers), prices)
+    return times_and_costs(sizes, steps, lambda size: speeds.steps_per_second(size.workers, size.servers), prices)

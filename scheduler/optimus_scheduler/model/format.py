@@ -33,7 +33,7 @@ def size_words(size: Allocation) -> str:
     return f"{size.workers} worker{'s' * (size.workers != 1)}{servers}"
 
 
-def duration(seconds: float) -> str:
+def time_words(seconds: float) -> str:
     """0.4 s, 12 s, 5 min, 2.5 h, 3 days; 0.0 s for a time that is over."""
     if seconds < 9.95:
         return f"{max(seconds, 0.0):.1f} s"

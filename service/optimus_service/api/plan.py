@@ -11,7 +11,7 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Forecast, Interval, Resources
-from optimus_scheduler.model.format import duration
+from optimus_scheduler.model.format import time_words
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import invalid_field, unavailable
@@ -21,7 +21,7 @@ from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
 from optimus_service.insight.format import counted, size, span
 from optimus_service.insight.moments import foreseen
-from optimus_service.insight.progress import finite, outlook
+from optimus_service.insight.progress import finite, progress_of
 from optimus_service.insight.queue_wait import expected_start
 from optimus_service.insight.reasons import gives_more, text_of
 from optimus_service.store.records import JobRecord
@@ -58,7 +58,7 @@ def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRec
     if not previewed.decision.allocation.is_empty:
         return answers.Interval(mean=0.0, low=0.0, high=0.0)
     decisions = services.repository.latest_decisions(list(active))
-    left = {job_id: outlook(job, decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
+    left = {job_id: progress_of(job, decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
     capacity = sum((node.capacity for node in services.cluster.nodes() if node.schedulable), Resources())
     quotas = [project.quota for project in services.repository.projects()]
     start = expected_start(previewed.record.id, [*active.values(), previewed.record], left, capacity, quotas)
@@ -142,7 +142,7 @@ def _delay(effect: answers.Effect) -> str:
     if before is None or after is None:
         return ""
     later = after.mean - before.mean
-    return f" and end {duration(abs(later))} {'later' if later >= 0 else 'sooner'}"
+    return f" and end {time_words(abs(later))} {'later' if later >= 0 else 'sooner'}"
 
 
 def _finish(ahead: Forecast | None) -> answers.Interval | None:

@@ -22,7 +22,7 @@ from optimus_service.clusters.kubernetes.names import (
     short,
 )
 from optimus_service.crd.definition import GROUP, KIND, VERSION
-from optimus_service.insight.progress import outlook
+from optimus_service.insight.progress import progress_of
 from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -134,7 +134,7 @@ def _without_nulls(value: Any) -> Any:
 
 def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, fixed: tuple[str, ...] = ()) -> Json:
     """What `kubectl get tj` shows of the job."""
-    seen = outlook(job, decision)
+    seen = progress_of(job, decision)
     status: Json = {
         "jobId": job.id,
         "state": job.state.value,

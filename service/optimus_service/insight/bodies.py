@@ -14,7 +14,7 @@ from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
 from optimus_service.insight.moments import moment, moment_or_none
-from optimus_service.insight.progress import explain, finite, finite_document, interval_body, outlook
+from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
 from optimus_service.observe.noise import newest_noise_scale
 from optimus_service.observe.telemetry import newest_learning_rate
@@ -35,7 +35,7 @@ def job_body(
 ) -> answers.Job:
     """A job with what its latest decision and its newest samples say of it."""
     usage = job_usage(newest)
-    ahead = outlook(job, decision)
+    ahead = progress_of(job, decision)
     explanation = explain(job, decision)
     # Not validated: rules for requests would be asked of the stored specification again.
     return answers.Job(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optimus_contract import answers
 from optimus_models.checkpoints import best_interval, lost_share, seconds_between
-from optimus_scheduler.model.format import duration
+from optimus_scheduler.model.format import time_words
 from optimus_service.store.records import JobRecord
 
 PAST_SECONDS = 90 * 86_400.0
@@ -45,10 +45,10 @@ def _between(job: JobRecord, past: tuple[int, float], now: float) -> float:
 
 
 def _message(every: float, best: float, write: float, between: float, present: float, least: float) -> str:
-    facts = f"writing one takes {duration(write)}, and an interruption is expected every {duration(between)}"
+    facts = f"writing one takes {time_words(write)}, and an interruption is expected every {time_words(between)}"
     if present - least < WORTH:
-        return f"Checkpoints every {duration(every)} are about right: {facts}."
+        return f"Checkpoints every {time_words(every)} are about right: {facts}."
     return (
-        f"Checkpoints every {duration(best)} instead of every {duration(every)}: {100 * least:.1f} % of the time lost "
-        f"instead of {100 * present:.1f} %; {facts}."
+        f"Checkpoints every {time_words(best)} instead of every {time_words(every)}: "
+        f"{100 * least:.1f} % of the time lost instead of {100 * present:.1f} %; {facts}."
     )

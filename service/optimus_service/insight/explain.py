@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from optimus_contract import answers
 from optimus_scheduler.model import Quota, Reason, Resources, SpeedSample
-from optimus_scheduler.model.format import duration
+from optimus_scheduler.model.format import time_words
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import size, span, times
 from optimus_service.insight.moments import foreseen, moment
-from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, outlook
+from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.queue_wait import Start, expected_start
 from optimus_service.insight.reasons import gives_more
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -143,7 +143,7 @@ def _start_of(case: Case) -> Start | None:
     if case.job.state.is_final or not case.job.is_without_tasks or case.capacity is None:
         return None
     active = {**case.others, case.job.id: case.job}
-    left = {job_id: outlook(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
+    left = {job_id: progress_of(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
     start = expected_start(case.job.id, active.values(), left, case.capacity, case.quotas)
     wait = _retry_wait(case)
     if case.decision is not None and not start.after and not wait:
@@ -166,7 +166,7 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
     if start is None:
         return []
     if wait := _retry_wait(case):
-        return [f"It may go on in {duration(wait)}, if there is room for it then."]
+        return [f"It may go on in {time_words(wait)}, if there is room for it then."]
     ahead = "nobody waits ahead of it" if start.n_ahead == 0 else f"{start.n_ahead} waiting ahead of it"
     if start.seconds is None:
         return [f"In the queue: {ahead}. {_unknown_start(case, start)}"]
@@ -192,7 +192,7 @@ def _unknown_start(case: Case, start: Start) -> str:
 
 
 def _expected(case: Case, start: Start | None) -> answers.Expected:
-    left = outlook(case.job, case.decision).remaining_seconds
+    left = progress_of(case.job, case.decision).remaining_seconds
     begins = None if start is None else start.seconds
     if left is None or case.job.state.is_final or case.job.is_without_tasks:
         return answers.Expected(start_seconds=begins, finish_seconds=None, finish_at=None)
@@ -260,14 +260,16 @@ def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> li
     if effect is None:
         return []
     change = f"from {size(effect.before)} to {size(effect.after)}"
-    cost = f"stopped training for {duration(effect.stopped_seconds)}"
-    since = "" if case.job.finished_at is not None else f", {duration(case.now - effect.at.timestamp())} ago,"
+    cost = f"stopped training for {time_words(effect.stopped_seconds)}"
+    since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
     told = f"Its last change of size{since} {change} {cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
         return [f"{told}; what it bought is not measured yet."]
     makes, has, far = ("made", "", "") if case.job.state.is_final else ("makes", "has ", " so far")
-    bought = f"{has}saved {duration(saved)}{far}" if saved > 0 else f"{has}cost {duration(-saved)} more than it saved"
+    bought = (
+        f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
+    )
     return [f"{told}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
 
 
@@ -278,14 +280,14 @@ def _on_its_history(case: Case) -> list[str]:
     job = case.job
     if not job.state.is_final or job.finished_at is None:
         return []
-    told = [f"It took {duration(job.finished_at - job.created_at)} from submission to end"]
+    told = [f"It took {time_words(job.finished_at - job.created_at)} from submission to end"]
     if job.started_at is not None and job.started_at - job.created_at >= 1:
-        told.append(f"{duration(job.started_at - job.created_at)} of it waiting to start")
+        told.append(f"{time_words(job.started_at - job.created_at)} of it waiting to start")
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships)
     changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
-    changes = f" Its size {changed}; training stood still for {duration(stopped)} in all."
+    changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
     return [f"{', '.join(told)}, and ended at step {job.step}.{had}{changes if case.memberships else ''}"]
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from optimus_contract import answers
-from optimus_scheduler.model.format import duration
+from optimus_scheduler.model.format import time_words
 
 
 def span(seconds: answers.Interval) -> str:
     """About 5 min (4 min to 8 min, with a probability of 80 %)."""
     if seconds.high and not seconds.low:
-        return f"at most {duration(seconds.high)}"  # nothing is known from below
-    about = f"about {duration(seconds.mean)}"
+        return f"at most {time_words(seconds.high)}"  # nothing is known from below
+    about = f"about {time_words(seconds.mean)}"
     if seconds.low is None or seconds.high is None or seconds.low == seconds.mean == seconds.high:
         return about
-    return f"{about} ({duration(seconds.low)} to {duration(seconds.high)} with 80 % probability)"
+    return f"{about} ({time_words(seconds.low)} to {time_words(seconds.high)} with 80 % probability)"
 
 
 def size(allocation: answers.Allocation) -> str:

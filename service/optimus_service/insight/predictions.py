@@ -27,7 +27,7 @@ from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.moments import moment
-from optimus_service.insight.progress import finite, finite_document, interval_body, outlook
+from optimus_service.insight.progress import finite, finite_document, interval_body, progress_of
 from optimus_service.insight.review import outcome_body
 from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import Lessons
@@ -161,7 +161,7 @@ def predictions_body(
     """
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
-    ahead = outlook(record, latest)
+    ahead = progress_of(record, latest)
     total_steps = interval_body(believed.total_steps)
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
@@ -224,7 +224,7 @@ def _speed_table(
 
 
 def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> answers.SpeedPoint:
-    ahead = None if size is None else size.outlook
+    ahead = None if size is None else size.left
     here = [
         counted_speed(job, sample)
         for sample in job.speed_samples

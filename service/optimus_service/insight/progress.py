@@ -61,7 +61,7 @@ MOST_PROGRESS = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class JobProgress:
     """How far a job is, and what is left by its latest forecast."""
 
     progress: float | None
@@ -72,10 +72,10 @@ class Outlook:
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
 
 
-NOTHING_KNOWN = Outlook(None, None, None)
+NOTHING_KNOWN = JobProgress(None, None, None)
 
 
-def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
+def progress_of(job: JobRecord, decision: DecisionRecord | None) -> JobProgress:
     """The latest forecast, brought up to the job's present step. A job that ended has nothing left.
 
     What is left of a job that went on is what its forecast says of jobs that have not ended by this step.
@@ -83,15 +83,15 @@ def outlook(job: JobRecord, decision: DecisionRecord | None) -> Outlook:
     end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
         made = None if end is None else _part(job.step, end.total)
-        return Outlook(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
+        return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
     if has_made_all(job):
-        return Outlook(MOST_PROGRESS, None, None, longer_than_predicted=True)
+        return JobProgress(MOST_PROGRESS, None, None, longer_than_predicted=True)
     if end is None:
         return NOTHING_KNOWN
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
     seconds = end.seconds(left)
-    return Outlook(
+    return JobProgress(
         _part(job.step, total),
         interval_body(left),
         interval_body(seconds),

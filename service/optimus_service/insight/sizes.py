@@ -28,7 +28,7 @@ class Size(NamedTuple):
 
     allocation: Allocation
     steps_per_second: Estimate
-    outlook: money.Outlook | None
+    left: money.TimeAndCost | None
     """Time and cost to the end; None when it is not known how many steps are left."""
 
 
@@ -72,7 +72,7 @@ def sizes(
         is_present = size == job.allocation and ahead.left is not None
         seconds = ahead.left if is_present and ahead.left is not None else seconds_of(promised[size]).times(factor)
         cost = seconds.times(prices.per_second(priced(size)))
-        found.append(Size(size, promised[size], money.Outlook(priced(size), seconds, cost)))
+        found.append(Size(size, promised[size], money.TimeAndCost(priced(size), seconds, cost)))
     return found
 
 
@@ -91,8 +91,8 @@ def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[A
 
 def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> answers.Cost:
     """The money side of a prediction."""
-    known = [size.outlook for size in found if size.outlook is not None]
-    here = next((size.outlook for size in found if size.allocation == present), None)
+    known = [size.left for size in found if size.left is not None]
+    here = next((size.left for size in found if size.allocation == present), None)
     return answers.Cost(
         so_far=so_far,
         to_finish=None if here is None else interval_body(here.cost),
@@ -104,16 +104,16 @@ def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits:
     )
 
 
-def _choice(found: money.Outlook | NothingFits) -> answers.Choice | None:
-    outlook = found.nearest if isinstance(found, NothingFits) else found
-    if outlook is None:
+def _choice(found: money.TimeAndCost | NothingFits) -> answers.Choice | None:
+    best = found.nearest if isinstance(found, NothingFits) else found
+    if best is None:
         return None
-    seconds, cost = interval_body(outlook.seconds), interval_body(outlook.cost)
+    seconds, cost = interval_body(best.seconds), interval_body(best.cost)
     if seconds is None or cost is None:
         return None
     return answers.Choice(
-        workers=outlook.allocation.workers,
-        servers=outlook.allocation.servers,
+        workers=best.allocation.workers,
+        servers=best.allocation.servers,
         remaining_seconds=seconds,
         cost=cost,
         keeps_limit=not isinstance(found, NothingFits),

@@ -11,7 +11,7 @@ from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import Architecture, JobState, Mode, Node, Reason, Resources, Role
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import finite, interval_body, measured_speed, outlook
+from optimus_service.insight.progress import finite, interval_body, measured_speed, progress_of
 from optimus_service.insight.scorecard import scores
 from optimus_service.insight.usage import job_usage, usage_of_role
 from optimus_service.metrics.points import ClusterFigures, JobFigures
@@ -130,7 +130,7 @@ def job_figures(
     now: float,
 ) -> JobFigures:
     """One active job. Pure."""
-    ahead, believed = outlook(job, decision), None if decision is None else decision.forecast
+    ahead, believed = progress_of(job, decision), None if decision is None else decision.forecast
     return JobFigures(
         job_id=job.id,
         name=job.name,

@@ -28,7 +28,7 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_scheduler.model.format import duration
+from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, Retry, most_retries
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
@@ -196,7 +196,7 @@ class Observer:
             if job.heard_at is not None and now - max(job.heard_at, self._since) > SILENT_SECONDS
         }
         for job_id in silent:
-            why = f"nothing was heard of it for {duration(SILENT_SECONDS)}; whether it still trains is not known"
+            why = f"nothing was heard of it for {time_words(SILENT_SECONDS)}; whether it still trains is not known"
             leader.advance_job(job_id, TooManyFailures(why), now)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in silent)) if silent else seen
 

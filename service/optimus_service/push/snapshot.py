@@ -9,7 +9,7 @@ from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.insight.moments import moment, moment_or_none
-from optimus_service.insight.progress import explain, finite, outlook
+from optimus_service.insight.progress import explain, finite, progress_of
 from optimus_service.metrics.read import held_by, waiting_by_reason
 from optimus_service.requests import as_json
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -61,7 +61,7 @@ def read_view(repository: Repository, cluster: Cluster, policy: str, version: st
 
 def job_line(job: JobRecord, decision: DecisionRecord | None) -> answers.JobLine:
     """One job in a list. Pure."""
-    ahead, words = outlook(job, decision), explain(job, decision)
+    ahead, words = progress_of(job, decision), explain(job, decision)
     return answers.JobLine(
         id=job.id,
         name=job.name,

@@ -21,7 +21,7 @@ from optimus_scheduler.lifecycle import (
     StoreResult,
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
-from optimus_scheduler.model.format import duration
+from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, most_retries
 from optimus_service.store import history
 from optimus_service.store.dialects import chunks, insert_for
@@ -298,7 +298,7 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
 def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:
     row.retry_at, row.last_error = now + seconds, retry.error
     _want_nothing(row, now)
-    message = f"Waits {duration(seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
+    message = f"Waits {time_words(seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
     data = {"retry": retry.number, "of": retry.most, "retry_at": row.retry_at, "error": retry.error}
     history.add_event(session, row.id, "RetryScheduled", message, data, now)
 

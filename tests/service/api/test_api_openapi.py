@@ -86,15 +86,15 @@ def test_every_body_has_examples_and_its_own_errors(document: dict[str, Any]) ->
 
 def test_every_body_refuses_unknown_fields_at_every_depth(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
-    bodies = (operation.get("requestBody") for _, operation in operations(document))
-    waiting, seen = list(references([body for body in bodies if body is not None])), set[str]()
+    bodies = [operation["requestBody"] for _, operation in operations(document) if "requestBody" in operation]
+    waiting, seen = list(references(bodies)), set[str]()
     while waiting:
         name = waiting.pop().removeprefix("#/components/schemas/")
         if name not in seen:
             seen.add(name)
             waiting += references(schemas[name])
     objects = {name for name in seen if "properties" in schemas[name]}
-    assert {"JobSpec", "TaskResources", "Convergence", "Telemetry", "Sample", "JobResult"} <= objects
+    assert len(objects) > len(bodies), "messages inside of messages as well"
     assert {name for name in objects if schemas[name].get("additionalProperties") is not False} == set()
 
 

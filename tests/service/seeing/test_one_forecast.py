@@ -20,7 +20,7 @@ JOB = a_job("a", has=(2, 1), measured=samples(law(), [(1, 1), (2, 1), (2, 2), (4
 def left_with_each(shown: Estimate | None) -> list[Estimate]:
     (fitted,) = Fits().of([JOB], SETTINGS)
     found = sizes(JOB, fitted.speeds, SIZES, Estimate(500, 400, 600), Ahead(0.0, SETTINGS, shown))
-    return [each.outlook.seconds for each in found if each.outlook is not None]
+    return [each.left.seconds for each in found if each.left is not None]
 
 
 def test_the_cell_of_the_present_size_is_the_time_left_that_is_shown() -> None:

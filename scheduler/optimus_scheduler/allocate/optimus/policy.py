@@ -38,7 +38,7 @@ class OptimusPolicy:
         outlooks = JobColumns.by_arrival(inputs.competing)
         frontiers = Frontiers(outlooks, inputs.capacity)
         table = candidates(outlooks, frontiers, sizes_of(outlooks, settings), settings)
-        amounts = _Amounts.of(outlooks, inputs)
+        amounts = _ResourceArrays.of(outlooks, inputs)
         demand = amounts.demand(table)
         problem = _Problem(outlooks, table, demand, amounts, settings)
         result = problem.solve()
@@ -49,7 +49,7 @@ class OptimusPolicy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Amounts:
+class _ResourceArrays:
     """Amounts of each resource: cores, bytes, GPUs of each type; r of them."""
 
     capacity: FloatArray
@@ -61,7 +61,7 @@ class _Amounts:
     server: FloatArray
 
     @classmethod
-    def of(cls, outlooks: JobColumns, inputs: AllocationInput) -> _Amounts:
+    def of(cls, outlooks: JobColumns, inputs: AllocationInput) -> _ResourceArrays:
         worker, server = outlooks.worker_shape, outlooks.server_shape
         types = sorted({*inputs.capacity.gpus, *outlooks.shapes.gpu_types})
         each = outlooks.shapes.amounts(types)
@@ -86,7 +86,7 @@ class _Problem:
     table: Candidates
     demand: FloatArray
     """(k, r) of each candidate."""
-    amounts: _Amounts
+    amounts: _ResourceArrays
     settings: Settings
 
     def solve(self, unchanged: Collection[int] = ()) -> GreedyResult:
