@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ from optimus_service.process.connections import (
     most_connections,
     raise_descriptor_limit,
 )
-from optimus_service.process.data_directory import CannotStart, DataDirectory
+from optimus_service.process.data_directory import CannotStart, DataDirectory, refusing
 from optimus_service.process.gc_pause import collector_paused
 from optimus_service.process.job_tokens import JobTokens, load_secret
 from optimus_service.process.logs import logging_to_stderr
@@ -67,7 +68,7 @@ from optimus_service.store.engine import (
     parse_url,
     upgrade,
 )
-from optimus_service.store.errors import StoreError
+from optimus_service.store.errors import DatabaseNotAvailable, StoreError
 from optimus_service.store.repository import Repository
 
 if TYPE_CHECKING:
@@ -79,6 +80,16 @@ _GRACE_SECONDS = 5
 """Time that open requests have to end when the service is stopped."""
 _ROUND_GRACE_SECONDS = 30.0
 """Time that a round in progress has to end when the service is stopped."""
+_BACKUP = "bring it back from a backup (docs/data-directory.md)"
+_CURES = {
+    sqlite3.SQLITE_FULL: "make room on its disk",
+    sqlite3.SQLITE_BUSY: "another process has it open and writes: end that one",
+    sqlite3.SQLITE_READONLY: "its file and the directory around it must be writable for this user",
+    sqlite3.SQLITE_CANTOPEN: "it must be a file, and the directory around it writable for this user",
+    sqlite3.SQLITE_CORRUPT: _BACKUP,
+    sqlite3.SQLITE_NOTADB: _BACKUP,
+}
+"""What to do, by SQLite's result code."""
 _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 _log = structlog.get_logger(__name__)
@@ -108,7 +119,8 @@ def run(settings: Settings) -> None:
 def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket) -> None:
     prepare_database(settings.url)
     url = _url(settings.host, listener.getsockname()[1])
-    parts = assemble(settings, settings.service_url or url, SteadyClock(directory.clock_file))
+    with refusing("a file or directory cannot be used"):
+        parts = assemble(settings, settings.service_url or url, SteadyClock(directory.clock_file))
     warn_of_shared_user(settings)
 
     training_jobs = make_training_jobs(settings, parts.services)
@@ -124,7 +136,8 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     try:
-        _Server(parts.services, started).run(sockets=[listener])
+        server = _Server(parts.services, started)
+        server.run(sockets=[listener])
     finally:
         if training_jobs is not None:
             training_jobs.close()
@@ -134,6 +147,8 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
         parts.services.cluster.close()
         parts.services.repository.close()
         directory.remove_address()
+    if server.refusal is not None:
+        raise server.refusal
     _log.info("stopped", tasks="stopped" if settings.stop_tasks else "left running")
 
 
@@ -284,10 +299,24 @@ def prepare_database(url: str) -> None:
     """Bring a SQLite database up to date. A PostgreSQL database is shared, so that is its operator's to do.
 
     Raises:
-        CannotStart: a PostgreSQL database is not at the newest revision.
-        StoreError: it cannot be reached, a newer version has upgraded it, or the URL is wrong.
+        CannotStart: it cannot be used, or a PostgreSQL database is not at the newest revision.
+        StoreError: a newer version has upgraded it, or the URL is wrong.
     """
-    if parse_url(url).get_backend_name() == "sqlite":
+    parsed = parse_url(url)
+    try:
+        _prepare(url, is_ours=parsed.get_backend_name() == "sqlite")
+    except DatabaseNotAvailable as error:
+        name = parsed.render_as_string(hide_password=True)
+        raise CannotStart(f"the database {name} cannot be used: {error}{_cure(error)}") from error
+
+
+def _cure(error: DatabaseNotAvailable) -> str:
+    cure = _CURES.get(error.sqlite_code or 0)
+    return "" if cure is None else f"; {cure}"
+
+
+def _prepare(url: str, *, is_ours: bool) -> None:
+    if is_ours:
         upgrade(url)
         return
     found, needed = current_revision(url), head_revision()
@@ -321,13 +350,19 @@ class _Server(uvicorn.Server):
         )
         self._hub = services.hub
         self._tell_started = started
+        self.refusal: CannotStart | None = None
+        """Why it ended at once."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)  # uvicorn has one number for this and for what is accepted at once
         if self.started:
-            self._tell_started()
+            try:
+                self._tell_started()
+            except CannotStart as refusal:
+                self.refusal, self.should_exit = refusal, True
+                await self.shutdown(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._hub.close()

@@ -23,6 +23,16 @@ BACKENDS = ("sqlite", "postgresql")
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[PostgresCluster]:
     """One server for all tests of this run."""
+    yield from _running()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresCluster]:
+    """A server that a test may freeze; the other is shared."""
+    yield from _running()
+
+
+def _running() -> Iterator[PostgresCluster]:
     try:
         cluster = PostgresCluster()
     except PostgresMissing as missing:

@@ -59,6 +59,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
+    app.state.database_check = health.DatabaseCheck(services.repository)
     app.state.feed = stream.make_feed(services)
     routers = (*_ROUTERS, web.make_router())
     for router in routers:

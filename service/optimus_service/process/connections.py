@@ -14,7 +14,10 @@ together: beyond that, the one that has taken longest is given up.
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
+import sys
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 import h11
@@ -70,16 +73,28 @@ _WARN_SECONDS = 60.0
 """Between warnings that all connections are in use."""
 _SECONDS = {"head": HEAD_SECONDS, "body": BODY_SECONDS}
 
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\n"
-    b"Content-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%b"
-)
-_BUSY_BODY = (
-    b'{"type": "urn:optimus:problem:unavailable", "title": "Not available right now", "status": 503, '
-    b'"detail": "all connections are in use", "errors": [], "request_id": null}'
-)
-_TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
+def _answer(status: HTTPStatus, kind: str, title: str, detail: str, more: str = "") -> bytes:
+    """A problem document (`optimus_service.api.problems`) as it goes over a connection that closes then.
+
+    For what never becomes a request of the API.
+    """
+    problem = {"type": f"urn:optimus:problem:{kind}", "title": title, "status": status, "detail": detail}
+    body = json.dumps({**problem, "errors": [], "request_id": None})
+    head = f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n{more}"
+    return f"{head}Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+_BUSY = _answer(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "unavailable",
+    "Not available right now",
+    "all connections are in use",
+    "Retry-After: 2\r\n",
+)
+_TOO_LATE = _answer(
+    HTTPStatus.REQUEST_TIMEOUT, "timeout", "The request took too long", f"its head took over {HEAD_SECONDS:.0f} s"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -112,7 +127,7 @@ class BoundedProtocol(H11Protocol):
         if self._has_room():
             self._enter_phase()
         else:
-            transport.write(_BUSY % (len(_BUSY_BODY), _BUSY_BODY))
+            transport.write(_BUSY)
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -124,6 +139,22 @@ class BoundedProtocol(H11Protocol):
         self._enter_phase()
         if self._phase == "body" and not self.transport.is_closing():
             self._hold(len(data))
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP by a problem document; uvicorn's is plain text. Called while the error is handled."""
+        error = sys.exc_info()[1]
+        status = HTTPStatus(error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is on its way
+            detail = str(error or msg)
+            self.transport.write(_answer(status, "invalid-http", "The request is not valid HTTP", detail))
+        self.conn.send_failed()
+        if self.cycle is not None:  # whoever reads its body is told that no more comes
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: the service has no WebSockets on purpose, and a client's wish for one is no news."""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

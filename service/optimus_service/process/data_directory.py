@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,20 @@ from optimus_service.process.steady_clock import ClockFile
 
 class CannotStart(Exception):
     """The service cannot start; the message tells its operator why and what to do."""
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Say `what` could not be done, to which file, and why, where the operating system refuses.
+
+    Raises:
+        CannotStart: an `OSError` was raised in the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        raise CannotStart(f"{what}: {where}{error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +57,24 @@ class DataDirectory:
             os.close(descriptor)  # which gives up the lock
 
     def write_address(self, url: str, version: str) -> None:
-        """Write where the service listens, in `service.json`: all at once."""
+        """Write where the service listens, in `service.json`: all at once.
+
+        Raises:
+            CannotStart: it cannot be written.
+        """
         text = json.dumps({"url": url, "pid": os.getpid(), "version": version}, indent=1) + "\n"
         draft = self.path / f".service.json.{os.getpid()}"
-        draft.write_text(text)
-        draft.replace(self._address_file)
+        with refusing("the address of the service cannot be written"):
+            try:
+                draft.write_text(text)
+                draft.replace(self._address_file)
+            finally:
+                draft.unlink(missing_ok=True)
 
     def remove_address(self) -> None:
-        """The service is gone."""
-        self._address_file.unlink(missing_ok=True)
+        """The service is gone. Where the file cannot be removed, its process id says that it is."""
+        with suppress(OSError):
+            self._address_file.unlink()
 
     @property
     def clock_file(self) -> ClockFile:
@@ -73,8 +96,6 @@ def _address(directory: Path) -> str:
 
 
 def _open_lock(directory: Path) -> int:
-    try:
+    with refusing(f"the data directory {directory} cannot be used"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise CannotStart(f"the data directory {directory} cannot be used: {error.strerror or error}") from error

@@ -15,7 +15,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from optimus_service.process.data_directory import CannotStart
+from optimus_service.process.data_directory import CannotStart, refusing
 from optimus_service.settings import Settings
 
 PREFIX = "optimus-job-"
@@ -58,15 +58,16 @@ def load_secret(settings: Settings) -> bytes:
     """The secret in force: `OPTIMUS_SECRET`, or the file `secret.key` of the data directory, made once (mode 0600).
 
     Raises:
-        OSError: the file can be neither read nor made.
-        CannotStart: the file is shorter than what was written into it, as after a copy that was interrupted.
+        CannotStart: the file can be neither read nor made, or is shorter than what was written into it, as after a copy
+            that was interrupted.
     """
     if settings.secret is not None:
         return settings.secret.get_secret_value().encode()
     path = settings.data_directory / "secret.key"
-    if not path.exists():
-        _make_secret(path)
-    secret = path.read_bytes()
+    with refusing("the key of job tokens can be neither read nor made"):
+        if not path.exists():
+            _make_secret(path)
+        secret = path.read_bytes()
     if len(secret) < 2 * SECRET_BYTES:
         raise CannotStart(
             f"{path} has {len(secret)} bytes instead of {2 * SECRET_BYTES}: bring it back from a backup, or delete it "

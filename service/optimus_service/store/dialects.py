@@ -141,25 +141,27 @@ def mapped_errors() -> Iterator[None]:
         yield
     # InternalError is the server's own state: read-only (25006), a transaction that it ended (25P03), a damaged page.
     except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise DatabaseNotAvailable(_first_line(error), *_for_users(error)) from error
+        raise _not_available(error) from error
     except (exc.DataError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidValue(_first_line(error)) from error
     except exc.DatabaseError as error:
         damaged = type(error.orig) is sqlite3.DatabaseError
         if damaged or error.connection_invalidated or isinstance(error.orig, _NOT_UPGRADED):
-            raise DatabaseNotAvailable(_first_line(error)) from error
+            raise _not_available(error) from error
         raise
 
 
-def _for_users(error: Exception) -> tuple[str, ...]:
-    """What users may know of a database that answers and takes nothing; none: it cannot be reached."""
+def _not_available(error: Exception) -> DatabaseNotAvailable:
+    """What users may know of a database that answers and takes nothing; of others, that it cannot be reached."""
     cause = error.orig if isinstance(error, exc.DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without the extended part
+    why = _first_line(error)
     if isinstance(cause, postgresql_errors.DiskFull) or code == sqlite3.SQLITE_FULL:
-        return ("the database's disk is full; nothing can be stored until there is room",)
+        words = "the database's disk is full; nothing can be stored until there is room"
+        return DatabaseNotAvailable(why, words, code)
     if isinstance(cause, postgresql_errors.ReadOnlySqlTransaction) or code == sqlite3.SQLITE_READONLY:
-        return ("the database is read-only right now; nothing can be stored",)
-    return ()
+        return DatabaseNotAvailable(why, "the database is read-only right now; nothing can be stored", code)
+    return DatabaseNotAvailable(why, sqlite_code=code)
 
 
 def _first_line(error: Exception) -> str:

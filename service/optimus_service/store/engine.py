@@ -25,6 +25,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 import optimus_service
 from optimus_service.store.dialects import BoundedConnection, connect_to_postgresql, mapped_errors
 from optimus_service.store.errors import InvalidDatabaseUrl, NewerDatabase
+from optimus_service.store.sqlite_file import WatchedFile
 
 _BUSY_SECONDS = 10
 """How long a SQLite writer waits for another process to end its transaction; ours take milliseconds."""
@@ -98,6 +99,8 @@ def _sqlite_engine(url: URL) -> Engine:
         connect_args={"timeout": _BUSY_SECONDS},
     )
     event.listen(engine, "connect", _prepare_sqlite)
+    assert url.database is not None, "`parse_url` refuses others"
+    WatchedFile(Path(url.database).absolute()).watch(engine)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 

@@ -28,9 +28,15 @@ class StoreError(Exception):
 class DatabaseNotAvailable(StoreError):
     """The database cannot be reached, did not answer in time, or was not upgraded. The transaction was rolled back."""
 
-    def __init__(self, why: str, for_users: str = "the database cannot be reached right now") -> None:
-        """`why` is for the log, `for_users` for users: it has nothing of what the driver says."""
+    def __init__(
+        self, why: str, for_users: str = "the database cannot be reached right now", sqlite_code: int | None = None
+    ) -> None:
+        """`why` is for the log, `for_users` for users: it has nothing of what the driver says.
+
+        `sqlite_code`: SQLite's primary result code.
+        """
         self.for_users = for_users
+        self.sqlite_code = sqlite_code
         super().__init__(why)
 
 

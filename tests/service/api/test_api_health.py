@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -15,9 +16,11 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 from tests.service.api.api_harness import NOW, Api, Surroundings, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import serve
+from tests.service.postgres_cluster import PostgresCluster
 
+from optimus_service.api import health
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -104,7 +107,7 @@ def test_without_a_database_everything_that_needs_it_says_so(lost_database: str,
     repository = Repository(create_engine_from_url(lost_database))
     settings = Settings(data_directory=tmp_path, database_url=lost_database)
     with serve(repository, settings, Surroundings()) as api:
-        assert faults(api.get("/readyz"), 503) == {"database": "cannot be reached"}
+        assert faults(api.get("/readyz"), 503) == {"database": "the database cannot be reached right now"}
         assert api.get("/healthz").status_code == 200
         token = api.services.job_tokens.issue("a-job", "nonce")
         calls: list[tuple[str, str, Any]] = [
@@ -118,6 +121,52 @@ def test_without_a_database_everything_that_needs_it_says_so(lost_database: str,
             assert "database" in problem(answer, 503)["detail"]
             assert answer.headers["retry-after"]
         assert figures(api)["optimus_database_up", ()] == 0
+
+
+# --- a database that answers nothing ---------------------------------------------------------------------------------
+
+
+def test_readiness_is_told_soon_while_all_threads_wait_for_a_frozen_database(
+    own_postgres: PostgresCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_ANSWER_SECONDS", 0.5)
+    url = own_postgres.url(own_postgres.create_database())
+    upgrade(url)
+    repository = Repository(create_engine_from_url(url))
+    settings = Settings(data_directory=tmp_path, database_url=url)
+    with serve(repository, settings, Surroundings()) as api:
+        assert api.get("/readyz").status_code == 200
+        with own_postgres.frozen():
+            waiting = [api.portal.start_task_soon(api.call_async("GET", "/v1/jobs")) for _ in range(60)]
+            told = [api.get("/readyz") for _ in range(3)]
+            still_waiting = [each for each in waiting if not each.done()]
+        assert still_waiting, "the test is to show that others hold the threads meanwhile"
+        assert [faults(answer, 503) for answer in told] == 3 * [{"database": "does not answer"}]
+        for each in waiting:
+            each.result(60)
+        assert api.get("/readyz").status_code == 200
+    repository.close()
+
+
+@on_sqlite
+@pytest.mark.parametrize(("others_are_answered", "expected"), [(True, 200), (False, 503)])
+def test_a_question_that_waits_for_its_turn_is_no_trouble_while_others_are_answered(
+    api: Api, monkeypatch: pytest.MonkeyPatch, others_are_answered: bool, expected: int
+) -> None:
+    monkeypatch.setattr(health, "_ANSWER_SECONDS", 0.05)
+    go_on, revision = Event(), Repository.revision
+
+    def slow(repository: Repository) -> str | None:
+        assert go_on.wait(60)
+        return revision(repository)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Repository, "revision", slow)
+        patch.setattr(Repository, "answered_since", lambda _self, _moment: others_are_answered)
+        assert api.get("/readyz").status_code == expected
+        go_on.set()
+    monkeypatch.setattr(health, "_ANSWER_SECONDS", 60.0)
+    assert api.get("/readyz").status_code == 200
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -127,3 +130,72 @@ def test_without_a_token_the_services_own_page_and_the_address_bar_may_ask(
     loopback: tuple[str, int], site: str
 ) -> None:
     assert status(loopback, "GET", "/v1/jobs", "127.0.0.1", f"Sec-Fetch-Site: {site}") == 200
+
+
+# --- what is no HTTP -------------------------------------------------------------------------------------------------
+
+_POST = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"not http at all\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", 400),
+        (b"G ET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + 17_000 * b"a", 431),
+        (b"GET /" + 17_000 * b"a", 431),
+        (_POST + b"Content-Length: one\r\n\r\n{}", 400),
+        (_POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        (_POST + b"Transfer-Encoding: gzip\r\n\r\n{}", 501),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\nno length\r\n{}\r\n", 400),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{} and more\r\n0\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_http_is_answered_by_a_problem_document(
+    loopback: tuple[str, int], sent: bytes, expected: int
+) -> None:
+    answer = exchanged(loopback, sent)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    problem = json.loads(body)
+    assert head.split()[1] == str(expected).encode()
+    assert b"\r\nContent-Type: application/problem+json" in head
+    assert f"\r\nContent-Length: {len(body)}".encode() in head
+    assert problem["status"] == expected
+    assert problem["type"] == "urn:optimus:problem:invalid-http"
+    assert problem["title"]
+    assert problem["detail"]
+    assert len(answer) < 1000
+    assert status(loopback, "GET", "/healthz", "127.0.0.1") == 200
+
+
+def exchanged(address: tuple[str, int], sent: bytes) -> bytes:
+    """All that is answered until the service closes the connection."""
+    with socket.create_connection(address, timeout=30) as connection, suppress(ConnectionResetError):
+        with suppress(BrokenPipeError):
+            connection.sendall(sent)
+        return connection.makefile("rb").read()
+    raise AssertionError("the connection was reset before an answer came")
+
+
+def test_broken_requests_and_wishes_for_websockets_fill_no_log(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, told):
+        url = urlsplit(told["url"])
+        address = (str(url.hostname), int(url.port or 0))
+        upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: eA==", "Sec-WebSocket-Version: 13")
+        for _ in range(5):
+            lines = ["GET /healthz HTTP/1.1", "Host: 127.0.0.1", *upgrade, "", ""]
+            with socket.create_connection(address, timeout=30) as connection:
+                connection.sendall("\r\n".join(lines).encode())
+                assert connection.makefile("rb").readline().split()[1] == b"200"
+            broken_body = _POST + b"Transfer-Encoding: chunked\r\n\r\nno length\r\n{}\r\n"
+            assert b" 400 " in exchanged(address, broken_body)
+        process.terminate()
+        _, printed = process.communicate(timeout=60)
+    assert "ebsocket" not in printed.lower()
+    assert "pgrade" not in printed
+    assert "Traceback" not in printed
+    assert " error" not in printed

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.service.postgres_cluster import PostgresCluster, PostgresMissing
+from tests.service.postgres_cluster import PostgresCluster
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
 
 from optimus_service.metrics.registry import Metrics, NoFigures
@@ -174,21 +175,6 @@ def test_what_was_acknowledged_survives_kill_9(database_url: str, repository: Re
 # --- a server that does not answer -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_postgres() -> Iterator[PostgresCluster]:
-    """A server that a test may freeze; others are shared."""
-    try:
-        cluster = PostgresCluster()
-    except PostgresMissing as missing:
-        if os.environ.get("OPTIMUS_TEST_REQUIRE_POSTGRES") == "1":
-            pytest.fail(f"OPTIMUS_TEST_REQUIRE_POSTGRES=1, but {missing}")
-        pytest.skip(str(missing))
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-
-
 def test_a_frozen_server_is_not_waited_for(own_postgres: PostgresCluster) -> None:
     url = own_postgres.url(own_postgres.create_database())
     upgrade(url)
@@ -242,4 +228,108 @@ def test_a_read_only_file_is_told_as_such(tmp_path: Path) -> None:
         repository.add_event(None, "Something", "cannot be written", {}, 1.0)
     assert read_only.value.for_users.startswith("the database is read-only")
     assert not repository.events(None).items
+    repository.close()
+
+
+# --- a file that is taken away ---------------------------------------------------------------------------------------
+
+
+def _away(path: Path) -> Path:
+    return path.with_name(f"{path.name}.away")
+
+
+def _moved(path: Path) -> None:
+    path.rename(_away(path))
+
+
+def _replaced(path: Path) -> None:
+    shutil.copy(path, _away(path))
+    _away(path).replace(path)
+
+
+def _recreated(path: Path) -> None:
+    path.rename(_away(path))
+    path.touch()
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("take_away", [_moved, Path.unlink, _replaced, _recreated])
+def test_nothing_is_acknowledged_after_a_file_was_taken_away(
+    tmp_path: Path, take_away: Callable[[Path], None], end: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'optimus.db'}"
+    upgrade(url)
+    repository = Repository(create_engine_from_url(url))
+    with ThreadPoolExecutor(4) as threads:  # several connections: those that are open, and one that is new
+        together = Barrier(4)
+
+        def add(_number: int) -> None:
+            with repository.write():
+                pass
+            with repository._read():
+                together.wait()
+
+        list(threads.map(add, range(4)))
+        repository.add_event(None, "Something", "is kept", {}, 1.0)
+        take_away(tmp_path / f"optimus.db{end}")
+
+        def refused(_number: int) -> str:
+            with pytest.raises(DatabaseNotAvailable) as missing:
+                repository.add_event(None, "Something", "would be lost", {}, 2.0)
+            return missing.value.for_users
+
+        assert all("moved, deleted or replaced" in words for words in threads.map(refused, range(16)))
+    with pytest.raises(DatabaseNotAvailable, match="put it back"):
+        repository.ping()
+    repository.close()
+
+
+def test_no_file_is_made_where_the_database_was(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'data' / 'optimus.db'}"
+    (tmp_path / "data").mkdir()
+    upgrade(url)
+    engine = create_engine_from_url(url)
+    repository = Repository(engine)
+    repository.ping()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    (tmp_path / "data").mkdir()
+    with engine.connect() as connection, pytest.raises(DatabaseNotAvailable):
+        connection.begin()
+    engine.dispose()
+    with pytest.raises(DatabaseNotAvailable, match="moved, deleted or replaced"):
+        repository.ping()
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_file_that_is_put_back_is_gone_on_with(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'data' / 'optimus.db'}"
+    (tmp_path / "data").mkdir()
+    upgrade(url)
+    repository = Repository(create_engine_from_url(url))
+    repository.add_event(None, "Something", "happened", {}, 1.0)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    with pytest.raises(DatabaseNotAvailable):
+        repository.add_event(None, "Something", "is refused", {}, 2.0)
+    (tmp_path / "elsewhere").rename(tmp_path / "data")
+    repository.add_event(None, "Something", "happened", {}, 3.0)
+    repository.close()
+    again = Repository(create_engine_from_url(url))
+    assert [event.at for event in again.events().items] == [3.0, 1.0]
+    again.close()
+
+
+def test_a_transaction_during_which_the_file_goes_is_not_acknowledged(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'optimus.db'}"
+    upgrade(url)
+    repository = Repository(create_engine_from_url(url))
+
+    def add() -> None:
+        with repository.write() as transaction:
+            transaction.add_event(None, "Something", "would be lost", {}, 1.0)
+            _moved(tmp_path / "optimus.db")
+
+    with pytest.raises(DatabaseNotAvailable):
+        add()
+    _away(tmp_path / "optimus.db").rename(tmp_path / "optimus.db")
+    assert not repository.events().items
     repository.close()

@@ -21,7 +21,8 @@ _PATIENCE_S = 60.0
 def held(names: list[str]) -> Iterator[None]:
     """The network namespaces `names` and what goes with them, for one run; another one waits for its end.
 
-    A run that was killed leaves nodes behind, and the next one would fail for names that exist.
+    A run that was killed leaves nodes behind. The next one would fail for names that exist, and a kubelet that is left
+    kills the pods of the next one: it finds them in its own control group and does not know them.
     """
     with (Path(tempfile.gettempdir()) / "optimus-real-nodes.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,10 +49,27 @@ def take_back(name: str) -> None:
 
 
 def _processes(name: str) -> set[int]:
-    """Those in the namespace (containerd, kubelet, its shims), and the pods' own, which are in the node's cgroup."""
+    """Those in the namespace (containerd, kubelet, its shims), and the pods' own, which are in the node's cgroup.
+
+    A namespace that has lost its name lives on in its processes: these are found by the node's state directory, which
+    is in their environment (`R`) or among their arguments.
+    """
     listed = [_run("ip", "netns", "pids", name)]
     listed += [path.read_text() for path in (_CGROUPS / "pids" / name).rglob("cgroup.procs")]
-    return {int(word) for text in listed for word in text.split()}
+    state = str(_STATE / f"k8s-{name}").encode()
+    return {int(word) for text in listed for word in text.split()} | {
+        int(process.name)
+        for process in Path("/proc").iterdir()
+        if process.name.isdecimal() and _belongs_to(process, state) and int(process.name) != os.getpid()
+    }
+
+
+def _belongs_to(process: Path, state: bytes) -> bool:
+    try:
+        variables, arguments = ((process / name).read_bytes().split(b"\0") for name in ("environ", "cmdline"))
+    except OSError:  # it has ended
+        return False
+    return b"R=" + state in variables or any(state + b"/" in each for each in arguments)
 
 
 def _run(*command: str) -> str:

@@ -46,6 +46,29 @@ def test_a_node_that_a_killed_run_left_is_taken_back(name: str) -> None:
     ip("netns", "add", name)  # the name is free
 
 
+@pytest.mark.parametrize("by", ["environment", "arguments"])
+def test_so_is_one_whose_namespace_has_lost_its_name(name: str, by: str) -> None:
+    ip("netns", "add", name)
+    program = "import sys; print('in', flush=True); sys.stdin.read()"
+    state = f"/run/k8s-{name}"
+    arguments = [f"--container-runtime-endpoint=unix://{state}/containerd.sock"] if by == "arguments" else []
+    environment = {**os.environ, **({"R": state} if by == "environment" else {})}
+    with subprocess.Popen(
+        ["ip", "netns", "exec", name, "python3", "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        ip("netns", "delete", name)
+
+        take_back(name)
+
+        assert process.wait(timeout=60) == -9
+
+
 def test_so_is_a_name_without_a_namespace_and_one_that_nobody_has(name: str) -> None:
     left = Path("/run/netns") / name
     left.parent.mkdir(exist_ok=True)
