@@ -17,12 +17,16 @@ SHOWN = (
     answers.AllocationPoint,
     answers.ClusterHistory,
     answers.ClusterLine,
+    answers.EvaluationSeries,
     answers.Event,
     answers.Explanation,
     answers.Job,
     answers.JobLine,
+    answers.Log,
+    answers.Node,
     answers.Predictions,
     answers.Problem,
+    answers.Project,
     answers.Scorecard,
 )
 

@@ -233,6 +233,7 @@ class PredictionPoint(TypedDict):
     at: str
     step: int
     total_steps: Interval | None
+    remaining_seconds: Interval | None
 
 
 class Learned(TypedDict):

@@ -170,6 +170,12 @@ export interface components {
              */
             warmup_epochs: number;
         };
+        /** @description One figure of a job's evaluations. */
+        EvaluationSeries: {
+            name: string;
+            /** @description by step, down-sampled; those that are not finite are left out */
+            values: components["schemas"]["MetricPoint"][];
+        };
         Event: {
             id: number;
             /** Format: date-time */
@@ -724,6 +730,10 @@ export interface components {
             /** @description what predicted speeds rest on; null: nothing is known */
             speeds_from: ("measured" | "similar jobs" | "analysis") | null;
         };
+        Log: {
+            task: string;
+            text: string;
+        };
         /** @description Converged when the fitted loss falls by less than `below` per epoch, for `patience_epochs` epochs in a row. */
         LossDecrease: {
             /** @example 0.01 */
@@ -754,6 +764,13 @@ export interface components {
             step: number;
             value: number;
         };
+        Node: {
+            name: string;
+            schedulable: boolean;
+            capacity: components["schemas"]["NodeResources"];
+            used: components["schemas"]["NodeResources"];
+            tasks: string[];
+        };
         NodeResources: {
             cpu: number;
             memory_bytes: number;
@@ -779,6 +796,11 @@ export interface components {
             at: string;
             step: number;
             total_steps: components["schemas"]["Interval"] | null;
+            /**
+             * @description from `at` on
+             * @default null
+             */
+            remaining_seconds: components["schemas"]["Interval"] | null;
         };
         /** @description What Optimus believes of a job now (`GET /v1/jobs/{id}/predictions`). */
         Predictions: {
@@ -830,6 +852,61 @@ export interface components {
         ProblemError: {
             field: string;
             message: string;
+        };
+        /** @description A project with its quota, and what that comes to on the cluster as it is. */
+        Project: {
+            name: string;
+            quota: components["schemas"]["ProjectQuota"];
+            /** @description what the quota comes to now */
+            guaranteed: components["schemas"]["NodeResources"];
+            /** @description what its jobs have been given */
+            used: components["schemas"]["NodeResources"];
+            /** @description of that, what is beyond the guarantee */
+            borrowed: components["schemas"]["NodeResources"];
+            /** @description its active jobs by state */
+            jobs: {
+                [key: string]: number;
+            };
+            /** Format: date-time */
+            updated_at: string;
+        };
+        /**
+         * @description What a project is guaranteed of the cluster (`PUT /v1/projects/{name}`).
+         *
+         *     A `share` of everything, amounts of single resources, or both: an amount overrules the share for its resource.
+         *     Cores and memory that are not named follow the largest part that is.
+         */
+        ProjectQuota: {
+            /**
+             * @default null
+             * @example 0.25
+             */
+            share: number | null;
+            /**
+             * @description CPU cores
+             * @default null
+             */
+            cpu: number | null;
+            /**
+             * @description bytes, or a string like 512Gi
+             * @default null
+             * @example 512Gi
+             */
+            memory_bytes: number | null;
+            /**
+             * @description by type
+             * @example {
+             *       "a100": 8
+             *     }
+             */
+            gpus?: {
+                [key: string]: number;
+            };
+            /**
+             * @description whether it may have more than that while others leave it idle
+             * @default true
+             */
+            may_borrow: boolean;
         };
         /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
         PromiseScore: {
@@ -1007,6 +1084,7 @@ export type Convergence = components['schemas']['Convergence'];
 export type Cost = components['schemas']['Cost'];
 export type CurvePoint = components['schemas']['CurvePoint'];
 export type ElasticBatch = components['schemas']['ElasticBatch'];
+export type EvaluationSeries = components['schemas']['EvaluationSeries'];
 export type Event = components['schemas']['Event'];
 export type Expected = components['schemas']['Expected'];
 export type Explanation = components['schemas']['Explanation'];
@@ -1020,16 +1098,20 @@ export type JobResult = components['schemas']['JobResult'];
 export type JobSpec = components['schemas']['JobSpec'];
 export type JobUsage = components['schemas']['JobUsage'];
 export type Learned = components['schemas']['Learned'];
+export type Log = components['schemas']['Log'];
 export type LossDecrease = components['schemas']['LossDecrease'];
 export type Marginal = components['schemas']['Marginal'];
 export type Metric = components['schemas']['Metric'];
 export type MetricPoint = components['schemas']['MetricPoint'];
+export type Node = components['schemas']['Node'];
 export type NodeResources = components['schemas']['NodeResources'];
 export type Outcome = components['schemas']['Outcome'];
 export type PredictionPoint = components['schemas']['PredictionPoint'];
 export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemError = components['schemas']['ProblemError'];
+export type Project = components['schemas']['Project'];
+export type ProjectQuota = components['schemas']['ProjectQuota'];
 export type PromiseScore = components['schemas']['PromiseScore'];
 export type RatePoint = components['schemas']['RatePoint'];
 export type RescaleEffect = components['schemas']['RescaleEffect'];

@@ -1,5 +1,6 @@
-// uPlot drawn into a figure: colours from the style sheet, a size that follows the page, words for those who cannot see it.
-import { useEffect, useRef } from "preact/hooks";
+// uPlot drawn into a figure: colours from the style sheet, a size that follows the page, words for those who cannot see it,
+// and the values at a place, read by pointer or by keyboard.
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -13,32 +14,48 @@ export function seriesColour(index: number): string {
   return colour(`series-${index}`);
 }
 
+/** What is to be read at one place of a picture. */
+export interface Reading {
+  at: string;
+  values: [string, string][];
+}
+
 interface Props {
   title: string;
   /** What the picture says, in a sentence. */
   summary: string;
   data: uPlot.AlignedData;
   options: (width: number) => Omit<uPlot.Options, "width" | "height">;
+  /** What stands at place `index` of the data; null: nothing. */
+  read: (index: number) => Reading | null;
   height?: number;
   /** Changes when the series themselves change, not only their data. */
   shape: string;
   children?: ComponentChildren;
 }
 
-export function Chart({ title, summary, data, options, shape, height = 220, children }: Props) {
+export function Chart({ title, summary, data, options, read, shape, height = 220, children }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
+  const [index, setIndex] = useState<number | null>(null);
   const theme = useTheme();
   useEffect(() => {
     const element = place.current;
     if (!element) return undefined;
-    const make = () =>
-      new uPlot(
-        { padding: [8, 24, 0, 0], ...options(element.clientWidth), width: element.clientWidth, height },
-        data,
-        element,
-      );
-    plot.current = make();
+    const made = options(element.clientWidth);
+    plot.current = new uPlot(
+      {
+        padding: [8, 24, 0, 0],
+        legend: { show: false },
+        ...made,
+        cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
+        hooks: { ...made.hooks, setCursor: [(it) => setIndex(it.cursor.idx ?? null)] },
+        width: element.clientWidth,
+        height,
+      },
+      data,
+      element,
+    );
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height }));
     observer.observe(element);
     return () => {
@@ -48,10 +65,41 @@ export function Chart({ title, summary, data, options, shape, height = 220, chil
     };
   }, [shape, theme, height]);
   useEffect(() => plot.current?.setData(data), [data]);
+  const last = data[0].length - 1;
+  const reading = index === null || index > last ? null : read(index);
+  const words = reading ? `${reading.at}: ${reading.values.map((pair) => pair.join(" ")).join(", ")}` : "";
+  const go = (to: number) => {
+    setIndex(to);
+    plot.current?.setCursor({ left: plot.current.valToPos(data[0][to] ?? 0, "x"), top: 0 });
+  };
   return (
     <figure class="chart">
       <figcaption>{title}</figcaption>
       <div ref={place} class="plot" role="img" aria-label={`${title}. ${summary}`} />
+      <input
+        type="range"
+        class="unseen"
+        min={0}
+        max={Math.max(last, 0)}
+        value={Math.min(index ?? last, last)}
+        aria-label={`Values of ${title}`}
+        aria-valuetext={words || "none: use the arrow keys"}
+        onInput={(event) => go(Number(event.currentTarget.value))}
+        onFocus={() => go(Math.min(index ?? last, last))}
+        onBlur={() => plot.current?.setCursor({ left: -10, top: -10 })}
+      />
+      <p class="reading">
+        {reading && (
+          <>
+            <strong>{reading.at}</strong>
+            {reading.values.map(([name, value]) => (
+              <span key={name}>
+                {name} <b>{value}</b>
+              </span>
+            ))}
+          </>
+        )}
+      </p>
       {children}
     </figure>
   );
@@ -84,6 +132,9 @@ function times(_plot: uPlot, moments: number[]): string[] {
 
 export const timeAxis: Partial<uPlot.Axis> = { values: times, space: 60 };
 
+/** Distances between ticks of what is counted in whole numbers. */
+export const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+
 export function axes(over: { x?: Partial<uPlot.Axis>; y?: Partial<uPlot.Axis> } = {}): uPlot.Axis[] {
   const shared = {
     stroke: colour("muted"),
@@ -105,4 +156,64 @@ export function stacked(rows: number[][]): number[][] {
     sums.push(row.map((value, index) => value + (below?.[index] ?? 0)));
   }
   return sums;
+}
+
+const SCALE = "optimus-scale";
+
+/** Whether vertical scales are logarithmic, and what changes that; kept until it is changed again. */
+export function useLogarithmic(): [boolean, (wanted: boolean) => void] {
+  const [logarithmic, set] = useState(localStorage.getItem(SCALE) === "logarithmic");
+  return [
+    logarithmic,
+    (wanted) => {
+      localStorage.setItem(SCALE, wanted ? "logarithmic" : "linear");
+      set(wanted);
+    },
+  ];
+}
+
+/** Which has no logarithm is not drawn. */
+export function positive(values: (number | null)[]): (number | null)[] {
+  return values.map((value) => (value !== null && value > 0 ? value : null));
+}
+
+/** A logarithmic scale that is not wider than its data. */
+export const logScale: uPlot.Scale = {
+  distr: 3,
+  range: (_plot, low, high) => [low > 0 ? low * 0.9 : 0.1, high > 0 ? high * 1.1 : 1],
+};
+
+const MOST_ROWS = 50;
+
+/** A picture's data for those who want figures: at most fifty rows, evenly chosen, the last among them. */
+export function AsTable({ columns, rows }: { columns: string[]; rows: string[][] }) {
+  const every = Math.max(1, Math.ceil(rows.length / MOST_ROWS));
+  const shown = rows.filter((_, index) => (rows.length - 1 - index) % every === 0);
+  return (
+    <details>
+      <summary>As a table</summary>
+      <div class="table">
+        <table>
+          <thead>
+            <tr>
+              {columns.map((name) => (
+                <th scope="col" class="figure">
+                  {name}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((row) => (
+              <tr>
+                {row.map((cell) => (
+                  <td class="figure">{cell}</td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  );
 }

@@ -1,7 +1,8 @@
 // The first page: who has what, who waits and why, at a glance.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { ClusterLine, JobLine } from "./api";
+import { coloursOf } from "./colours";
 import { Jobs, groupOf } from "./jobs";
 import { OverTime } from "./overtime";
 import { Promises } from "./promises";
@@ -12,8 +13,10 @@ const LONGEST_BAR = 40;
 const MOST_TYPE_TILES = 4;
 
 export function Cluster({ world, now }: { world: World; now: number }) {
-  const [colours, setColours] = useState(new Map<string, number>());
+  const [drawn, setDrawn] = useState<string[]>([]);
   const { cluster, jobs } = world;
+  const training = [...jobs.values()].filter((job) => groupOf(job) === "training").map((job) => job.id);
+  const colours = useMemo(() => coloursOf(drawn, training.sort()), [drawn.join(), training.sort().join()]);
   if (!cluster)
     return (
       <p class="quiet empty">
@@ -39,6 +42,9 @@ export function Cluster({ world, now }: { world: World; now: number }) {
             <span class="name">Nodes</span>
             <span class="value">{count(cluster.nodes)}</span>
             <span class="quiet">{cluster.cordoned ? `${cluster.cordoned} cordoned or lost` : "all may be used"}</span>
+            <a class="quiet" href="#/nodes">
+              who sits where
+            </a>
           </div>
           <div class="tile">
             <span class="name">Ended</span>
@@ -50,7 +56,7 @@ export function Cluster({ world, now }: { world: World; now: number }) {
         </div>
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
-      <OverTime oldest={oldest} onJobs={setColours} />
+      <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
       <Jobs jobs={jobs} now={now} colours={colours} />
       <Promises />
     </>
@@ -181,7 +187,7 @@ function Shares({
 }: {
   active: JobLine[];
   cluster: ClusterLine;
-  colours: Map<string, number>;
+  colours: ReadonlyMap<string, number>;
 }) {
   const holders = active
     .filter((job) => job.workers + job.servers > 0)

@@ -1,20 +1,26 @@
 // One job: how far it is, why it has what it has, its loss and what is predicted of it, what it had, what happened.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type uPlot from "uplot";
+import { useEffect, useRef, useState } from "preact/hooks";
 import {
   call,
   get,
   NeedsToken,
   Refused,
   type AllocationPoint,
+  type EvaluationSeries,
   type Explanation,
   type Job,
   type JobEvent,
   type Predictions,
 } from "./api";
-import { axes, Chart, colour, timeAxis } from "./charts";
+import { useLogarithmic } from "./charts";
+import { colourOf } from "./colours";
+import { Evaluations, Loss, Scale } from "./curves";
+import { Ends as EndsOverTime } from "./ends";
 import { Badge, Progress } from "./jobs";
+import { Logs } from "./logs";
+import { Allocations, inBatches } from "./sizes";
 import type { World } from "./state";
+import { lastLine, Text } from "./texts";
 import { ago, clock, count, duration, number, precise, range, size, UNKNOWN } from "./words";
 
 interface Known {
@@ -23,6 +29,7 @@ interface Known {
   predictions: Predictions;
   allocations: AllocationPoint[];
   events: JobEvent[];
+  evaluations: EvaluationSeries[];
 }
 
 const LEAST_PAUSE_MS = 3000;
@@ -31,14 +38,15 @@ const UNTOLD_PAUSE_MS = 15_000;
 
 async function load(id: string, signal: AbortSignal): Promise<Known> {
   const base = `/v1/jobs/${encodeURIComponent(id)}`;
-  const [job, explanation, predictions, { allocations }, { events }] = await Promise.all([
+  const [job, explanation, predictions, { allocations }, { events }, { series: evaluations }] = await Promise.all([
     get<Job>(base, signal),
     get<Explanation>(`${base}/explanation`, signal),
     get<Predictions>(`${base}/predictions?workers=1-4&servers=1-4`, signal),
     get<{ allocations: AllocationPoint[] }>(`${base}/allocations`, signal),
     get<{ events: JobEvent[] }>(`${base}/events?limit=50`, signal),
+    get<{ series: EvaluationSeries[] }>(`${base}/evaluations`, signal),
   ]);
-  return { job, explanation, predictions, allocations, events };
+  return { job, explanation, predictions, allocations, events, evaluations };
 }
 
 /** What is known of a job: loaded when the stream says that the job changed, at most every three seconds. */
@@ -119,7 +127,8 @@ interface StoryProps {
 }
 
 function Story({ known, now, problem, needsToken }: StoryProps) {
-  const { job, explanation, predictions, allocations, events } = known;
+  const { job, explanation, predictions, allocations, events, evaluations } = known;
+  const [logarithmic, setLogarithmic] = useLogarithmic();
   const advice = [...predictions.advice, ...(predictions.checkpoints ? [predictions.checkpoints] : [])].map(
     (each) => each.message,
   );
@@ -134,7 +143,10 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         <a href="#/">Cluster</a> / {job.project}
       </p>
       <div class="row">
-        <h1 id="job">{job.name}</h1>
+        <h1 id="job">
+          <span class={`swatch series-${colourOf(job.id)}`} />
+          {job.name}
+        </h1>
         <Badge job={badge} />
       </div>
       <p class="under">
@@ -147,7 +159,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
       )}
       {job.failure && (
         <div class="trouble">
-          <Text text={job.failure} line={explanation.message} summary="The whole error" />
+          <Text text={job.failure} line={explanation.message} summary="The whole error" own />
         </div>
       )}
       {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
@@ -227,7 +239,12 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
           </p>
         )}
       </section>
-      <Loss job={job} predictions={predictions} />
+      {predictions.losses.length + evaluations.length > 0 && (
+        <Scale logarithmic={logarithmic} choose={setLogarithmic} />
+      )}
+      <Loss job={job} predictions={predictions} logarithmic={logarithmic} />
+      <Evaluations series={evaluations} metric={predictions.metric} logarithmic={logarithmic} />
+      <EndsOverTime job={job} history={predictions.history} />
       <Allocations allocations={allocations} job={job} now={now} />
       <section aria-labelledby="events">
         <h2 id="events">Events</h2>
@@ -262,6 +279,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
           </table>
         </div>
       </section>
+      {!tracked && <Logs job={job} />}
     </article>
   );
 }
@@ -316,24 +334,6 @@ function Resume({ job, needsToken }: { job: Job; needsToken: () => void }) {
       )}
     </div>
   );
-}
-
-/** A text that may be a traceback: the line that says most, and the rest when it is asked for. */
-function Text({ text, line, summary }: { text: string; line: string; summary: string }) {
-  if (!text.trimEnd().includes("\n")) return <p>{line}</p>;
-  return (
-    <>
-      <p>{line}</p>
-      <details>
-        <summary>{summary}</summary>
-        <pre tabIndex={0}>{text.trimEnd()}</pre>
-      </details>
-    </>
-  );
-}
-
-function lastLine(text: string): string {
-  return text.trimEnd().split("\n").at(-1)?.trim() ?? text;
 }
 
 /** Exits of many tasks at once are one line: the newest, and how many there were. */
@@ -392,209 +392,4 @@ function Ends({
       {job.longer_than_predicted && <span class="quiet">longer than predicted</span>}
     </div>
   );
-}
-
-/** Distances between ticks of what is counted in whole numbers. */
-const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
-/** Fewer measured points than this are drawn large. */
-const FEW_POINTS = 20;
-
-function Loss({ job, predictions }: { job: Job; predictions: Predictions }) {
-  const { losses, fitted, total_steps: total } = predictions;
-  const data = useMemo(() => aligned(losses, fitted), [predictions]);
-  if (!losses.length) return null;
-  const options = (): Omit<uPlot.Options, "width" | "height"> => ({
-    legend: { show: false },
-    cursor: { points: { show: false }, drag: { x: false, y: false } },
-    scales: { x: { time: false } },
-    axes: axes({ x: { incrs: WHOLE } }),
-    bands: [{ series: [4, 3], fill: colour("band") }],
-    series: [
-      {},
-      {
-        label: "measured",
-        stroke: "transparent",
-        points: { show: true, size: losses.length < FEW_POINTS ? 8 : 4, fill: colour("dot"), stroke: colour("dot") },
-      },
-      { label: "fitted", stroke: colour("accent"), width: 2, points: { show: false }, spanGaps: true },
-      { label: "low", stroke: "transparent", points: { show: false }, spanGaps: true },
-      { label: "high", stroke: "transparent", points: { show: false }, spanGaps: true },
-    ],
-    hooks: total && !job.finished_at ? { drawAxes: [(plot) => drawEnd(plot, total.low, total.mean, total.high)] } : {},
-  });
-  const last = losses[losses.length - 1];
-  return (
-    <section aria-labelledby="loss">
-      <h2 id="loss">Loss</h2>
-      <Chart
-        title="Loss by step"
-        summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at step ${count(total.mean)}.` : ""}`}
-        data={data}
-        options={options}
-        shape={`${job.finished_at}-${total?.mean}-${losses.length < FEW_POINTS}`}
-      >
-        <ul class="legend">
-          <li>
-            <span class="swatch dot" />
-            measured
-          </li>
-          {fitted.length > 0 && (
-            <li>
-              <span class="swatch accent" />
-              fitted, on to the predicted end
-            </li>
-          )}
-          {fitted.length > 0 && (
-            <li>
-              <span class="swatch band" />
-              80 % interval of the loss
-            </li>
-          )}
-          {fitted.length === 0 && <li class="quiet">too few points for a curve so far</li>}
-          {total && !job.finished_at && (
-            <li>
-              <span class="swatch end" />
-              80 % interval of the end
-            </li>
-          )}
-        </ul>
-      </Chart>
-    </section>
-  );
-}
-
-/** Measured and fitted points on one axis of steps: step, measured, fitted, low, high. */
-export function aligned(losses: Predictions["losses"], fitted: Predictions["fitted"]): uPlot.AlignedData {
-  const rows = new Map<number, (number | null)[]>();
-  for (const { step, loss } of losses) rows.set(step, [loss, null, null, null]);
-  for (const { step, loss, low, high } of fitted) rows.set(step, [rows.get(step)?.[0] ?? null, loss, low, high]);
-  const steps = [...rows.keys()].sort((one, other) => one - other);
-  return [
-    steps,
-    ...[0, 1, 2, 3].map((part) => steps.map((step) => rows.get(step)?.[part] ?? null)),
-  ] as uPlot.AlignedData;
-}
-
-function drawEnd(plot: uPlot, low: number | null, mean: number, high: number | null): void {
-  const { left: start, top, width, height } = plot.bbox;
-  const place = (step: number) => Math.min(Math.max(plot.valToPos(step, "x", true), start), start + width);
-  plot.ctx.save();
-  plot.ctx.fillStyle = colour("end-band");
-  const from = place(low ?? mean);
-  plot.ctx.fillRect(from, top, Math.max(place(high ?? mean) - from, 1), height);
-  plot.ctx.fillStyle = colour("end");
-  plot.ctx.fillRect(place(mean), top, Math.max(1, devicePixelRatio), height);
-  plot.ctx.restore();
-}
-
-/** Of a job whose global batch is the scheduler's choice. */
-function inBatches(had: AllocationPoint | undefined): string {
-  return had?.global_batch == null ? "" : `, ${count(had.global_batch)} examples a step`;
-}
-
-const CAUSES: Record<string, string> = {
-  start: "start",
-  rescale: "change of size",
-  worker_lost: "a worker was lost",
-  server_lost: "a server was lost",
-  coordinator_restart: "its coordinator came back",
-  resume: "goes on",
-  pause: "paused",
-  batch: "another size of the global batch",
-};
-
-function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]; job: Job; now: number }) {
-  const end = Math.round((job.finished_at ? Date.parse(job.finished_at) : now) / 10_000) * 10;
-  const data = useMemo(() => steps(allocations, job, end), [allocations, end]);
-  if (!allocations.length) return null;
-  const options = (): Omit<uPlot.Options, "width" | "height"> => ({
-    legend: { show: false },
-    cursor: { show: false },
-    scales: { y: { range: (_plot, _low, high) => [0, Math.max(high + 1, 3)] } },
-    axes: axes({ x: timeAxis, y: { incrs: WHOLE, space: 22 } }),
-    series: [
-      {},
-      { stroke: colour("accent"), width: 2, points: { show: false } },
-      { stroke: colour("end"), width: 2, dash: [6, 3], points: { show: false } },
-    ],
-  });
-  return (
-    <section aria-labelledby="allocations">
-      <h2 id="allocations">What it had</h2>
-      <Chart
-        title="Workers and servers"
-        summary={`${allocations.length} memberships.`}
-        data={data}
-        options={options}
-        shape=""
-        height={160}
-      >
-        <ul class="legend">
-          <li>
-            <span class="swatch accent" />
-            workers
-          </li>
-          <li>
-            <span class="swatch end" />
-            servers
-          </li>
-        </ul>
-      </Chart>
-      <details>
-        <summary>As a table</summary>
-        <div class="table">
-          <table>
-            <thead>
-              <tr>
-                <th scope="col">when</th>
-                <th scope="col">had</th>
-                <th scope="col">because</th>
-                <th scope="col" class="figure">
-                  stood still
-                </th>
-                <th scope="col" class="figure wide">
-                  from step
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {[...allocations].reverse().map((each) => (
-                <tr>
-                  <td>{ago(each.at, now)}</td>
-                  <td>
-                    {size(each.workers, each.servers)}
-                    {inBatches(each)}
-                  </td>
-                  <td>
-                    {CAUSES[each.cause] ?? each.cause}
-                    {each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}
-                  </td>
-                  <td class="figure">{each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}</td>
-                  <td class="figure wide">{count(each.step)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      </details>
-    </section>
-  );
-}
-
-/** A stair: each size from when it was formed until the next. */
-export function steps(allocations: AllocationPoint[], job: Pick<Job, "created_at">, end: number): uPlot.AlignedData {
-  const at: number[] = [Date.parse(job.created_at) / 1000];
-  const workers: number[] = [0];
-  const servers: number[] = [0];
-  for (const each of allocations) {
-    const moment = Date.parse(each.at) / 1000;
-    at.push(moment, moment + 0.001);
-    workers.push(workers[workers.length - 1] ?? 0, each.workers);
-    servers.push(servers[servers.length - 1] ?? 0, each.servers);
-  }
-  const last = at[at.length - 1] ?? end;
-  at.push(Math.max(end, last + 1));
-  workers.push(workers[workers.length - 1] ?? 0);
-  servers.push(servers[servers.length - 1] ?? 0);
-  return [at, workers, servers];
 }

@@ -63,7 +63,7 @@ export function Jobs({
 }: {
   jobs: Map<string, JobLine>;
   now: number;
-  colours: Map<string, number>;
+  colours: ReadonlyMap<string, number>;
 }) {
   const [group, setGroup] = useState<Group>("all");
   const [text, setText] = useState("");
@@ -185,7 +185,7 @@ function Row({ job, now, colour }: { job: JobLine; now: number; colour: number |
     <tr class={group}>
       <th scope="row">
         <span class="name">
-          <span class={`swatch ${colour === undefined || group !== "training" ? "none" : `series-${colour}`}`} />
+          <span class={`swatch ${colour === undefined || group === "waiting" ? "none" : `series-${colour}`}`} />
           <a href={`#/jobs/${job.id}`} title={job.name}>
             {job.name}
           </a>

@@ -4,11 +4,16 @@ import { useEffect, useState } from "preact/hooks";
 import { hasToken, setToken } from "./api";
 import { Cluster } from "./cluster";
 import { JobPage } from "./job";
+import { Nodes, Projects } from "./places";
 import { useWorld, type World } from "./state";
 import "./style.css";
 import { ago } from "./words";
 
 const JOB = /^#\/jobs\/([^/]+)$/;
+const PLACES: Record<string, [string, typeof Nodes]> = {
+  "#/nodes": ["Nodes", Nodes],
+  "#/projects": ["Projects", Projects],
+};
 const THEMES = ["auto", "light", "dark"] as const;
 type Theme = (typeof THEMES)[number];
 const THEME_SIGN: Record<Theme, string> = { dark: "◑", light: "○", auto: "◐" };
@@ -59,6 +64,7 @@ function Page() {
   const route = useRoute();
   const [theme, nextTheme] = useTheme();
   const job = JOB.exec(route)?.[1];
+  const [placeName, Place] = PLACES[route] ?? [null, null];
   const enter = (token: string) => {
     setToken(token);
     setRefused(true);
@@ -70,8 +76,9 @@ function Page() {
     setAttempt(attempt + 1);
   };
   useEffect(() => {
-    document.title = job ? `${decodeURIComponent(job)} · Optimus` : "Optimus";
-  }, [job]);
+    const name = job ? decodeURIComponent(job) : placeName;
+    document.title = name ? `${name} · Optimus` : "Optimus";
+  }, [job, placeName]);
   return (
     <>
       <a
@@ -91,6 +98,11 @@ function Page() {
         </a>
         <Connection world={world} now={now} />
         <nav aria-label="Service">
+          {Object.entries(PLACES).map(([hash, [name]]) => (
+            <a href={hash} aria-current={route === hash ? "page" : undefined}>
+              {name}
+            </a>
+          ))}
           <a href="/docs">API</a>
           <button type="button" onClick={nextTheme} aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`}>
             {THEME_SIGN[theme]}
@@ -107,7 +119,8 @@ function Page() {
         {world.connection !== "needs token" && job && (
           <JobPage id={decodeURIComponent(job)} world={world} now={now} needsToken={leave} />
         )}
-        {world.connection !== "needs token" && !job && <Cluster world={world} now={now} />}
+        {world.connection !== "needs token" && Place && <Place world={world} />}
+        {world.connection !== "needs token" && !job && !Place && <Cluster world={world} now={now} />}
       </main>
       <footer>
         {world.cluster && (

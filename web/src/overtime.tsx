@@ -2,7 +2,8 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { get, type ClusterHistory } from "./api";
-import { axes, Chart, colour, seriesColour, stacked, timeAxis } from "./charts";
+import { axes, Chart, colour, seriesColour, stacked, timeAxis, type Reading } from "./charts";
+import { OTHERS } from "./colours";
 import { amount, clock, number } from "./words";
 
 const SPANS: [string, number][] = [
@@ -13,7 +14,6 @@ const SPANS: [string, number][] = [
   ["7 d", 604800],
 ];
 const REFRESH_MS = 10_000;
-const OTHERS = 10;
 /** Of the history that is drawn: a job that came a moment ago is more than a line. */
 const LEAST_POINTS = 8;
 const stairs = uPlot.paths.stepped?.({ align: 1 });
@@ -24,37 +24,24 @@ function longEnough(oldest: number): number {
   return SPANS.map(([, value]) => value).find((value) => value >= age && value <= 3600) ?? 3600;
 }
 
-/** The colour of each job that was drawn since the page was opened: going to a job and back changes none. */
-let known: ReadonlyMap<string, number> = new Map();
-
-/** Colours for `ids`, at most ten. A job keeps its colour; a new one takes an unused colour, then that of a job not drawn. */
-export function coloured(before: ReadonlyMap<string, number>, ids: string[]): Map<string, number> {
-  const colours = new Map(before);
-  for (const id of ids.filter((each) => !before.has(each))) {
-    const used = new Set(colours.values());
-    const unused = [...Array(OTHERS).keys()].find((colour) => !used.has(colour));
-    const [oldest, freed] = [...colours].find(([other]) => !ids.includes(other)) ?? ["", OTHERS];
-    if (unused === undefined) colours.delete(oldest);
-    colours.set(id, unused ?? freed);
-  }
-  return colours;
+interface Props {
+  oldest: number;
+  colours: ReadonlyMap<string, number>;
+  /** Told the ids of the jobs that have an area. */
+  onDrawn: (ids: string[]) => void;
 }
 
-export function OverTime({ oldest, onJobs }: { oldest: number; onJobs: (colours: Map<string, number>) => void }) {
+export function OverTime({ oldest, colours, onDrawn }: Props) {
   const [span, setSpan] = useState<number | null>(null);
   const seconds = span ?? longEnough(oldest);
   const [history, setHistory] = useState<ClusterHistory | null>(null);
-  const [colours, setColours] = useState(known);
   useEffect(() => {
     const stop = new AbortController();
     const load = () =>
       get<ClusterHistory>(`/v1/cluster/history?seconds=${seconds}&points=160`, stop.signal).then(
         (found) => {
-          const ids = found.series.map((each) => each.id);
-          known = coloured(known, ids);
-          setColours(known);
           setHistory(sinceFirst(found));
-          onJobs(new Map([...known].filter(([id]) => ids.includes(id))));
+          onDrawn(found.series.map((each) => each.id));
         },
         () => undefined, // the stream says when the service is away
       );
@@ -114,8 +101,6 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
   const now = history.at.length - 1;
   const used = sums[sums.length - 1]?.[now] ?? 0;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
-    legend: { show: false },
-    cursor: { show: false },
     scales: { y: { range: [0, Math.max(history.capacity * 1.05, 1)] } },
     axes: axes({ x: timeAxis }),
     series: [
@@ -130,12 +115,24 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
       { stroke: colour("muted"), width: 1.5, dash: [4, 4], points: { show: false } },
     ],
   });
+  const read = (index: number): Reading => ({
+    at: clock((history.at[index] ?? 0) * 1000),
+    values: [
+      ...names
+        .map((name, row): [string, string] => [name, amount(rows[row]?.[index] ?? 0)])
+        .filter(([, held]) => held !== "0")
+        .reverse(),
+      ["in all", `${amount(sums[sums.length - 1]?.[index] ?? 0)} of ${amount(history.capacity)}`],
+      ["waiting", String(history.waiting[index] ?? 0)],
+    ],
+  });
   return (
     <Chart
       title={`${unit} by job`}
       summary={`Now ${amount(used)} of ${amount(history.capacity)} in use. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}.`}
       data={data}
       options={options}
+      read={read}
       shape={indices.join()}
       height={200}
     >

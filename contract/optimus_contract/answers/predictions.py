@@ -41,6 +41,21 @@ class MetricPoint(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSeries(Message):
+    """One figure of a job's evaluations."""
+
+    name: str
+    values: Annotated[list[MetricPoint], About("by step, down-sampled; those that are not finite are left out")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationList(Message):
+    """What a job's evaluations gave, figure by figure (`GET /v1/jobs/{id}/evaluations`)."""
+
+    series: Annotated[list[EvaluationSeries], About("by name; empty before the first evaluation")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint(Message):
     """The learning rate of a step, counted from 0."""
 
@@ -149,6 +164,7 @@ class PredictionPoint(Message):
     at: datetime
     step: int
     total_steps: Interval | None
+    remaining_seconds: Annotated[Interval | None, About("from `at` on")] = None
 
 
 AdviceKind = Literal["cheaper", "faster"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fastapi import APIRouter
 
@@ -17,7 +17,6 @@ from optimus_service.insight.scorecard import scorecard
 from optimus_service.observe.promises import MAX_PROMISES
 from optimus_service.observe.spec import on_type, readable_spec
 from optimus_service.observe.unknown_tasks import held_by
-from optimus_service.store.errors import JobNotFound
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
@@ -27,7 +26,12 @@ def list_nodes(services: ServicesDep) -> answers.NodeList:
     """The nodes, what they have, and which tasks use how much of it."""
     tasks = _live_tasks(services)
     needs = _needs(services, tasks)
-    return answers.NodeList(nodes=[_node_body(node, tasks, needs) for node in services.cluster.nodes()])
+    here: dict[str, list[Task]] = {}
+    for task in tasks:
+        here.setdefault(task.node, []).append(task)
+    return answers.NodeList(
+        nodes=[_node_body(node, here.get(node.name, ()), needs) for node in services.cluster.nodes()]
+    )
 
 
 @router.get("/v1/cluster")
@@ -72,11 +76,7 @@ def _live_tasks(services: Services) -> tuple[Task, ...]:
 
 def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
     needs: dict[tuple[str, Role], Resources] = {}
-    for job_id in sorted({task.key.job_id for task in tasks}):
-        try:
-            job = services.repository.get_job(job_id)
-        except JobNotFound:
-            continue
+    for job_id, job in services.repository.jobs_by_id({task.key.job_id for task in tasks}).items():
         spec, gpu_type = readable_spec(job), job.running.gpu_type or job.wanted.gpu_type
         if spec is not None:
             needs[job_id, Role.WORKER] = on_type(spec.worker.resources, gpu_type)
@@ -105,8 +105,7 @@ def _sum(amounts: Iterable[Resources]) -> Resources:
     return sum(amounts, Resources())
 
 
-def _node_body(node: Node, tasks: Iterable[Task], needs: _Needs) -> answers.Node:
-    here = [task for task in tasks if task.node == node.name]
+def _node_body(node: Node, here: Sequence[Task], needs: _Needs) -> answers.Node:
     return answers.Node(
         name=node.name,
         schedulable=node.schedulable,

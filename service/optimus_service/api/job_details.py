@@ -92,6 +92,13 @@ def _checkpoints(record: JobRecord, services: Services) -> answers.CheckpointAdv
     return checkpoint_advice(record, past, now)
 
 
+@router.get("/v1/jobs/{job_id}/evaluations", responses=documented(404))
+def list_evaluations(job_id: str, services: ServicesDep, histories: HistoriesDep) -> answers.EvaluationList:
+    """What the job's evaluations gave, figure by figure: 20 figures at most, each of at most 128 points."""
+    record = services.repository.get_job(job_id)
+    return histories.evaluations(record, services.repository.memberships(job_id))
+
+
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))
 def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""

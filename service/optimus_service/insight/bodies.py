@@ -169,7 +169,9 @@ def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
     """What a round believed of the job's end, and the step the job was at: total minus what was left then."""
     total = interval_body(decision.forecast.total_steps)
     left = interval_body(decision.forecast.remaining_steps)
-    return answers.PredictionPoint(at=moment(decision.at), step=_step_then(total, left), total_steps=total)
+    seconds = interval_body(decision.forecast.remaining_seconds)
+    step = _step_then(total, left)
+    return answers.PredictionPoint(at=moment(decision.at), step=step, total_steps=total, remaining_seconds=seconds)
 
 
 def _step_then(total: answers.Interval | None, left: answers.Interval | None) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_contract import answers
+from optimus_contract.limits import MAX_METRICS
 from optimus_models.calibration import UNCALIBRATED
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
@@ -102,6 +103,19 @@ class HistoryCache:
             noise_scales=tuple(scale for _, scale in noise),
         )
 
+    def evaluations(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> answers.EvaluationList:
+        """What the job's evaluations gave so far, figure by figure."""
+        entry = self._entry(record.id)
+        with entry.turn:
+            figures = entry.histories(self._repository).updated(record, memberships).figures
+            found = {name: values.points() for name, values in sorted(figures.items())}
+        series = [
+            answers.EvaluationSeries(name=name, values=_metric_points(steps, values))
+            for name, (steps, values) in found.items()
+            if steps
+        ]
+        return answers.EvaluationList(series=series)
+
     def _similar(self, record: JobRecord) -> tuple[EndedJob, ...]:
         """Without itself, once it has ended."""
         if self._lessons is None:
@@ -127,7 +141,7 @@ class _Entry:
 
     def histories(self, repository: Repository) -> Histories:
         if self._histories is None:
-            self._histories = Histories(repository)
+            self._histories = Histories(repository, max_figures=MAX_METRICS)
         return self._histories
 
 

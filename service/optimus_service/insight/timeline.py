@@ -48,7 +48,9 @@ def timeline(
     """The last `now - since` seconds at `n_points` evenly spaced moments."""
     grid = np.linspace(since, now, n_points)
     held = {job.id: _held(job, memberships.get(job.id, ()), unit, grid) for job in jobs}
-    training = sum(((held[job.id] > 0).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
+    training = sum(
+        (_trains(job, memberships.get(job.id, ()), grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int)
+    )
     active = sum((_active(job, grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
     largest = sorted(jobs, key=lambda job: (-float(held[job.id].sum()), job.created_at, job.id))
     shown = [job for job in largest[:MAX_SERIES] if held[job.id].any()]
@@ -67,6 +69,13 @@ def _active(job: JobRecord, grid: FloatArray) -> NDArray[np.bool_]:
     end = np.inf if job.finished_at is None else job.finished_at
     active: NDArray[np.bool_] = (grid >= job.created_at) & (grid < end)
     return active
+
+
+def _trains(job: JobRecord, memberships: Sequence[MembershipRecord], grid: FloatArray) -> NDArray[np.bool_]:
+    """Whether it had workers, on whatever they ran."""
+    begins = np.array([membership.at for membership in memberships])
+    has_workers = np.array([False, *(bool(membership.workers) for membership in memberships)])
+    return has_workers[np.searchsorted(begins, grid, side="right")] & _active(job, grid)
 
 
 def _held(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str, grid: FloatArray) -> FloatArray:

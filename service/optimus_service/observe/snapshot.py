@@ -66,8 +66,10 @@ class ClusterView:
 class Histories:
     """The sample history of each active job, kept between rounds and read again after a restart."""
 
-    def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE) -> None:
-        """`samples_at_once`: read by one call at most; what is left over is read by the next."""
+    def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE, *, max_figures: int = 0) -> None:
+        """`samples_at_once`: read by one call at most; what is left over is read by the next. `max_figures`: of each
+        job's evaluations that are kept, see `JobHistory`."""
+        self._max_figures = max_figures
         self._repository = repository.reading()
         self._samples_at_once = samples_at_once
         self._by_job: dict[str, JobHistory] = {}
@@ -125,7 +127,9 @@ class Histories:
             mode = Mode.SYNC if spec is None else spec.mode
             is_script = spec is not None and spec.architecture is Architecture.SCRIPT
             metric = None if target is None else target.name
-            history = self._by_job[job.id] = JobHistory(mode, metric, measures_parts=not is_script)
+            history = self._by_job[job.id] = JobHistory(
+                mode, metric, measures_parts=not is_script, max_figures=self._max_figures
+            )
         return history
 
     def keep_only(self, job_ids: Iterable[str]) -> None:

@@ -170,11 +170,17 @@ class _Pauses:
 class JobHistory:
     """Everything a round needs of one job's samples."""
 
-    def __init__(self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True) -> None:
-        """`metric`: the name of the figure that its convergence rule is about; `measures_parts`: see `SpeedHistory`."""
+    def __init__(
+        self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True, max_figures: int = 0
+    ) -> None:
+        """`metric`: the name of the figure that its convergence rule is about; `measures_parts`: see `SpeedHistory`;
+        `max_figures`: that are kept beside it, which only people look at."""
         self.losses = LossBuckets()
         self.metrics = LossBuckets()
         """Values of that figure; empty without one."""
+        self.figures: dict[str, LossBuckets] = {} if metric is None else {metric: self.metrics}
+        """Values of figures of evaluations by name: that one, and the first `max_figures` that were reported."""
+        self._max_figures = max_figures + len(self.figures)
         self.planned_rates = NO_RATES
         """Those that it is to have, as its tasks told last ..."""
         self.planned_rates_version = 0
@@ -194,7 +200,6 @@ class JobHistory:
         """... and on so many examples ..."""
         self.computed_steps = 0
         """... in so many steps of single workers."""
-        self._metric = metric
         self.is_current = False
         """Whether all samples that were stored when the store was last asked have been added: the reader's to say."""
         self.last_id = 0
@@ -235,7 +240,8 @@ class JobHistory:
                 self._gpu_types[membership.epoch] = membership.gpu_type
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
-                    self.metrics.roll_back(membership.step)
+                    for figure in self.figures.values():
+                        figure.roll_back(membership.step)
                     self._noise_logs.roll_back(membership.step)
                     self._roll_back_rates(membership.step)
                     if self.nonfinite_since is not None and self.nonfinite_since > membership.step:
@@ -259,7 +265,7 @@ class JobHistory:
                 if sample.loss is not None:
                     self.losses.add(sample.step, sample.loss, sample.n_examples)
                     self._count_nonfinite(sample, sample.loss)
-                self._add_metric(sample)
+                self._add_figures(sample)
                 self._add_noise(sample)
                 self._add_rate(sample)
 
@@ -277,10 +283,11 @@ class JobHistory:
             self.computed_examples += sample.n_examples
             self.computed_steps += steps_of(sample)
 
-    def _add_metric(self, sample: SampleRecord) -> None:
-        value = (sample.metrics or {}).get(self._metric or "")
-        if value is not None and math.isfinite(value):
-            self.metrics.add(sample.step, value)
+    def _add_figures(self, sample: SampleRecord) -> None:
+        for name, value in (sample.metrics or {}).items():
+            known = name in self.figures or len(self.figures) < self._max_figures
+            if known and value is not None and math.isfinite(value):
+                self.figures.setdefault(name, LossBuckets()).add(sample.step, value)
 
     def _add_rate(self, sample: SampleRecord) -> None:
         """Of the last step of the sample, which is counted from 0. All workers have the same: the first one's count."""

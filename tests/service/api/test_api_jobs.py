@@ -113,7 +113,9 @@ def test_wrong_queries_are_named_with_what_is_allowed(api: Api, path: str, field
 
 
 @on_sqlite
-@pytest.mark.parametrize("what", ["", "/events", "/decisions", "/explanation", "/predictions", "/allocations", "/logs"])
+@pytest.mark.parametrize(
+    "what", ["", "/events", "/decisions", "/explanation", "/predictions", "/evaluations", "/allocations", "/logs"]
+)
 def test_an_unknown_job_is_not_found(api: Api, what: str) -> None:
     assert "no-such-job" in problem(api.get(UNKNOWN + what), 404)["detail"]
 
@@ -247,6 +249,36 @@ def test_allocations_tell_the_history_of_memberships(api: Api) -> None:
     assert (second["at_seconds"], second["workers"], second["servers"], second["step"]) == (65.0, 4, 2, 300)
     assert (second["pause_seconds"], second["cause"]) == (0.2, "rescale")
     assert api.job(job_id)["rescales"] == 1
+
+
+def evaluated(step: int, **metrics: float | None) -> dict[str, Any]:
+    return sample(sequence=step, step=step, n_steps=1, metrics=metrics)
+
+
+def test_evaluations_are_told_figure_by_figure(api: Api) -> None:
+    job_id = api.submit()
+    assert api.get(f"/v1/jobs/{job_id}/evaluations").json() == {"series": []}
+    api.start(job_id)
+    told = telemetry(evaluated(1, accuracy=0.5, f1=0.25), evaluated(2), evaluated(3, accuracy=0.75))
+    assert api.as_task("POST", job_id, "telemetry", json=told).status_code == 200
+    series = api.get(f"/v1/jobs/{job_id}/evaluations").json()["series"]
+    assert [each["name"] for each in series] == ["accuracy", "f1"]
+    assert series[0]["values"] == [{"step": 1, "value": 0.5}, {"step": 3, "value": 0.75}]
+    # A membership that began further back undoes what came after.
+    api.start(job_id, epoch=2, step=2, cause="worker_lost", lost_steps=1)
+    series = api.get(f"/v1/jobs/{job_id}/evaluations").json()["series"]
+    assert series[0]["values"] == [{"step": 1, "value": 0.5}]
+
+
+def test_evaluations_are_bounded_however_many_there_are(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    for first in range(0, 900, 300):
+        samples = [evaluated(step, **{f"figure{step % 30}": 1.0, "loss": step}) for step in range(first + 1, first + 301)]
+        assert api.as_task("POST", job_id, "telemetry", json=telemetry(*samples)).status_code == 200
+    series = api.get(f"/v1/jobs/{job_id}/evaluations").json()["series"]
+    assert len(series) == 20
+    assert 64 <= max(len(each["values"]) for each in series) <= 128
 
 
 def test_logs_show_the_end_of_what_tasks_printed(api: Api) -> None:

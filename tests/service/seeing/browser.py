@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 # Without these, Chromium asks its maker's servers for updates and the like.
 _FLAGS = (
@@ -23,6 +24,8 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+PATIENCE_MS = 60_000
+"""Bounds a hang; the tests wait on conditions."""
 
 
 def why_missing() -> str | None:
@@ -52,3 +55,21 @@ def browser() -> Iterator[Browser]:
             yield running
         finally:
             running.close()
+
+
+@contextmanager
+def opened(chromium: Browser, url: str, **context: Any) -> Iterator[Page]:
+    """A page that may neither complain nor ask anybody but the service."""
+    with chromium.new_context(**context) as made:
+        page = made.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        complaints: list[str] = []
+        asked: set[str] = set()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+        page.on("request", lambda request: asked.add(re.sub(r"(?<=\d)/.*", "", request.url)))
+        page.goto(url)
+        yield page
+        expected = [each for each in complaints if "401" not in each and "ERR_CONNECTION" not in each]
+        assert expected == []
+        assert asked <= {url.partition("/#")[0].rstrip("/")}

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.service.api.conftest import api, serving, surroundings
 from tests.service.loop.loop_world import World
+from tests.service.seeing.browser import browser
+from tests.service.seeing.crowded import crowded_service
+from tests.service.seeing.live import LiveService, live_service
 
 from optimus_service.store.repository import Repository
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 __all__ = ["api", "serving", "surroundings", "world"]
 
@@ -17,3 +25,21 @@ __all__ = ["api", "serving", "surroundings", "world"]
 def world(repository: Repository, tmp_path: Path) -> World:
     """A service with nothing to do yet, on SQLite and on PostgreSQL."""
     return World(repository, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def live(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with live_service(tmp_path_factory.mktemp("live"), history_seconds=320) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def crowded(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with crowded_service(tmp_path_factory.mktemp("crowded")) as service:
+        yield service

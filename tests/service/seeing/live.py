@@ -139,7 +139,11 @@ class LiveWorld(World):
         compute = n_steps * kind.compute / state.workers * (1.25 if rank == 1 else 1.0)
         network = n_steps * kind.network * state.workers / state.servers
         loss = kind.floor + 3.0 / (1.0 + kind.decay * state.step)
+        evaluates = rank == 0 and state.step // STEPS_PER_EPOCH > (state.step - n_steps) // STEPS_PER_EPOCH
+        right = 0.95 - 0.85 / (1.0 + 0.5 * kind.decay * state.step)
+        metrics = {"test_accuracy": right * self._random.uniform(0.99, 1.0), "test_loss": 1.1 * loss}
         return Sample(
+            metrics=metrics if evaluates else None,
             membership_epoch=state.epoch,
             rank=rank,
             sequence=state.sequence,

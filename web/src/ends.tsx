@@ -1,0 +1,84 @@
+// How the predicted end moved over a job's life, with its interval, beside what came.
+import { useMemo } from "preact/hooks";
+import type uPlot from "uplot";
+import type { Job, Predictions } from "./api";
+import { AsTable, axes, Chart, colour, timeAxis } from "./charts";
+import { clock, duration } from "./words";
+
+/** Distances between ticks: what clocks count in. */
+const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400, 172_800, 604_800];
+/** Fewer predictions are no history. */
+const LEAST = 2;
+
+/** Moments, then seconds from submission to the end: likeliest, low, high, and what came. */
+export function predictedEnds(history: Predictions["history"], job: Pick<Job, "created_at" | "jct_seconds">) {
+  const begun = Date.parse(job.created_at) / 1000;
+  const told = history.flatMap(({ at, remaining_seconds: left }) =>
+    left ? [{ at: Date.parse(at) / 1000, left }] : [],
+  );
+  const columns = (["mean", "low", "high"] as const).map((part) =>
+    told.map(({ at, left }) => (left[part] === null ? null : at - begun + left[part])),
+  );
+  return [told.map(({ at }) => at), ...columns, told.map(() => job.jct_seconds)] as uPlot.AlignedData;
+}
+
+export function Ends({ job, history }: { job: Job; history: Predictions["history"] }) {
+  const data = useMemo(() => predictedEnds(history, job), [history, job.jct_seconds]);
+  const [at, means, lows, highs] = data;
+  if (at.length < LEAST || !means || !lows || !highs) return null;
+  const options = (): Omit<uPlot.Options, "width" | "height"> => ({
+    scales: { y: { range: (_plot, _low, high) => [0, Math.max(high * 1.05, 1)] } },
+    axes: axes({ x: timeAxis, y: { incrs: SPANS, values: (_plot, ticks) => ticks.map(duration), size: 72 } }),
+    bands: [{ series: [3, 2], fill: colour("band") }],
+    series: [
+      {},
+      { stroke: colour("accent"), width: 2, points: { show: false } },
+      { stroke: "transparent", points: { show: false } },
+      { stroke: "transparent", points: { show: false } },
+      { stroke: colour("end"), width: 2, dash: [6, 3], points: { show: false } },
+    ],
+  });
+  const row = (index: number) => [means, lows, highs].map((values) => duration(values[index]));
+  const came = job.jct_seconds === null ? [] : [["came", duration(job.jct_seconds)] as [string, string]];
+  const read = (index: number) => {
+    const [mean = "", low = "", high = ""] = row(index);
+    const values: [string, string][] = [["predicted", mean], ["80 %", `${low} – ${high}`], ...came];
+    return { at: clock((at[index] ?? 0) * 1000), values };
+  };
+  const end = came.length ? ` It took ${duration(job.jct_seconds)}.` : "";
+  return (
+    <section aria-labelledby="ends">
+      <h2 id="ends">How the predicted end moved</h2>
+      <Chart
+        title="From submission to the end, as it was predicted"
+        summary={`First ${duration(means[0])}, last ${duration(means[at.length - 1])}.${end}`}
+        data={data}
+        options={options}
+        read={read}
+        shape={String(came.length)}
+        height={180}
+      >
+        <ul class="legend">
+          <li>
+            <span class="swatch accent" />
+            predicted
+          </li>
+          <li>
+            <span class="swatch band" />
+            80 % interval
+          </li>
+          {came.length > 0 && (
+            <li>
+              <span class="swatch end" />
+              what came
+            </li>
+          )}
+        </ul>
+        <AsTable
+          columns={["when", "predicted", "at least", "at most"]}
+          rows={Array.from(at, (moment, index) => [clock(moment * 1000), ...row(index)])}
+        />
+      </Chart>
+    </section>
+  );
+}
