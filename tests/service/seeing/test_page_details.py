@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, ResultReported
-from optimus_scheduler.model import Allocation
+from optimus_scheduler.model import Allocation, Forecast, Interval
 from optimus_service.requests import checked
 from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord
 
@@ -43,7 +42,7 @@ LOG = f"""step 1 loss 2.5
 
 
 @pytest.fixture(scope="module")
-def stored(live: LiveService) -> Iterator[LiveService]:
+def stored(live: LiveService) -> LiveService:
     """A live service with a job that was evaluated and predicted, and has ended after 100 seconds."""
     repository, now = live.world.repository, live.world.clock()
     begun = now - 200.0
@@ -69,10 +68,11 @@ def stored(live: LiveService) -> Iterator[LiveService]:
 
 
 def _decide(live: LiveService, at: float, left: float) -> None:
-    interval = {"mean": left, "low": 0.5 * left, "high": 2.0 * left}
+    ahead = Interval(left, 0.5 * left, 2.0 * left)
     decision = DecisionRecord(
         job_id=STORED, at=at, allocation=Allocation(1, 1), previous=Allocation(1, 1), reason="Unchanged",
-        message="It keeps what it has.", forecast={"total_steps": interval, "remaining_seconds": interval},
+        message="It keeps what it has.",
+        forecast=Forecast(STORED, ahead, ahead, confidence=0.5, remaining_seconds=ahead),
     )  # fmt: skip
     found = RoundRecord(at=at, trigger="period", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0, error=None)
     live.world.repository.add_round(found, [decision])
