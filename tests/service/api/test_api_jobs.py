@@ -274,7 +274,8 @@ def test_evaluations_are_bounded_however_many_there_are(api: Api) -> None:
     job_id = api.submit()
     api.start(job_id)
     for first in range(0, 900, 300):
-        samples = [evaluated(step, **{f"figure{step % 30}": 1.0, "loss": step}) for step in range(first + 1, first + 301)]
+        steps = range(first + 1, first + 301)
+        samples = [evaluated(step, **{f"figure{step % 30}": 1.0, "loss": step}) for step in steps]
         assert api.as_task("POST", job_id, "telemetry", json=telemetry(*samples)).status_code == 200
     series = api.get(f"/v1/jobs/{job_id}/evaluations").json()["series"]
     assert len(series) == 20
