@@ -14,7 +14,6 @@ import numpy as np
 
 from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, KindOfJob, TypeSpeed
 from optimus_scheduler.model import EndedJob, Job, SpeedSample
-from optimus_scheduler.model.identity_cache import ByIdentity
 from optimus_scheduler.settings import Settings
 
 MAX_ENDED = 200
@@ -58,7 +57,7 @@ class RelativeSpeeds:
         # In steps, so that what is fitted to them changes only when it matters; the id says what was done to them.
         steps = {kind: round(np.log(factor) / _STEP) for kind, factor in exact.items()}
         factors = tuple([(kind, float(np.exp(_STEP * count))) for kind, count in sorted(steps.items())])
-        samples = _remembered_on(ByIdentity(one.speed_samples), gpu_type, factors)
+        samples = _remembered_on(one.speed_samples, gpu_type, factors)
         return replace(one, id=f"{one.id} on {gpu_type} by {sorted(steps.items())}", speed_samples=samples)
 
     def _factors(self, samples: Sequence[SpeedSample], of: Callable[[str], float], gpu_type: str) -> dict[str, float]:
@@ -118,8 +117,9 @@ def _kind_of_ended(job: EndedJob) -> KindOfJob:
 
 
 @lru_cache(maxsize=4096)
-def _remembered_on(same: ByIdentity, gpu_type: str, factors: tuple[tuple[str, float], ...]) -> tuple[SpeedSample, ...]:
-    samples: tuple[SpeedSample, ...] = same.value  # type: ignore[assignment]
+def _remembered_on(
+    samples: tuple[SpeedSample, ...], gpu_type: str, factors: tuple[tuple[str, float], ...]
+) -> tuple[SpeedSample, ...]:
     return _on(samples, gpu_type, dict(factors))
 
 

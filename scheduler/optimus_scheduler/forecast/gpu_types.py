@@ -24,7 +24,6 @@ from dataclasses import replace
 from optimus_models.rescale import RescaleCost
 from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds
 from optimus_scheduler.model import Directive, Job, JobSpec, Node, Resources
-from optimus_scheduler.model.identity_cache import cached_by_identity
 from optimus_scheduler.settings import Settings
 
 ANY_GPU = "gpu"
@@ -44,7 +43,6 @@ def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
 
 
-@cached_by_identity
 def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """One node of each kind: thousands of them are alike, and only what they offer counts here."""
     kinds: dict[object, Node] = {}

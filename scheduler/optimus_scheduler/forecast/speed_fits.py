@@ -29,7 +29,6 @@ from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import Architecture, EndedJob, Job, Mode, SpeedSample, SpeedSource
-from optimus_scheduler.model.identity_cache import ByIdentity
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
@@ -124,11 +123,7 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
     """Of an all-reduce job that reports the time of its exchange, or resembles jobs that did."""
     points = _own_points(data)
     own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
-    ended = [
-        _reported(ByIdentity(each.speed_samples), each.global_batch_size)
-        for each in data.similar
-        if each.global_batch_size
-    ]
+    ended = [_reported(each.speed_samples, each.global_batch_size) for each in data.similar if each.global_batch_size]
     model = RingSpeed.fit_usable(own.usable(), float(batch), ended)
     if not model.n_points and not ended:
         return Speeds(model, None)
@@ -137,9 +132,8 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
 
 
 @lru_cache(maxsize=1024)
-def _reported(same: ByIdentity, batch: int) -> UsableSamples:
+def _reported(samples: tuple[SpeedSample, ...], batch: int) -> UsableSamples:
     """What an ended job measured."""
-    samples: tuple[SpeedSample, ...] = same.value  # type: ignore[assignment]
     return _ring_samples(samples, batch).usable()
 
 

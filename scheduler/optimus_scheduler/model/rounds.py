@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
-from optimus_scheduler.model.identity_cache import cached_by_identity
 from optimus_scheduler.model.jobs import Job
 from optimus_scheduler.model.resources import Node, Quota, Resources, total_of
 from optimus_scheduler.model.tasks import Allocation, PlacedTask, Task, TaskKey
@@ -19,11 +18,6 @@ _NO_FIGURES: Mapping[str, float] = MappingProxyType({})
 # Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factory.
 def _nothing_known() -> Mapping[str, float]:
     return _NO_FIGURES
-
-
-@cached_by_identity
-def _capacity(nodes: Sequence[Node]) -> Resources:
-    return total_of(node.capacity for node in nodes if node.schedulable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,7 @@ class Snapshot:
     @property
     def capacity(self) -> Resources:
         """What the schedulable nodes offer together."""
-        return _capacity(self.nodes)
+        return total_of(node.capacity for node in self.nodes if node.schedulable)
 
 
 @dataclass(frozen=True, slots=True)
