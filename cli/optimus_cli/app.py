@@ -12,6 +12,7 @@ import typer
 
 from optimus_cli import output
 from optimus_cli.commands import (
+    changes,
     cluster,
     db,
     demo,
@@ -136,7 +137,11 @@ app.command(cls=Command, rich_help_panel=JOBS)(logs.logs)
 app.command(cls=Command, rich_help_panel=JOBS)(predict.predict)
 app.command(cls=Command, rich_help_panel=JOBS)(promises.promises)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.cancel)
-app.command(cls=Command, rich_help_panel=JOBS)(jobs.resume)
+app.command(cls=Command, rich_help_panel=JOBS)(changes.pause)
+app.command(cls=Command, rich_help_panel=JOBS)(changes.resume)
+app.command("set", cls=Command, rich_help_panel=JOBS)(changes.set_fields)
+app.command(cls=Command, rich_help_panel=JOBS)(changes.retry)
+app.command(cls=Command, rich_help_panel=JOBS)(changes.delete)
 app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)
 app.command(cls=Command, rich_help_panel="Offline")(study.study)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)

@@ -105,8 +105,22 @@ class Client:
     def cancel(self, job_id: str) -> Job:
         return cast("Job", self._call("POST", _job_path(job_id, "cancel")))
 
+    def pause(self, job_id: str) -> Job:
+        return cast("Job", self._call("POST", _job_path(job_id, "pause")))
+
     def resume(self, job_id: str) -> Job:
         return cast("Job", self._call("POST", _job_path(job_id, "resume")))
+
+    def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
+        return cast("Job", self._call("PATCH", _job_path(job_id), body=changes))
+
+    def retry(self, job_id: str, idempotency_key: str) -> Job:
+        """A new job with the specification of an ended one."""
+        headers = {"Idempotency-Key": idempotency_key}
+        return cast("Job", self._call("POST", _job_path(job_id, "retry"), headers=headers))
+
+    def delete(self, job_id: str, *, checkpoints: bool) -> None:
+        self._call("DELETE", _job_path(job_id), query={"checkpoints": "true"} if checkpoints else None)
 
     def events(self, job_id: str, limit: int | None = None) -> list[Event]:
         """What happened, newest first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 
 from optimus_cli.specification import Flag, parse_assignments, parse_elastic, parse_target
+from optimus_contract.change import CHANGEABLE
 from optimus_contract.codec import field_types
 from optimus_contract.job import JobSpec
 from optimus_contract.message import About, Message
@@ -43,6 +44,7 @@ _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names.s
 _NAMES: dict[FieldPath, str] = {
     ("task_args",): "set",
     ("environment",): "env",
+    ("labels",): "label",
     ("from_job",): "from",
     ("progress_patterns",): "progress-pattern",
     ("global_batch_size",): "batch-size",
@@ -70,6 +72,8 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
     "task": (None, "MODULE:FUNCTION that returns a TrainingTask."),
     "set": ("KEY=VALUE", "An argument of the task; repeatable."),
     "env": ("KEY=VALUE", "A variable of the tasks; repeatable."),
+    "label": ("NAME=VALUE", "A word of your own to find the job by (optimus list --label); repeatable."),
+    "paused": (None, "It gets nothing until `optimus resume`."),
     "project": (None, "Whom the job belongs to."),
     "mode": (None, "How updates are combined: of all workers at each step, or each when it comes."),
     "elastic-batch": (
@@ -129,6 +133,7 @@ def _assigned(flag: str, typed: bool) -> Callable[[Any], Any]:
 _PARSERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "set": (list[str], _assigned("--set", typed=True)),
     "env": (list[str], _assigned("--env", typed=False)),
+    "label": (list[str], _assigned("--label", typed=False)),
     "elastic-batch": (str, lambda text: parse_elastic("--elastic-batch", text)),
     "target-metric": (str, lambda text: parse_target("--target-metric", text)),
     "gpu-types": (str, _types),
@@ -205,15 +210,19 @@ def _flag(path: FieldPath, annotation: Any) -> FieldFlag:
 
 
 FLAGS = tuple(_flag(path, annotation) for path, annotation in _leaves(JobSpec) if path not in _FILES_ONLY)
+CHANGING = tuple(
+    flag for flag in FLAGS if (flag.field in CHANGEABLE or flag.field[:1] in CHANGEABLE) and flag.field != ("paused",)
+)
+"""Those of `optimus set`."""
 
 
-def given(values: Mapping[str, Any]) -> list[Flag]:
+def given(values: Mapping[str, Any], flags: Sequence[FieldFlag] = FLAGS) -> list[Flag]:
     """The flags with what the command line gave, by parameter; a value of None was not given. Raises `BadInput`."""
-    found = ((flag, values[flag.parameter]) for flag in FLAGS)
+    found = ((flag, values[flag.parameter]) for flag in flags)
     return [Flag(flag.name, flag.field, None if value in (None, []) else flag.parse(value)) for flag, value in found]
 
 
-def with_flags(function: Callable[..., None]) -> Callable[..., None]:
+def with_flags(function: Callable[..., None], flags: Sequence[FieldFlag] = FLAGS) -> Callable[..., None]:
     """`function`, whose keyword arguments become a parameter per flag, after its own first one."""
     own = inspect.signature(function, eval_str=True).parameters
     first, *rest = (each for each in own.values() if each.kind is not inspect.Parameter.VAR_KEYWORD)
@@ -224,7 +233,7 @@ def with_flags(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             annotation=Annotated[flag.kind | None, flag.option],
         )
-        for flag in FLAGS
+        for flag in flags
     ]
     keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in rest]
     # typer makes its options of these two.

@@ -97,6 +97,7 @@ class _JobList:
             ("age", wording.ago(job["created_at"], self.now)),
             *([("project", escape(job["project"]))] if self._differ(lambda each: each["project"]) else []),
             *([("priority", f"{_priority(job):g}")] if self._differ(_priority) else []),
+            *([("labels", escape(labels(job)))] if any(each["spec"].get("labels") for each in self.jobs) else []),
         ]
 
     def _differ(self, what: Callable[[Job], object]) -> bool:
@@ -106,6 +107,12 @@ class _JobList:
 
 def _priority(job: Job) -> float:
     return float(job["spec"].get("priority") or 1.0)
+
+
+def labels(job: Job) -> str:
+    """`team=vision, try`."""
+    given = (job["spec"].get("labels") or {}).items()
+    return ", ".join(f"{name}={value}" if value else name for name, value in given)
 
 
 def progress(job: Job) -> str:
@@ -157,6 +164,8 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("State", state(job["state"])),
         trains(spec),
         ("Project", job["project"]),
+        *([("Labels", escape(labels(job)))] if spec.get("labels") else []),
+        ("Priority", f"{_priority(job):g}"),
         ("Converges when", convergence(spec.get("convergence") or {})),
         ("Submitted", wording.ago(job["created_at"], now)),
         ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}"),

@@ -82,7 +82,7 @@ def assemble(
     given = [flag for flag in flags if flag.value is not None]
     document: dict[str, Any] = _copy(like or {}) if file is None else _copy(file.document)
     for flag in given:
-        _set(document, flag)
+        set_field(document, flag)
     if script is not None:
         _set_script(document, script)
     if "task" not in document and "command" not in document and file is None:
@@ -168,7 +168,7 @@ def _copy(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, dict) else value for key, value in document.items()}
 
 
-def _set(document: dict[str, Any], flag: Flag) -> None:
+def set_field(document: dict[str, Any], flag: Flag) -> None:
     """Set one field; mappings given by a flag (--set, --env) are merged into the file's."""
     *parents, last = flag.field
     for parent in parents:

@@ -108,6 +108,28 @@ def cancel(job_id: str) -> Call[Job]:
     return Call("POST", _path(job_id, "cancel"), Job.of)
 
 
+def pause(job_id: str) -> Call[Job]:
+    return Call("POST", _path(job_id, "pause"), Job.of)
+
+
+def resume(job_id: str) -> Call[Job]:
+    return Call("POST", _path(job_id, "resume"), Job.of)
+
+
+def retry(job_id: str, idempotency_key: str | None) -> Call[Job]:
+    return Call(
+        "POST", _path(job_id, "retry"), Job.of, headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+    )
+
+
+def change(job_id: str, changes: Mapping[str, Any]) -> Call[Job]:
+    return Call("PATCH", _path(job_id), Job.of, json.dumps(changes).encode())
+
+
+def delete(job_id: str, checkpoints: bool) -> Call[None]:
+    return Call("DELETE", _path(job_id) + ("?checkpoints=true" if checkpoints else ""), lambda _: None)
+
+
 def explain(job_id: str) -> Call[Explanation]:
     return Call("GET", _path(job_id, "explanation"), Explanation.of)
 

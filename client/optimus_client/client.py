@@ -152,7 +152,7 @@ class Client(_Base):
         return self._do(calls.plan(spec))
 
     def list(self, *, limit: int | None = None, **filters: Any) -> Table[Job]:
-        """Jobs, newest first. `filters`: `state` (one or several), `project`, `name`, `match`."""
+        """Jobs, newest first. `filters`: `state`, `label` (one or several), `project`, `name`, `match`."""
         found: list[Job] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -169,6 +169,26 @@ class Client(_Base):
     def cancel(self, job_id: str) -> Job:
         """End a job."""
         return self._do(calls.cancel(job_id))
+
+    def pause(self, job_id: str) -> Job:
+        """Let a job write a checkpoint and give back what it has, until it is resumed."""
+        return self._do(calls.pause(job_id))
+
+    def resume(self, job_id: str) -> Job:
+        """Let a paused job have tasks again, or a failed or cancelled one go on from its last checkpoint."""
+        return self._do(calls.resume(job_id))
+
+    def retry(self, job_id: str, *, idempotency_key: str | None = None) -> Job:
+        """Run an ended job again from the beginning, as a new job."""
+        return self._do(calls.retry(job_id, idempotency_key))
+
+    def change(self, job_id: str, **changes: Any) -> Job:
+        """Change an active job: `priority=4`, `workers={"max": 8}`, `unset=["deadline"]` (docs/api-rules.md)."""
+        return self._do(calls.change(job_id, changes))
+
+    def delete(self, job_id: str, *, checkpoints: bool = False) -> None:
+        """Delete an ended job with all that is kept of it; `checkpoints`: and its directory."""
+        self._do(calls.delete(job_id, checkpoints))
 
     def explain(self, job_id: str) -> Explanation:
         """Why a job has what it has."""
@@ -351,6 +371,26 @@ class AsyncClient(_Base):
     async def cancel(self, job_id: str) -> Job:
         """See `Client.cancel`."""
         return await self._do(calls.cancel(job_id))
+
+    async def pause(self, job_id: str) -> Job:
+        """Let a job write a checkpoint and give back what it has, until it is resumed."""
+        return await self._do(calls.pause(job_id))
+
+    async def resume(self, job_id: str) -> Job:
+        """Let a paused job have tasks again, or a failed or cancelled one go on from its last checkpoint."""
+        return await self._do(calls.resume(job_id))
+
+    async def retry(self, job_id: str, *, idempotency_key: str | None = None) -> Job:
+        """Run an ended job again from the beginning, as a new job."""
+        return await self._do(calls.retry(job_id, idempotency_key))
+
+    async def change(self, job_id: str, **changes: Any) -> Job:
+        """Change an active job: `priority=4`, `workers={"max": 8}`, `unset=["deadline"]` (docs/api-rules.md)."""
+        return await self._do(calls.change(job_id, changes))
+
+    async def delete(self, job_id: str, *, checkpoints: bool = False) -> None:
+        """Delete an ended job with all that is kept of it; `checkpoints`: and its directory."""
+        await self._do(calls.delete(job_id, checkpoints))
 
     async def explain(self, job_id: str) -> Explanation:
         """See `Client.explain`."""

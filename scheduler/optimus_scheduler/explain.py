@@ -184,6 +184,12 @@ def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
     return f"Waits {time_words(retry.seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
 
 
+def _paused_by_owner(outlook: Outlook, _grant: Grant) -> str:
+    if outlook.has_tasks:
+        return "Paused by its owner: it writes a checkpoint and lets its tasks go."
+    return "Paused by its owner: it gets nothing until it is resumed."
+
+
 def _converged(outlook: Outlook, _grant: Grant) -> str:
     rule = outlook.forecast.rule
     return f"Its convergence rule holds ({rule}) at step {outlook.job.step}: it is being finished."
@@ -220,6 +226,7 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.WITHIN_BUDGET: _as_constrained,
     Reason.NO_FEASIBLE_NODE: _no_feasible_node,
     Reason.WAITING_FOR_RETRY: _waiting_for_retry,
+    Reason.PAUSED_BY_OWNER: _paused_by_owner,
     Reason.CONVERGED: _converged,
     Reason.LIMIT_REACHED: _limit_reached,
     Reason.CANCELLING: _cancelling,

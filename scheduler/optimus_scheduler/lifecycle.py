@@ -14,6 +14,9 @@ A failure of the owner's code after a first step leads to `paused` and another *
 often as the job's `retries` allow; `ResumeRequested` leads there from `failed` and `cancelled`. What belongs to an
 older attempt than the present one says nothing about the job any more.
 
+`PauseRequested` leads to `paused` as well, from all three states, once no task is left; the job stays there until
+`ResumeRequested`, which takes one that never trained back to `queued`.
+
 `advance` does nothing but compute. The shell that calls it (the store, in one transaction) persists the status and
 carries the effects out. An event that has no rule in a state is an `InvalidTransition`; events that are harmless
 leftovers of a race (a late "all tasks are gone" of a finished job) have a rule that changes nothing.
@@ -115,8 +118,16 @@ class TooManyFailures:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """The owner wants the job to have nothing until further notice."""
+
+    has_tasks: bool = False
+    """Whether tasks of the job may be alive."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """The owner wants an ended job to go on from its last checkpoint."""
+    """The owner wants an ended job to go on from its last checkpoint, or one that was paused to have tasks again."""
 
 
 Event = (
@@ -128,6 +139,7 @@ Event = (
     | CancelRequested
     | AllTasksGone
     | TooManyFailures
+    | PauseRequested
     | ResumeRequested
 )
 
@@ -151,6 +163,8 @@ class JobStatus:
     """How many of these were retries after a failure, since the owner last asked ..."""
     most_retries: int = DEFAULT_RETRIES
     """... and how many of these the job may have."""
+    owner_paused: bool = False
+    """Its owner wants it to have nothing for now."""
     story: tuple[str, ...] = field(default=(), compare=False)
     """The last events, oldest first, for error messages only: a shell that stores events gives these."""
 
@@ -195,7 +209,12 @@ class Reopen:
     """Forget the job's end: its time, its result, its failure."""
 
 
-Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen
+@dataclass(frozen=True, slots=True)
+class ForgetPromises:
+    """What was predicted of the job's end is not to be judged: nobody could know that its owner would pause it."""
+
+
+Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen | ForgetPromises
 
 
 class InvalidTransition(Exception):
@@ -224,6 +243,8 @@ def advance(status: JobStatus, event: Event) -> Outcomes:
     if transition is None:
         raise InvalidTransition(status, event)
     after, effects = transition(status, event)
+    if after.state.is_final:
+        after = replace(after, owner_paused=False)
     story = (*status.story, f"{status.state} + {type(event).__name__}")[-STORY_LENGTH:]
     return replace(after, story=story), effects
 
@@ -252,14 +273,20 @@ def _resume(status: JobStatus, _event: Event) -> Outcomes:
 
 
 def _pause(status: JobStatus, _event: Event) -> Outcomes:
-    message = "Training stopped after a checkpoint; the job waits for resources."
+    waits = "for its owner to resume it" if status.owner_paused else "for resources"
+    message = f"Training stopped after a checkpoint; the job waits {waits}."
     return replace(status, state=JobState.PAUSED), (EmitEvent("JobPaused", message),)
+
+
+def _pause_unstarted(status: JobStatus, _event: Event) -> Outcomes:
+    """Paused before the first membership was formed: it waits on, or has been paused by its owner."""
+    return (replace(status, state=JobState.PAUSED) if status.owner_paused else status), ()
 
 
 def _converge(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, ConvergenceReached)
-    if status.directive in (Directive.FINISH, Directive.CANCEL):
-        return status, ()
+    if status.directive in (Directive.FINISH, Directive.CANCEL) or status.owner_paused:
+        return status, ()  # a paused job has nothing to finish with: the rule is looked at when it goes on
     message = f"The convergence rule holds ({event.rule}); the job is being finished."
     return replace(status, directive=Directive.FINISH), (EmitEvent("Converged", message),)
 
@@ -321,11 +348,29 @@ def _reopen(status: JobStatus, _event: Event) -> Outcomes:
     return after, (Reopen(), EmitEvent("ResumeRequested", "Going on from the last checkpoint was asked for."))
 
 
-def _resume_again(status: JobStatus, event: Event) -> Outcomes:
-    """A repetition of the request that brought the job back changes nothing."""
-    if status.attempt == status.retries:
+def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
+    assert isinstance(event, PauseRequested)
+    if status.directive in (Directive.FINISH, Directive.CANCEL):
         raise InvalidTransition(status, event)
-    return status, ()
+    if status.owner_paused:
+        return status, ()
+    stops = status.state is JobState.RUNNING or event.has_tasks
+    after = replace(
+        status, state=status.state if stops else JobState.PAUSED, directive=Directive.PAUSE, owner_paused=True
+    )
+    what = "it writes a checkpoint and lets its tasks go" if stops else "it gets no tasks"
+    return after, (ForgetPromises(), EmitEvent("PausedByOwner", f"Its owner paused the job: {what}."))
+
+
+def _go_on(status: JobStatus, event: Event) -> Outcomes:
+    """A repetition of the request that brought an ended job back changes nothing."""
+    if not status.owner_paused:
+        if status.attempt == status.retries:
+            raise InvalidTransition(status, event)
+        return status, ()
+    unstarted = status.state is JobState.PAUSED and not status.has_trained
+    after = replace(status, state=JobState.QUEUED if unstarted else status.state, owner_paused=False)
+    return after, (EmitEvent("ResumedByOwner", "Its owner resumed the job: it may have tasks again."),)
 
 
 def _repeat(status: JobStatus, event: Event) -> Outcomes:
@@ -358,6 +403,8 @@ def _tasks_gone(status: JobStatus, event: Event) -> Outcomes:
         return _cancelled(status)
     if status.directive is Directive.PAUSE and status.state is JobState.RUNNING:
         return _pause(status, event)
+    if status.state is JobState.QUEUED:
+        return _pause_unstarted(status, event)
     return status, ()
 
 
@@ -371,11 +418,13 @@ _Transition = Callable[[JobStatus, Event], Outcomes]
 _TRANSITIONS: dict[tuple[JobState, type[Event]], _Transition] = {
     (JobState.QUEUED, TasksGranted): _grant,
     (JobState.QUEUED, MembershipFormed): _start,
-    (JobState.QUEUED, Paused): _ignore,  # paused before the first membership was formed: still waiting
+    (JobState.QUEUED, Paused): _pause_unstarted,
     (JobState.QUEUED, ResultReported): _end,  # code that does not load fails before any membership
     (JobState.QUEUED, CancelRequested): _cancel,
     (JobState.QUEUED, AllTasksGone): _tasks_gone,
     (JobState.QUEUED, TooManyFailures): _give_up,
+    (JobState.QUEUED, PauseRequested): _pause_for_owner,
+    (JobState.QUEUED, ResumeRequested): _go_on,
     (JobState.RUNNING, TasksGranted): _grant,
     (JobState.RUNNING, MembershipFormed): _ignore,
     (JobState.RUNNING, Paused): _pause,
@@ -384,6 +433,8 @@ _TRANSITIONS: dict[tuple[JobState, type[Event]], _Transition] = {
     (JobState.RUNNING, CancelRequested): _cancel_running,
     (JobState.RUNNING, AllTasksGone): _tasks_gone,
     (JobState.RUNNING, TooManyFailures): _give_up,
+    (JobState.RUNNING, PauseRequested): _pause_for_owner,
+    (JobState.RUNNING, ResumeRequested): _go_on,
     (JobState.PAUSED, TasksGranted): _grant,
     (JobState.PAUSED, MembershipFormed): _resume,
     (JobState.PAUSED, Paused): _ignore,
@@ -392,6 +443,8 @@ _TRANSITIONS: dict[tuple[JobState, type[Event]], _Transition] = {
     (JobState.PAUSED, CancelRequested): _cancel,
     (JobState.PAUSED, AllTasksGone): _tasks_gone,
     (JobState.PAUSED, TooManyFailures): _give_up,
+    (JobState.PAUSED, PauseRequested): _pause_for_owner,
+    (JobState.PAUSED, ResumeRequested): _go_on,
     (JobState.SUCCEEDED, ResultReported): _repeat,
     (JobState.FAILED, ResultReported): _repeat,
     (JobState.CANCELLED, ResultReported): _ignore,  # it ended by itself while it was being stopped
@@ -400,8 +453,6 @@ _TRANSITIONS: dict[tuple[JobState, type[Event]], _Transition] = {
     (JobState.CANCELLED, AllTasksGone): _ignore,
     (JobState.FAILED, ResumeRequested): _reopen,
     (JobState.CANCELLED, ResumeRequested): _reopen,
-    (JobState.PAUSED, ResumeRequested): _resume_again,
-    (JobState.RUNNING, ResumeRequested): _resume_again,
     # The round that gives up read the job a moment ago; it may have ended since.
     (JobState.SUCCEEDED, TooManyFailures): _ignore,
     (JobState.FAILED, TooManyFailures): _ignore,

@@ -35,7 +35,14 @@ _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
 _NOT_COMPETING = frozenset(
-    {Reason.CANCELLING, Reason.CONVERGED, Reason.LIMIT_REACHED, Reason.TRACKED, Reason.WAITING_FOR_RETRY}
+    {
+        Reason.CANCELLING,
+        Reason.CONVERGED,
+        Reason.LIMIT_REACHED,
+        Reason.PAUSED_BY_OWNER,
+        Reason.TRACKED,
+        Reason.WAITING_FOR_RETRY,
+    }
 )
 
 

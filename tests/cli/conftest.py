@@ -93,7 +93,7 @@ def _handler(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _respond  # noqa: N815 -- the names that http.server calls
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _respond  # noqa: N815 -- the names that http.server calls
 
         def log_message(self, *args: Any) -> None:
             """Tests look at `ScriptedService.requests` instead."""

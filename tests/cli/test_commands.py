@@ -343,7 +343,10 @@ def test_watch_survives_a_restart_of_the_service(service: ScriptedService, optim
 def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Optimus) -> None:
     service.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, builders.job(state="paused")))
     done = optimus("resume", JOB, "--url", service.url)
-    assert (done.exit_code, done.stdout) == (0, f"{JOB} goes on from its last checkpoint\n")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"{JOB} goes on from its last checkpoint as soon as there is room for it\n",
+    )
     service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1

@@ -33,7 +33,7 @@ FLAGS = """
     --workers-min 1 --workers-max 2 --worker-cpu 1 --worker-memory 1Gi --worker-gpus 1 --gpu-types a100
     --servers-min 1 --servers-max 2 --server-cpu 1 --server-memory 1Gi
     --priority 2 --deadline-seconds 900 --retries 1 --checkpoint-seconds 60 --checkpoint-url s3://bucket/here
-    --working-directory / --env A=1 --from job-1
+    --working-directory / --env A=1 --from job-1 --label team=vision --paused
 """
 ELASTIC = "--task a:b --architecture allreduce --elastic-batch 32:512:64"
 INSTEAD = {
@@ -141,7 +141,7 @@ def test_an_elastic_batch_is_one_flag(scripted: ScriptedService, optimus: Optimu
 def _given(sent: Mapping[str, Any]) -> Iterator[str]:
     """Dotted names of what a document sets, down to what is no body of fields."""
     for name, value in sent.items():
-        if isinstance(value, dict) and name not in ("task_args", "environment"):
+        if isinstance(value, dict) and name not in ("task_args", "environment", "labels"):
             yield from (f"{name}.{inner}" for inner in _given(value))
         else:
             yield name

@@ -61,7 +61,7 @@ ARGUMENTS: dict[tuple[str, ...], Sequence[str]] = {
     ("export-trace",): ["-"],
 }
 """What a command needs besides the flag; the others take a job, or nothing."""
-WITH_A_JOB = {"describe", "explain", "logs", "predict", "cancel", "watch"}
+WITH_A_JOB = {"describe", "explain", "logs", "predict", "cancel", "watch", "pause", "resume", "set", "retry", "delete"}
 
 
 @pytest.fixture
@@ -71,7 +71,10 @@ def service(scripted: ScriptedService) -> ScriptedService:
     scripted.has_job(ended)
     scripted.on("POST", "/v1/jobs", _submitted)
     scripted.on("POST", "/v1/plan", problem(422, "no"))
-    scripted.on("POST", f"/v1/jobs/{JOB}/cancel", ended)
+    for call in ("cancel", "pause", "resume", "retry"):
+        scripted.on("POST", f"/v1/jobs/{JOB}/{call}", ended)
+    scripted.on("PATCH", f"/v1/jobs/{JOB}", _changed)
+    scripted.on("DELETE", f"/v1/jobs/{JOB}", Answer(204, None))
     scripted.on("GET", "/v1/projects", {"projects": []})
     scripted.on("GET", "/v1/projects/team", problem(404, "no project"))
     scripted.on("PUT", "/v1/projects/team", problem(422, "no"))
@@ -81,6 +84,11 @@ def service(scripted: ScriptedService) -> ScriptedService:
 
 
 def _submitted(request: Request) -> Any:
+    json.dumps(request.body, allow_nan=False)
+    return problem(422, "no", ("priority", "bad"))
+
+
+def _changed(request: Request) -> Any:
     json.dumps(request.body, allow_nan=False)
     return problem(422, "no", ("priority", "bad"))
 

@@ -229,7 +229,7 @@ IN_NAMESPACE = {
     "configmaps": {"create", "delete", "get", "list", "watch"},
     "services": {"create", "delete", "get"},
     "secrets": {"create", "delete"},
-    "trainingjobs": {"create", "delete", "get", "list", "watch"},
+    "trainingjobs": {"create", "delete", "get", "list", "patch", "watch"},
     "trainingjobs/status": {"patch"},
     "nodes": {"list", "watch"},
 }

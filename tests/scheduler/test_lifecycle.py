@@ -15,6 +15,7 @@ from optimus_scheduler.lifecycle import (
     Effect,
     EmitEvent,
     Event,
+    ForgetPromises,
     InvalidTransition,
     JobStatus,
     MarkFinished,
@@ -22,6 +23,7 @@ from optimus_scheduler.lifecycle import (
     MembershipFormed,
     Outcome,
     Paused,
+    PauseRequested,
     Reopen,
     ResultReported,
     ResumeRequested,
@@ -54,6 +56,8 @@ events = st.sampled_from(
         TooManyFailures("its code failed", "OSError: no such device", attempt=0),
         replace(FAILURE, attempt=0),
         replace(FAILURE, attempt=1),
+        PauseRequested(),
+        PauseRequested(has_tasks=True),
         ResumeRequested(),
     ]
 )
@@ -194,6 +198,7 @@ def test_any_history_keeps_the_invariants(sequence: list[Event]) -> None:
         assert len(status.story) <= 20
         assert status.retries <= min(status.most_retries, status.attempt)
         assert status.attempt >= before.attempt
+        assert not (status.owner_paused and status.state.is_final)
     assert finishes == (1 if status.state.is_final else 0)
 
 
@@ -279,3 +284,58 @@ def test_only_ended_jobs_that_did_not_succeed_are_resumed(state: JobState) -> No
 
 def test_what_would_fail_again_is_not_retried() -> None:
     assert live(replace(FAILURE, permanent=True), status=TRAINED)[0].state is JobState.FAILED
+
+
+# --- paused by the owner ---------------------------------------------------------------------------------------------
+
+
+def test_a_running_job_is_paused_once_its_tasks_have_left() -> None:
+    status, effects = live(PauseRequested(), status=TRAINED)
+    assert (status.state, status.directive, status.owner_paused) == (JobState.RUNNING, Directive.PAUSE, True)
+    assert ForgetPromises() in effects
+    assert live(PauseRequested(), status=status) == (status, []), "asked for twice, it is done once"
+    for left in (Paused(), AllTasksGone()):
+        paused, effects = live(left, status=status)
+        assert (paused.state, paused.owner_paused) == (JobState.PAUSED, True)
+        assert "waits for its owner to resume it" in str(effects)
+
+
+def test_a_job_that_never_trained_waits_again_when_it_is_resumed() -> None:
+    paused, _ = live(PauseRequested(), status=QUEUED)
+    assert paused.state is JobState.PAUSED
+    resumed, _ = live(ResumeRequested(), status=paused)
+    assert (resumed.state, resumed.owner_paused) == (JobState.QUEUED, False)
+    started, effects = live(TasksGranted(Allocation(1, 1)), MembershipFormed(1), status=resumed)
+    assert (started.state, started.directive) == (JobState.RUNNING, Directive.RUN)
+    assert MarkStarted() in effects
+
+
+def test_a_queued_job_whose_tasks_start_is_paused_when_they_are_gone() -> None:
+    leaving, _ = live(PauseRequested(has_tasks=True), status=QUEUED)
+    assert (leaving.state, leaving.directive) == (JobState.QUEUED, Directive.PAUSE)
+    assert live(AllTasksGone(), status=leaving)[0].state is JobState.PAUSED
+
+
+def test_a_job_that_trained_stays_paused_when_it_is_resumed_until_it_has_tasks() -> None:
+    paused, _ = live(PauseRequested(), Paused(), status=TRAINED)
+    resumed, _ = live(ResumeRequested(), status=paused)
+    assert (resumed.state, resumed.owner_paused) == (JobState.PAUSED, False)
+    with pytest.raises(InvalidTransition):
+        advance(resumed, ResumeRequested())
+
+
+def test_a_paused_job_is_not_finished_before_it_goes_on() -> None:
+    paused, _ = live(PauseRequested(), Paused(), status=TRAINED)
+    assert live(ConvergenceReached("max_seconds"), status=paused) == (paused, [])
+
+
+@pytest.mark.parametrize("directive", [Directive.FINISH, Directive.CANCEL])
+def test_a_job_that_is_ending_is_not_paused(directive: Directive) -> None:
+    with pytest.raises(InvalidTransition):
+        advance(replace(TRAINED, directive=directive), PauseRequested())
+
+
+def test_a_paused_job_can_be_cancelled_and_is_not_paused_when_it_is_brought_back() -> None:
+    paused, _ = live(PauseRequested(), Paused(), status=TRAINED)
+    cancelled, _ = live(CancelRequested(), status=paused)
+    assert (cancelled.state, cancelled.owner_paused) == (JobState.CANCELLED, False)

@@ -452,6 +452,20 @@ export interface components {
             /** @default default */
             project: string;
             /**
+             * @description words of your own to find jobs by; a TrainingJob's are those of its metadata
+             * @example {
+             *       "team": "vision"
+             *     }
+             */
+            labels?: {
+                [key: string]: string;
+            };
+            /**
+             * @description gets nothing until it is resumed (`optimus resume`); its deadline runs on
+             * @default false
+             */
+            paused: boolean;
+            /**
              * @description package.module:name, the import path of a function that returns a TrainingTask; a script has none
              * @default null
              * @example optimus_workers.zoo.digits:cnn

@@ -1,4 +1,4 @@
-"""`optimus list`, `describe`, `explain`, `cancel`, `resume`: look at jobs, end them, let them go on."""
+"""`optimus list`, `describe`, `explain`, `cancel`: look at jobs, end them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,33 @@ def list_jobs(
     state: Annotated[StateName | None, typer.Option(help="Only jobs in this state.")] = None,
     project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs with this in their name.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=VALUE]", help="Only jobs with this label; repeatable: with all of them."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest first.")] = DEFAULT_LIMIT,
     everything: Annotated[bool, typer.Option("--all", help="All jobs, however many.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first."""
-    given = {"state": state, "project": project, "name": name}
-    filters = {key: value for key, value in given.items() if value is not None}
+    given = {"state": state, "project": project, "name": name, "label": label}
+    filters = {key: value for key, value in given.items() if value}
     with connect(url) as client:
         jobs = list(client.jobs(filters, limit=None if everything else limit))
         if not jobs and project is not None:
             check_project(client, project)
     if not jobs:
-        asked = " ".join(f"--{key} {value}" for key, value in filters.items())
+        asked = " ".join(f"--{key} {each}" for key, value in filters.items() for each in _each(value))
         output.say(f"No job has {asked}." if asked else "No job has been submitted yet.")
     if as_json:
         output.print_json({"jobs": jobs})
     else:
         output.show(render.job_list(jobs, datetime.now(UTC)))
+
+
+def _each(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
@@ -79,13 +87,3 @@ def cancel(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_json(cancelled)
     else:
         output.print_text(f"{cancelled['id']} is being cancelled")
-
-
-def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let a failed or cancelled job go on from its last checkpoint, under its id."""
-    with connect(url) as client:
-        resumed = client.resume(find_job(client, job)["id"])
-    if as_json:
-        output.print_json(resumed)
-    else:
-        output.print_text(f"{resumed['id']} goes on from its last checkpoint")

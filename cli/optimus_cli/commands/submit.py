@@ -54,8 +54,9 @@ def submit(
 
 
 def specification_like(origin: Job) -> dict[str, Any]:
-    """Of a job that resembles this one, whose deadline was its own."""
-    return {name: value for name, value in origin["spec"].items() if name not in ("deadline", "deadline_seconds")}
+    """Of a job that resembles this one, whose deadline and pause were its own."""
+    own = ("deadline", "deadline_seconds", "paused")
+    return {name: value for name, value in origin["spec"].items() if name not in own}
 
 
 def look_up(reference: str, url: str) -> Job:

@@ -39,7 +39,8 @@ _NEVER = 10.0
 
 def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ahead]:
     """What is expected of each job of the queue, by id. Deterministic."""
-    outlooks = sorted(queue.outlooks, key=lambda one: one.id)
+    # Nobody knows when an owner lets a paused job go on.
+    outlooks = sorted((one for one in queue.outlooks if not one.job.owner_paused), key=lambda one: one.id)
     if not outlooks:
         return {}
     queue = replace(queue, outlooks=outlooks)

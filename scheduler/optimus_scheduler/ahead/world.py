@@ -90,5 +90,6 @@ def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
         attained_share_seconds=0.0,
         spent=0.0,
         retry=None,
+        owner_paused=False,
     )
     return replace(outlook, job=job, waited_seconds=0.0, held_seconds=0.0, measured=False)

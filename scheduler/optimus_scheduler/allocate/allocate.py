@@ -112,8 +112,8 @@ def allocate(
 ) -> dict[str, Grant]:
     """A grant for every job.
 
-    Jobs that end take no part: cancelled ones get nothing, converged ones keep what they have. Nor do jobs that wait
-    for a retry, or could not run on this cluster even alone: they must not hold up the queue.
+    Jobs that end take no part: cancelled ones get nothing, converged ones keep what they have. Nor do jobs that their
+    owner paused, that wait for a retry, or could not run on this cluster even alone: they must not hold up the queue.
     """
     grants: dict[str, Grant] = {}
     competing: list[Outlook] = []
@@ -123,6 +123,8 @@ def allocate(
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
+        elif outlook.job.owner_paused:
+            grants[outlook.id] = Grant(NOTHING, Reason.PAUSED_BY_OWNER)
         elif outlook.job.retry is not None and not outlook.job.retry.is_due(snapshot.now):
             grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RETRY)
         elif outlook.forecast.converged and outlook.has_tasks:

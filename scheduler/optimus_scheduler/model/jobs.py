@@ -238,6 +238,8 @@ class Job:
     """With an elastic batch: the global batch that the scheduler last set."""
     retry: Retry | None = None
     """After a failure of its owner's code: until this is due, it gets nothing."""
+    owner_paused: bool = False
+    """Its owner paused it: it gets nothing."""
     noise_steps: tuple[float, ...] = ()
     """Steps at which the noise scale of its gradients was measured, increasing."""
     noise_scales: tuple[float, ...] = ()

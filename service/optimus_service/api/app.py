@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 
 from optimus_service.api import (
+    changes,
     cluster,
     docs_page,
     explanation,
@@ -32,7 +33,20 @@ from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.read import figures_reader
 from optimus_service.observe.finished_runs import Lessons
 
-_PARTS = (jobs, plan, job_details, explanation, from_tasks, cluster, projects, trace, stream, health, docs_page)
+_PARTS = (
+    jobs,
+    changes,
+    plan,
+    job_details,
+    explanation,
+    from_tasks,
+    cluster,
+    projects,
+    trace,
+    stream,
+    health,
+    docs_page,
+)
 _ROUTERS = tuple(module.router for module in _PARTS)
 
 

@@ -40,6 +40,11 @@ JOB_SPECS: Examples = {
     },
 }
 
+CHANGES: Examples = {
+    "size": {"summary": "More workers, and sooner", "value": {"workers": {"max": 8}, "priority": 4}},
+    "end": {"summary": "Another end", "value": {"convergence": {"max_epochs": 20}, "unset": ["deadline"]}},
+}
+
 TELEMETRY: Examples = {
     "two records": {
         "summary": "Ten steps of one worker, and one whose loss is not a number",

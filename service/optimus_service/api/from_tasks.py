@@ -19,7 +19,7 @@ from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, Resul
 from optimus_scheduler.model import JobState
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.problems import documented, invalid_field
+from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.metrics.read import prediction_error
@@ -81,13 +81,13 @@ def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) 
         tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
 
 
-@router.put("/v1/jobs/{job_id}/profile", status_code=204)
+@router.put("/v1/jobs/{job_id}/profile", status_code=204, responses=documented(409))
 def put_profile(
     job_id: str, profile: Annotated[JobProfile, Body(openapi_examples=examples.PROFILES)], services: ServicesDep
 ) -> None:
-    """Report what only the job's code knows: parameters, examples, steps per epoch."""
+    """Report what only the job's code knows: parameters, examples, steps per epoch. 409: the job has ended."""
     with services.repository.write() as tx:
-        known = (tx.get_job(job_id).profile or {}).get("fixed_workers")
+        known = (_active(tx, job_id).profile or {}).get("fixed_workers")
         tx.put_profile(job_id, write(profile))
         fixed = profile.fixed_workers
         is_fixed = fixed is not None and fixed != known
@@ -97,26 +97,39 @@ def put_profile(
         services.trigger_round("profile")
 
 
-@router.put("/v1/jobs/{job_id}/network", status_code=204)
+@router.put("/v1/jobs/{job_id}/network", status_code=204, responses=documented(409))
 def put_network(
     job_id: str, network: Annotated[Network, Body(openapi_examples=examples.NETWORKS)], services: ServicesDep
 ) -> None:
-    """Report the layers of what is trained: its speed can then be calculated before the first step is measured."""
+    """Report the layers of what is trained: its speed can then be calculated before the first step is measured.
+    409: the job has ended."""
     document = write(network)
     try:
         cost_of_description(document)
     except InvalidNetwork as error:
         raise invalid_field("layers", str(error)) from error
-    services.repository.put_network(job_id, document)
+    with services.repository.write() as tx:
+        _active(tx, job_id)
+        tx.put_network(job_id, document)
 
 
-@router.put("/v1/jobs/{job_id}/learning-rates", status_code=204)
+@router.put("/v1/jobs/{job_id}/learning-rates", status_code=204, responses=documented(409))
 def put_planned_rates(
     job_id: str, planned: Annotated[PlannedRates, Body(openapi_examples=examples.PLANNED_RATES)], services: ServicesDep
 ) -> None:
     """Report the learning rates that the job is to have: its loss falls where they are lowered. The newest plan
-    counts."""
-    services.repository.put_planned_rates(job_id, write(planned))
+    counts. 409: the job has ended."""
+    with services.repository.write() as tx:
+        _active(tx, job_id)
+        tx.put_planned_rates(job_id, write(planned))
+
+
+def _active(tx: Repository, job_id: str) -> JobRecord:
+    """The job. Raises `Problem` (409) when it has ended: late reports must not change what is kept of it."""
+    job = tx.get_job(job_id)
+    if job.state.is_final:
+        raise Problem(409, f"the job has ended ({job.state})")
+    return job
 
 
 @router.post("/v1/jobs/{job_id}/telemetry")

@@ -10,13 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from optimus_contract import answers
 from optimus_contract.job import JobSpec
-from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
+from optimus_contract.labels import is_label
+from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
-from optimus_service.api.submission import why_not_resumable
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.progress import measured_speed
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
@@ -43,6 +43,8 @@ that is taken back to its revision, would take the job for one of these and canc
 _Filter = Query(max_length=63)
 _MATCH = "what `name` is. part: of the name, in any case; exact: the whole name; start: the beginning of the name or id"
 
+_LABEL = "`name=value`, or `name` for any value; may be repeated: all of them"
+
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 
@@ -67,7 +69,7 @@ async def submit_job(
         services.trigger_round("submit")
     else:
         response.status_code = 200
-    return (await run_in_threadpool(_shown, services, [job]))[0]
+    return (await run_in_threadpool(shown, services, [job]))[0]
 
 
 @router.get("/v1/jobs")
@@ -77,19 +79,28 @@ def list_jobs(
     project: Annotated[str | None, _Filter] = None,
     name: Annotated[str | None, Query(max_length=63, description="of the job; see `match`")] = None,
     match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
+    label: Annotated[list[str] | None, Query(description=_LABEL)] = None,
     cursor: CursorQuery = None,
     limit: LimitQuery = 50,
 ) -> answers.JobList:
     """Jobs, newest first."""
     states = None if state is None else {JobState(each) for each in state}
-    page = services.repository.list_jobs(states, project, name, cursor, limit, match)
-    return answers.JobList(jobs=_shown(services, page.items), next_cursor=page.next_cursor)
+    labels = dict(_label(text) for text in label or ())
+    page = services.repository.list_jobs(states, project, name, cursor, limit, match, labels)
+    return answers.JobList(jobs=shown(services, page.items), next_cursor=page.next_cursor)
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, given, value = text.partition("=")
+    if not is_label(name, value):
+        raise invalid_field("label", f"{text[:100]!r} is no label: give NAME=VALUE or NAME")
+    return name, value if given else None
 
 
 @router.get("/v1/jobs/{job_id}", responses=documented(404))
 def get_job(job_id: str, services: ServicesDep) -> answers.Job:
     """One job: its state, how far it is, what it has."""
-    return _shown(services, [services.repository.get_job(job_id)])[0]
+    return shown(services, [services.repository.get_job(job_id)])[0]
 
 
 @router.post("/v1/jobs/{job_id}/cancel", responses=documented(404, 409))
@@ -99,24 +110,7 @@ def cancel_job(job_id: str, services: ServicesDep) -> answers.Job:
     job = services.repository.advance_job(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
     services.hub.notify(job_id, job.generation)
     services.trigger_round("cancel")
-    return _shown(services, [job])[0]
-
-
-@router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
-def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
-    """Let a failed or cancelled job go on from its last checkpoint, under its id, with as many retries as at first.
-
-    Again is harmless while it is active. 409 when it succeeded, is active without having been resumed, or has no
-    checkpoint.
-    """
-    job = services.repository.get_job(job_id)
-    why_not = why_not_resumable(job, services.settings, services.repository) if job.state.is_final else None
-    if why_not is not None:
-        raise Problem(409, why_not)
-    job = services.repository.advance_job(job_id, ResumeRequested(), services.clock())
-    services.hub.notify(job_id, job.generation)
-    services.trigger_round("resume")
-    return _shown(services, [job])[0]
+    return shown(services, [job])[0]
 
 
 @router.post("/v1/jobs/{job_id}/token", responses=documented(404, 409))
@@ -129,7 +123,7 @@ def issue_token(job_id: str, services: ServicesDep) -> answers.JobToken:
     return answers.JobToken(token=services.job_tokens.issue(job.id, job.token_nonce))
 
 
-def _shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
+def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     """Bodies with the latest decisions and speeds: one query for all decisions, one for all samples."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])
     running = [job.id for job in jobs if job.state is JobState.RUNNING]

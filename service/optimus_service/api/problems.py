@@ -21,7 +21,8 @@ from starlette.routing import BaseRoute, Route
 
 from optimus_contract import answers
 from optimus_contract.codec import write
-from optimus_scheduler.lifecycle import InvalidTransition
+from optimus_scheduler.lifecycle import InvalidTransition, JobStatus
+from optimus_scheduler.model import Directive, JobState
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.observe.spec import UnreadableSpecification
@@ -116,11 +117,10 @@ def problem_of(error: Exception) -> Problem:
         case store_errors.IdempotencyConflict():
             where = answers.ProblemError(field="Idempotency-Key", message=f"was used for job {error.job_id}")
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
-        case UnreadableSpecification():
+        case UnreadableSpecification() | store_errors.JobIsActive():
             return Problem(409, str(error))
         case InvalidTransition():
-            verb = "has" if error.status.state in ("succeeded", "failed") else "is"
-            return Problem(409, f"the job {verb} {error.status.state} already")
+            return Problem(409, f"the job {_standing(error.status)} already")
         case TooManyWaitersOfJob():
             detail = f"{MAX_WAITERS_OF_JOB} long polls of this job are held already"
             return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
@@ -202,6 +202,14 @@ def _of_http(error: HTTPException) -> Problem:
         return Problem(404, "nothing is at this path")
     kind = _KIND_OF_STATUS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
     return Problem(error.status_code, str(error.detail), kind=kind, headers=error.headers)
+
+
+def _standing(status: JobStatus) -> str:
+    """Where the job is, in words: `has failed`, `is being cancelled`."""
+    ending = {Directive.FINISH: "finished", Directive.CANCEL: "cancelled"}.get(status.directive)
+    if ending is not None and not status.state.is_final:
+        return f"is being {ending}"
+    return f"{'has' if status.state in (JobState.SUCCEEDED, JobState.FAILED) else 'is'} {status.state}"
 
 
 def _unavailable_detail(error: Exception) -> str:

@@ -4,7 +4,8 @@
 
     object of another one       ──▶ nothing (`claims.py`: installations in one namespace share the objects)
     object without a job        ──▶ submit it (idempotent by the object's uid)
-    object changed              ──▶ the job's limits, priority, convergence rule (`editing.py`)
+    object changed              ──▶ the job's limits, priority, convergence rule (`api/editing.py`)
+    job changed by REST         ──▶ the object that shows it
     object deleted              ──▶ cancel its job
     job moved on                ──▶ the object's status
     job without an object       ──▶ an object that shows it (`mirroring.py`)
@@ -18,8 +19,9 @@ from collections.abc import Mapping
 import structlog
 from pydantic import ValidationError
 
-from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Directive
+from optimus_service.api.changes import apply, new_objections
+from optimus_service.api.editing import edit_of
 from optimus_service.api.problems import Problem
 from optimus_service.api.services import Services
 from optimus_service.api.submission import OBJECT_GONE, submit
@@ -30,7 +32,6 @@ from optimus_service.clusters.kubernetes.mirror import Mirror
 from optimus_service.clusters.kubernetes.watcher import Watcher
 from optimus_service.crd.claims import Claims, belongs_to
 from optimus_service.crd.definition import GROUP, PLURAL, VERSION
-from optimus_service.crd.editing import Edit, edit_of
 from optimus_service.crd.mirroring import Mirroring, cancel
 from optimus_service.crd.translate import (
     NOT_CHANGED,
@@ -43,8 +44,6 @@ from optimus_service.crd.translate import (
     status_of,
     training_job,
 )
-from optimus_service.insight.feasibility import objections, unpriced
-from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -151,26 +150,18 @@ class TrainingJobController:
         if job.state.is_final:
             return status_of(job, decisions.get(job.id), found.generation)
         edit = edit_of(job.spec, body)
-        if edit.changed:
-            impossible = self._objections(job, edit)
+        if edit.changed and self._mirroring.is_as_made(found):
+            found = self._mirroring.renewed(found, edit)  # the job was changed by REST
+        elif edit.changed:
+            impossible = new_objections(self._services, job, edit)
             if impossible:
-                return self._invalid(found, job, decisions, impossible)
-            job = self._services.repository.set_spec(job.id, edit.spec, self._services.clock())
-            self._services.trigger_round("changed")
+                words = "; ".join(f"{each.field}: {each.message}" for each in impossible)
+                return self._invalid(found, job, decisions, words)
+            apply(self._services, job, edit)  # where it was changed meanwhile, the next pass sees how
+            job = self._services.repository.get_job(job.id)
         if edit.fixed:
             self._show(found, job, status_of(job, None, found.generation, edit.fixed))
         return status_of(job, decisions.get(job.id), found.generation, edit.fixed)
-
-    def _objections(self, job: JobRecord, edit: Edit) -> str:
-        """Why the job could never run with what is new in this edit; empty when nothing speaks against it."""
-        nodes, prices = self._services.cluster.nodes(), self._services.settings.scheduling
-        wanted = checked(JobSpec, edit.spec)
-        errors = unpriced(wanted, prices) + objections(wanted, nodes)
-        if errors:  # nodes may have gone since it was submitted: that does not speak against the edit
-            present = checked(JobSpec, job.spec)
-            known = unpriced(present, prices) + objections(present, nodes)
-            errors = [each for each in errors if each not in known]
-        return "; ".join(f"{each.field}: {each.message}" for each in errors)
 
     def _show(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
         """The job's owner, once for each change of the object, that something of it cannot be done."""

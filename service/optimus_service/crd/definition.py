@@ -43,7 +43,8 @@ def definition() -> Json:
     """The CustomResourceDefinition."""
     schema = adapter(JobSpec).json_schema()
     spec = _structural(schema, schema["$defs"])
-    spec["properties"].pop("name")  # the object's own
+    for name in ("name", "labels"):  # the object's own
+        spec["properties"].pop(name)
     spec["properties"].pop("tracked")  # an object asks for tasks
     # The API server drops empty lists. A job trains a task or runs a command.
     required = [name for name in spec.pop("required") if name != "name"]

@@ -4,6 +4,7 @@
 
     active job, never shown            ──▶ create its object, remember that (an event of the job)
     active job, shown before, missing  ──▶ ask the API server; really gone: its owner deleted it: cancel the job
+    job changed by REST                ──▶ its object, unless somebody has edited that meanwhile
     job that was resumed               ──▶ as one that was never shown: its object went after its end
     object of a job that ended         ──▶ delete it `keep_objects_seconds` later
     object of no job                   ──▶ delete it
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import structlog
 
 from optimus_scheduler.lifecycle import CancelRequested, InvalidTransition
 from optimus_scheduler.model import Directive
+from optimus_service.api.editing import Edit
 from optimus_service.api.services import Services
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
-from optimus_service.crd.translate import TrainingJob, mirrored_job, object_names, object_of
+from optimus_service.crd.translate import TrainingJob, mirrored_job, object_names, object_of, training_job
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import JobRecord
 
@@ -101,6 +104,29 @@ class Mirroring:
         new = [job for job in wanted if job.id not in self._shown and self._may_try(job.id)]
         for job in new[:_PER_PASS]:
             self._create(job)
+
+    @staticmethod
+    def is_as_made(found: TrainingJob) -> bool:
+        """Whether this object shows a job, and nobody has edited it since its specification was last compared."""
+        return found.mirrors is not None and found.generation == (found.status.get("observedGeneration") or 1)
+
+    def renewed(self, found: TrainingJob, edit: Edit) -> TrainingJob:
+        """The object with what was changed of its job by other means: `edit` leads from there to the object's old
+        specification. Unchanged where the API server refuses that; the next pass tries again."""
+        spec: dict[str, Any] = {}
+        for field, (present, _) in edit.changes.items():
+            *parents, last = field.split(".")
+            inner = spec
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+            inner[last] = present
+        body = {"metadata": {"uid": found.uid, "resourceVersion": found.resource_version}, "spec": spec}
+        try:
+            return training_job(self._gateway.patch(f"{self._path}/{found.name}", body)) or found
+        except ApiRefused as error:
+            if not (error.is_conflict or error.is_missing):
+                _log.warning("an object could not be brought up to date", object=found.name, error=str(error))
+            return found
 
     def _may_try(self, job_id: str) -> bool:
         return self._refused.get(job_id, 0.0) <= time.monotonic()

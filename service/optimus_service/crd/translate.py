@@ -6,9 +6,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from optimus_contract.job import JobSpec
+from optimus_contract.labels import MAX_LABELS, is_label
 from optimus_scheduler.model import Role
 from optimus_service.clusters.kubernetes.names import (
     INSTALLATION,
@@ -32,6 +34,8 @@ NOT_CHANGED = "NotChanged"
 """Reason in the status of an object whose specification says something that its job cannot follow any more."""
 _HIDDEN = ("environment",)
 """Of a job's specification, what may be secret: objects are read by more people than a job's owner."""
+_OF_THE_OBJECT = ("name", "labels")
+"""What an object says in its metadata."""
 MIRRORED = f"{PREFIX}/mirrored"
 """Label of an object that the service made for a job which was submitted by REST."""
 _LONGEST_NAME = 63
@@ -50,6 +54,8 @@ class TrainingJob:
     """The job that this object was made to show; None: the object itself is the job's origin."""
     installation: str | None = None
     """Which installation its label names: the one that made it, or that its owner wants."""
+    labels: Mapping[str, str] = MappingProxyType({})
+    """Its own: those of the service are left out."""
     resource_version: str = ""
     """Which version of the object this is, by the API server's count."""
 
@@ -73,6 +79,7 @@ def training_job(found: Json) -> TrainingJob | None:
         found.get("status") or {},
         mirrored_job(metadata),
         (metadata.get("labels") or {}).get(INSTALLATION),
+        _own_labels(metadata),
         metadata.get("resourceVersion", ""),
     )
 
@@ -84,10 +91,16 @@ def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpec:
         ValidationError: (pydantic's) it describes none.
     """
     if found.mirrors is not None and job is not None:
-        kept = {name: job.spec[name] for name in ("name", *_HIDDEN) if name in job.spec}
+        kept = {name: job.spec[name] for name in (*_OF_THE_OBJECT, *_HIDDEN) if name in job.spec}
         return checked(JobSpec, {**found.spec, **kept})
     name = found.name.replace(".", "-")[:_LONGEST_NAME].rstrip("-")
-    return checked(JobSpec, {**found.spec, "name": name})
+    return checked(JobSpec, {**found.spec, "name": name, "labels": dict(found.labels)})
+
+
+def _own_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    given = (metadata.get("labels") or {}).items()
+    own = sorted((name, value) for name, value in given if not name.startswith(f"{PREFIX}/") and is_label(name, value))
+    return dict(own[:MAX_LABELS])
 
 
 def object_names(job_id: str) -> tuple[str, str]:
@@ -106,14 +119,20 @@ def mirrored_job(metadata: Mapping[str, Any]) -> str | None:
 
 def object_of(job: JobRecord, name: str, settings: KubernetesSettings) -> Json:
     """The object that shows a job which was submitted by REST. It belongs to nothing and says nothing secret."""
-    spec = {key: value for key, value in job.spec.items() if key not in ("name", *_HIDDEN) and value is not None}
+    spec = {
+        key: value for key, value in job.spec.items() if key not in (*_OF_THE_OBJECT, *_HIDDEN) and value is not None
+    }
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
         "metadata": {
             "name": name,
             "namespace": settings.namespace,
-            "labels": {**job_labels(job.id, settings.namespace, settings.instance), MIRRORED: "true"},
+            "labels": {
+                **_own_labels({"labels": job.spec.get("labels")}),
+                **job_labels(job.id, settings.namespace, settings.instance),
+                MIRRORED: "true",
+            },
             "annotations": {JOB_ID: job.id},
         },
         "spec": _without_nulls(spec),

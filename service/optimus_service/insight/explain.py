@@ -131,7 +131,14 @@ def _change(case: Case, words: Explanation) -> str:
 
 
 _SETTLED = frozenset(
-    {Reason.CANCELLING, Reason.CONVERGED, Reason.LIMIT_REACHED, Reason.TRACKED, Reason.WAITING_FOR_RETRY}
+    {
+        Reason.CANCELLING,
+        Reason.CONVERGED,
+        Reason.LIMIT_REACHED,
+        Reason.PAUSED_BY_OWNER,
+        Reason.TRACKED,
+        Reason.WAITING_FOR_RETRY,
+    }
 )
 """Reasons of jobs that take no part in the sharing."""
 
@@ -140,7 +147,7 @@ _SETTLED = frozenset(
 
 
 def _start_of(case: Case) -> Start | None:
-    if case.job.state.is_final or not case.job.is_without_tasks or case.capacity is None:
+    if case.job.state.is_final or not case.job.waits or case.capacity is None:
         return None
     active = {**case.others, case.job.id: case.job}
     left = {job_id: progress_of(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}

@@ -16,7 +16,8 @@ from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import given_not_ended, step_seconds, time_left
-from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState
+from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
+from optimus_service.insight.moments import moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
@@ -90,7 +91,8 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None) -> JobProgress:
         return NOTHING_KNOWN
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
-    seconds = end.seconds(left)
+    # Nobody knows when an owner lets a paused job go on.
+    seconds = None if job.owner_paused_at is not None else end.seconds(left)
     return JobProgress(
         _part(job.step, total),
         interval_body(left),
@@ -195,8 +197,17 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
             again = f"`optimus resume {job.id}` lets it go on from its last checkpoint."
         what = f"Nothing: it has ended. {again}"
         return Explanation(None, message, what, NOTHING, NOTHING)
+    if job.owner_paused_at is not None:
+        return _paused_by_owner(job, job.owner_paused_at)
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
     change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)
+
+
+def _paused_by_owner(job: JobRecord, since: float) -> Explanation:
+    leaves = "its tasks write a checkpoint and leave" if job.running.workers else "it gets nothing until it is resumed"
+    message = f"Paused by its owner since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
+    change = f"`optimus resume {job.id}` lets it go on."
+    return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)

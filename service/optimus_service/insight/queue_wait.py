@@ -43,7 +43,7 @@ def expected_start(
 ) -> Start:
     """`active` has the job itself; `left` says how many seconds each job has left with what it has."""
     jobs = sorted(active, key=lambda job: (job.created_at, job.id))
-    waiting = [job for job in jobs if job.is_without_tasks]
+    waiting = [job for job in jobs if job.waits]
     n_ahead = [job.id for job in waiting].index(job_id)
     held = [job for job in jobs if not job.wanted.is_empty]
     confined = may_not_borrow(quotas)

@@ -87,6 +87,9 @@ TEXTS: Mapping[str, ReasonText] = {
         "its code failed after training had begun; it goes on from its last checkpoint after a wait",
         "The end of the wait; or cancel it, mend what failed, and resume it.",
     ),
+    Reason.PAUSED_BY_OWNER: ReasonText(
+        "its owner paused it: it gets nothing until it is resumed", "Resume it: `optimus resume JOB`."
+    ),
     Reason.CONVERGED: ReasonText(
         "its loss or metric is where its owner wanted it: it is being finished", "Nothing: it has reached its goal."
     ),

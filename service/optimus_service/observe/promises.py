@@ -3,7 +3,8 @@
 A promise is what a round predicted when a job was submitted, when it had made its first step, and when it had done a
 tenth, a quarter, a half and three quarters of what was predicted: of the steps and of the seconds that were left. It is
 kept by itself, as decisions are many and are deleted some day. The end of the job judges it; jobs that failed or were
-cancelled judge nothing, as nobody knows when they would have ended.
+cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what was predicted
+before is forgotten: nobody could know that.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Promised:
 def part_of(job: Job, forecast: Forecast) -> str | None:
     """Which part of its life the job is in; None when nothing is predicted."""
     total, left = forecast.total_steps, forecast.remaining_steps
-    if total is None or left is None or forecast.converged or not 0 < left.mean < math.inf:
+    if total is None or left is None or forecast.converged or not 0 < left.mean < math.inf or job.owner_paused:
         return None
     if job.step == 0:
         return PARTS[0]

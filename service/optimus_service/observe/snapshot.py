@@ -311,6 +311,7 @@ class Observer:
             allocated_at=record.wanted_at,
             directive=record.directive,
             retry=retry_of(record, self._settings.retry_backoff),
+            owner_paused=record.owner_paused_at is not None,
             rescale_seconds=rescale_seconds(memberships),
             busy_part=history.pauses.busy_part,
             calibration=UNCALIBRATED if self._lessons is None else self._lessons.calibration_of(spec.family),

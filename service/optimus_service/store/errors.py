@@ -10,6 +10,7 @@
     ├── InvalidCursor            a page cursor that this listing did not hand out
     ├── JobNotFound              no job has this id
     ├── ProjectNotFound          no project of this name has a quota
+    ├── JobIsActive              the job has not ended
     ├── JobIdTaken               another job has this id; make a new one and try again
     ├── IdempotencyConflict      the idempotency key was used for a different request
     └── StaleLeader              the writer's lease has passed to somebody else; its plan must not be applied
@@ -69,6 +70,16 @@ class JobNotFound(StoreError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"no job has the id {job_id!r}")
+
+
+class JobIsActive(StoreError):
+    """The job has not ended."""
+
+    def __init__(self, job_id: str, state: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"the job is {state}: cancel it first (`optimus cancel {job_id}`), and delete it when it has ended"
+        )
 
 
 class ProjectNotFound(StoreError):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import ColumnElement, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
     STORY_LENGTH,
     EmitEvent,
+    ForgetPromises,
     InvalidTransition,
     JobStatus,
     MarkFinished,
@@ -28,8 +30,10 @@ from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, NameMatch, Page
-from optimus_service.store.tables import JobRow, join_float
+from optimus_service.store.tables import JobLabelRow, JobRow, PromiseRow, join_float
 
+Changes = Mapping[str, tuple[object, object]]
+"""Old and new value by field."""
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 
 
@@ -44,12 +48,13 @@ def create(
     object_uid: str | None = None,
 ) -> tuple[JobRecord, bool]:
     """See `Repository.create_job`. The database decides who is first when equal keys race."""
+    paused = bool(spec.get("paused"))
     values = {
         "id": job_id,
         "name": spec["name"],
         "project": spec["project"],
         "spec": spec,
-        "state": JobState.QUEUED.value,
+        "state": (JobState.PAUSED if paused else JobState.QUEUED).value,
         "directive": Directive.RUN.value,
         "created_at": now,
         "idempotency_key": idempotency_key,
@@ -57,6 +62,7 @@ def create(
         "request_hash": request_hash,
         "token_nonce": token_nonce,
         "heard_at": now if spec.get("tracked") else None,
+        "owner_paused_at": now if paused else None,
         "version": 1,
     }
     statement = insert_for(session, JobRow).values(values).on_conflict_do_nothing().returning(JobRow.id)
@@ -64,7 +70,9 @@ def create(
         return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
     origin = spec.get("from_job")
     start = "" if origin is None else f" It starts from the last checkpoint of job {origin}."
+    start += " It is paused until its owner resumes it." if paused else ""
     history.add_event(session, job_id, "JobSubmitted", f"The job was submitted.{start}", {}, now)
+    _store_labels(session, job_id, spec)
     return get(session, job_id), True
 
 
@@ -110,14 +118,28 @@ def by_id(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord]:
     return found
 
 
-def set_spec(session: Session, job_id: str, spec: Document, now: float) -> JobRecord:
+def set_spec(session: Session, job_id: str, before: Document, spec: Document, changes: Changes, now: float) -> bool:
     """See `Repository.set_spec`."""
     row = locked(session, job_id)
-    if row.spec != spec:
-        row.spec = spec
-        history.add_event(session, job_id, "JobChanged", "Its owner changed what it may have.", {}, now)
-        session.flush()
-    return record(row)
+    if row.spec != before:
+        return False
+    row.spec, row.name = spec, spec["name"]
+    told = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
+    data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
+    history.add_event(session, job_id, "JobChanged", f"Its owner changed what it may have: {told}.", data, now)
+    _store_labels(session, job_id, spec)
+    session.flush()
+    return True
+
+
+def _said(value: object) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _store_labels(session: Session, job_id: str, spec: Document) -> None:
+    session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
+    labels = (spec.get("labels") or {}).items()
+    session.add_all(JobLabelRow(job_id=job_id, name=name, value=value) for name, value in labels)
 
 
 def get(session: Session, job_id: str) -> JobRecord:
@@ -203,6 +225,7 @@ def page(
     cursor: str | None,
     limit: int,
     name_match: NameMatch,
+    labels: Mapping[str, str | None],
 ) -> Page[JobRecord]:
     """See `Repository.list_jobs`."""
     statement = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
@@ -212,6 +235,11 @@ def page(
         statement = statement.where(JobRow.project == project)
     if name_contains is not None:
         statement = statement.where(_is_named(name_contains.replace("\0", "\ufffd"), name_match))
+    for label, value in labels.items():
+        having = select(JobLabelRow.job_id).where(JobLabelRow.name == label)
+        statement = statement.where(
+            JobRow.id.in_(having if value is None else having.where(JobLabelRow.value == value))
+        )
     if cursor is not None:
         place = decode_cursor("jobs", cursor, (float, str))
         statement = statement.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(*place))
@@ -257,6 +285,8 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         raise InvalidTransition(replace(before, story=story), event) from refusal
     row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
     row.attempt, row.retries = after.attempt, after.retries
+    if after.owner_paused is not before.owner_paused:
+        _set_owner_paused(row, after.owner_paused, now)
     for effect in effects:
         _carry_out(session, row, effect, now, backoff)
     ended = after.state.is_final and not before.state.is_final
@@ -264,6 +294,14 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         _want_nothing(row, now)
     if ended or after.directive is not before.directive:
         row.generation += 1
+
+
+def _set_owner_paused(row: JobRow, paused: bool, now: float) -> None:
+    row.owner_paused_at = now if paused else None
+    if isinstance(row.spec, dict):
+        row.spec = {**row.spec, "paused": paused}
+    if not paused and row.wanted_at is not None:
+        row.wanted_at = now  # while its owner did not want it to have anything it has not waited
 
 
 def _status(row: JobRow) -> JobStatus:
@@ -275,6 +313,7 @@ def _status(row: JobRow) -> JobStatus:
         attempt=row.attempt,
         retries=row.retries,
         most_retries=most_retries(row.spec),
+        owner_paused=row.owner_paused_at is not None,
     )
 
 
@@ -293,6 +332,8 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen():
             row.finished_at = row.result = row.retry_at = row.last_error = None
+        case ForgetPromises():
+            session.execute(delete(PromiseRow).where(PromiseRow.job_id == row.id))
 
 
 def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:
@@ -354,6 +395,8 @@ def record(row: JobRow) -> JobRecord:
         retry_at=row.retry_at,
         last_error=row.last_error,
         heard_at=row.heard_at,
+        owner_paused_at=row.owner_paused_at,
+        object_uid=row.object_uid,
         token_nonce=row.token_nonce,
         coordinator_address=row.coordinator_address,
         rescales=row.rescales,

@@ -86,6 +86,10 @@ class JobRecord:
     """What the last failure was, in one line."""
     heard_at: float | None = None
     """Of a job that runs outside the cluster: when it last reported that it does; None: it runs on the cluster."""
+    owner_paused_at: float | None = None
+    """Since when its owner wants it to have nothing; None: it may have what it gets."""
+    object_uid: str | None = None
+    """Of the Kubernetes object that is its origin; None: it was submitted by REST."""
     token_nonce: str
     coordinator_address: str | None
     rescales: int
@@ -107,6 +111,11 @@ class JobRecord:
     def is_without_tasks(self) -> bool:
         """Whether the scheduler, whose matter it is, gives it nothing."""
         return self.wanted.is_empty and not self.is_tracked
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is without tasks and wants some."""
+        return self.is_without_tasks and self.owner_paused_at is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

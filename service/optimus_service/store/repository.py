@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Protocol
 
 from alembic.runtime.migration import MigrationContext
@@ -50,6 +51,7 @@ from optimus_service.store import (
 from optimus_service.store.dialects import mapped_errors
 from optimus_service.store.engine import writing
 from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.jobs import Changes
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
     AddedSamples,
@@ -229,14 +231,33 @@ class Repository:
         with self._read() as session:
             return jobs.by_id(session, job_ids)
 
-    def set_spec(self, job_id: str, spec: Document, now: float) -> JobRecord:
-        """Replace what an active job's owner asked for: the next round decides by it.
+    def set_spec(self, job_id: str, before: Document, spec: Document, changes: Changes, now: float) -> bool:
+        """Replace what an active job's owner asked for: the next round decides by it. An event says what changed.
+
+        `before`: what `spec` was made from. `changes`: old and new value by field.
+
+        Returns:
+            False when the stored specification is not `before` any more: nothing was written.
 
         Raises:
             JobNotFound: there is none.
         """
         with self._write() as session:
-            return jobs.set_spec(session, job_id, spec, now)
+            return jobs.set_spec(session, job_id, before, spec, changes, now)
+
+    def delete_job(self, job_id: str) -> None:
+        """Delete an ended job with all that is kept of it: samples, events, decisions, what it taught.
+
+        In some transactions, so that others need not wait long.
+
+        Raises:
+            JobNotFound: there is none.
+            JobIsActive: it has not ended.
+        """
+        done = False
+        while not done:
+            with self._write() as session:
+                done = retention.remove_job(session, job_id, PRUNE_ROWS)
 
     def get_job(self, job_id: str) -> JobRecord:
         """One job, in any state.
@@ -255,17 +276,19 @@ class Repository:
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
         name_match: NameMatch = "part",
+        labels: Mapping[str, str | None] = MappingProxyType({}),
     ) -> Page[JobRecord]:
         """Jobs that meet all given conditions, newest first.
 
-        `name_contains` is compared as `name_match` says. A `cursor` is good for the filters it was made with.
+        `name_contains` is compared as `name_match` says. `labels`: all of them, with these values
+        (None: with any). A `cursor` is good for the filters it was made with.
 
         Raises:
             InvalidCursor: the cursor was not handed out by this method.
         """
         _check_limit(limit)
         with self._read() as session:
-            return jobs.page(session, states, project, name_contains, cursor, limit, name_match)
+            return jobs.page(session, states, project, name_contains, cursor, limit, name_match, labels)
 
     def active_jobs(self) -> list[JobRecord]:
         """All queued, running and paused jobs, oldest first."""

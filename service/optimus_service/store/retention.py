@@ -7,8 +7,11 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, delete, select, tuple_
 from sqlalchemy.orm import Session
 
+from optimus_scheduler.model import JobState
+from optimus_service.store.errors import JobIsActive
+from optimus_service.store.jobs import locked
 from optimus_service.store.records import Pruned
-from optimus_service.store.tables import DecisionRow, FinishedRunRow, JobRow, PromiseRow, RoundRow, SampleRow
+from optimus_service.store.tables import DecisionRow, EventRow, FinishedRunRow, JobRow, PromiseRow, RoundRow, SampleRow
 
 
 def prune(session: Session, before: float, limit: int) -> Pruned:
@@ -27,6 +30,19 @@ def prune(session: Session, before: float, limit: int) -> Pruned:
         finished_runs=finished_runs,
         promises=promises,
     )
+
+
+def remove_job(session: Session, job_id: str, limit: int) -> bool:
+    """See `Repository.delete_job`: `limit` rows of a kind at most go at once; whether the job itself is gone by now."""
+    row = locked(session, job_id)
+    if not JobState(row.state).is_final:
+        raise JobIsActive(job_id, row.state)
+    for kind in (SampleRow, DecisionRow, EventRow):
+        ids = select(kind.id).where(kind.job_id == job_id).limit(limit)
+        if _count(session.execute(delete(kind).where(kind.id.in_(ids)))) == limit:
+            return False
+    session.execute(delete(JobRow).where(JobRow.id == job_id))
+    return True
 
 
 def _delete_of_ended_jobs(

@@ -4,7 +4,8 @@ Every index serves a query named beside it; the migrations in `migrations/versio
 
 ::
 
-    jobs ──┬─▶ memberships     one per membership epoch that was formed
+    jobs ──┬─▶ job_labels      words of its owner's to find it by
+           ├─▶ memberships     one per membership epoch that was formed
            ├─▶ samples         telemetry, one per worker and record
            ├─▶ tasks           processes (pods) that were started
            ├─▶ finished_runs   what it taught about its kind, once it has ended
@@ -167,6 +168,8 @@ class JobRow(Base):
     last_error: Mapped[str | None]
     heard_at: Mapped[float | None]
     """Of a tracked job only: when its tracker last reported."""
+    owner_paused_at: Mapped[float | None]
+    """Since when its owner wants it to have nothing; see `lifecycle.JobStatus`."""
     version: Mapped[int] = mapped_column()
 
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)
@@ -175,6 +178,18 @@ class JobRow(Base):
         Index(None, "state", "created_at", "id"),  # list_jobs by state, active_jobs, count_jobs_by_state
         Index(None, "project", "created_at", "id"),  # list_jobs by project
     )
+
+
+class JobLabelRow(Base):
+    """A label of a job: what its specification says, so that jobs can be found by it."""
+
+    __tablename__ = "job_labels"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+    __table_args__ = (Index(None, "name", "value"),)  # list_jobs by label
 
 
 class MembershipRow(Base):

@@ -62,7 +62,7 @@ def put_into(
 ) -> int:
     """The same for a row that is locked."""
     job_id = row.id
-    if JobState(row.state).is_final or (tasks and waits_for_retry(row, now)):
+    if JobState(row.state).is_final or (tasks and (row.owner_paused_at is not None or waits_for_retry(row, now))):
         return row.generation
     present = Directive(row.directive)
     if _RANK[directive] < _RANK[present]:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.service.loop.loop_world import NODES, World
 
+from optimus_contract.change import CHANGEABLE
 from optimus_contract.codec import field_types, write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Resources
-from optimus_service.crd.editing import EDITABLE, edit_of, table
+from optimus_service.api.editing import edit_of, table
 from optimus_service.requests import checked
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
@@ -59,8 +60,9 @@ def test_no_edit_books_a_node_twice(migrated_sqlite: Path, changes: list[tuple[s
                 wanted = wanted_spec(change)
                 if wanted is None:
                     continue
-                edit = edit_of(repository.get_job(job_id).spec, wanted)
-                repository.set_spec(job_id, edit.spec, world.clock())
+                present = repository.get_job(job_id).spec
+                edit = edit_of(present, wanted)
+                assert repository.set_spec(job_id, present, edit.spec, edit.changes, world.clock())
                 for _ in range(2):
                     world.clock.now += 60.0
                     world.round()
@@ -99,4 +101,4 @@ def test_an_edit_keeps_what_only_a_newer_release_knows() -> None:
 def test_the_documentation_has_the_table() -> None:
     assert table() in DOCS.read_text()
     fields = field_types(JobSpec)
-    assert all(path[0] in fields for path in EDITABLE)
+    assert all(path[0] in fields for path in CHANGEABLE)

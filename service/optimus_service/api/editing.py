@@ -1,6 +1,6 @@
-"""What of a submitted job may be changed by changing its object. Pure.
+"""What of a submitted job may be changed, by `PATCH /v1/jobs/{id}` or by changing its TrainingJob. Pure.
 
-`python -m optimus_service.crd.editing` prints the table of docs/training-job.md.
+`python -m optimus_service.api.editing` prints the table of docs/training-job.md.
 """
 
 from __future__ import annotations
@@ -13,22 +13,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from optimus_contract.change import CHANGEABLE, JobChange, Path
 from optimus_contract.codec import field_types, write
 from optimus_contract.job import JobSpec
 from optimus_service.requests import checked
 
 Json = dict[str, Any]
-Path = tuple[str, ...]
 
-EDITABLE: Mapping[Path, str] = {
-    ("workers", "min"): "the next round decides by it; refused where the cluster could never hold it",
-    ("workers", "max"): "the next round decides by it; `kubectl scale` changes it, too",
-    ("servers", "min"): "as of workers",
-    ("servers", "max"): "as of workers",
-    ("priority",): "the next round decides by it",
-    ("convergence",): "the next round decides by it; a rule that holds already ends the job",
-}
-"""Fields that may be changed for as long as the job has not ended, and what that does."""
 _WHY_FIXED: Mapping[Path, str] = {
     ("workers", "resources"): "the tasks that run hold what they were started with, and so do the books",
     ("servers", "resources"): "as of workers",
@@ -41,7 +32,7 @@ _WHY_FIXED: Mapping[Path, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What the object's specification means for the job."""
+    """What another specification means for the job."""
 
     spec: Json
     """The job's specification with what may change as it is wanted."""
@@ -49,25 +40,58 @@ class Edit:
     """Whether that is another one than before."""
     fixed: tuple[str, ...]
     """Fields that differ and cannot be changed any more: they stay as they are."""
+    changes: Mapping[str, tuple[object, object]]
+    """Old and new value of what does change, by field."""
+
+
+def merged(present: Mapping[str, Any], change: JobChange) -> Json:
+    """The stored specification of a job with a change in it, as far as this release knows its fields.
+
+    Whether it can be is another matter.
+    """
+    known = field_types(JobSpec)
+    spec = {name: deepcopy(value) for name, value in _completed(present).items() if name in known}
+    said = write(change, without_none=True)
+    for field in said.pop("unset"):
+        _put(spec, tuple(field.split(".")), None)
+        if field == "deadline":
+            spec["deadline_seconds"] = None
+    if {"deadline", "deadline_seconds"} & said.keys():
+        spec["deadline"] = spec["deadline_seconds"] = None
+    labels = {**spec["labels"], **change.labels}
+    for name in ("workers", "servers", "convergence"):
+        spec[name] = {**spec[name], **said.pop(name)}
+    return {**spec, **said, "labels": {name: value for name, value in labels.items() if value is not None}}
 
 
 def edit_of(present: Mapping[str, Any], wanted: JobSpec) -> Edit:
-    """Compare the stored specification of a job with the one that its object has now."""
+    """Compare the stored specification of a job with another one."""
     before, after = _completed(present), write(wanted)
     spec = deepcopy(before)
     fixed = []
     for path in _differences(before, after):
-        if path in EDITABLE:
+        if path in CHANGEABLE:
             _put(spec, path, _at(after, path))
         else:
             fixed.append(".".join(path))
-    return Edit(spec, spec != before, tuple(sorted(fixed)))
+    return Edit(spec, spec != before, tuple(sorted(fixed)), dict(_changes(before, spec)))
+
+
+def _changes(before: Json, after: Json, *path: str) -> Iterator[tuple[str, tuple[object, object]]]:
+    """Fields with different values, down to single ones."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _changes(old, new, *path, name)
+        elif old != new:
+            yield ".".join((*path, name)), (old, new)
 
 
 def table() -> str:
     """Which fields may be changed, in Markdown."""
     rows = ["| field of `spec` | may be changed | |", "|---|---|---|"]
-    rows += [f"| `{'.'.join(path)}` | yes | {what} |" for path, what in EDITABLE.items()]
+    of_spec = {path: what for path, what in CHANGEABLE.items() if path not in (("name",), ("labels",))}
+    rows += [f"| `{'.'.join(path)}` | yes | {what} |" for path, what in of_spec.items()]
     rows += [f"| `{'.'.join(path)}` | no | {why} |" for path, why in _WHY_FIXED.items()]
     rows.append("| everything else | no | tasks have read it when they started |")
     return "\n".join(rows) + "\n"

@@ -1,0 +1,131 @@
+"""`optimus pause`, `resume`, `set`, `retry`, `delete`: what owners do with jobs that they have submitted."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+import typer
+
+from optimus_cli import output
+from optimus_cli.client import DEFAULT_URL, is_final
+from optimus_cli.errors import BadInput, CliError, Refused
+from optimus_cli.flags import CHANGING, given, with_flags
+from optimus_cli.options import AsJson, JobReference, Url, connect
+from optimus_cli.resolve import find_job
+from optimus_cli.specification import Specification, set_field
+
+
+def pause(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let a job write a checkpoint and give back what it has, until `optimus resume`. Its deadline runs on."""
+    with connect(url) as client:
+        paused = client.pause(find_job(client, job)["id"])
+    if as_json:
+        output.print_json(paused)
+        return
+    how = "is paused" if paused["state"] == "paused" else "writes a checkpoint and is paused then"
+    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on")
+
+
+def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let a paused job have tasks again, or a failed or cancelled one go on from its last checkpoint, under its id."""
+    with connect(url) as client:
+        found = find_job(client, job)
+        resumed = client.resume(found["id"])
+    if as_json:
+        output.print_json(resumed)
+    else:
+        whence = " from its last checkpoint" if is_final(found) or resumed["step"] else ""
+        output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
+
+
+def _set_fields(
+    job: JobReference,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="Take it away: deadline, convergence.max_epochs, labels.NAME; repeatable."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+    **fields: Any,
+) -> None:
+    """Change what a job may have, its end, its name or labels while it is active. What is not given stays."""
+    flags = [flag for flag in given(fields, CHANGING) if flag.value is not None]
+    document: dict[str, Any] = {}
+    for flag in flags:
+        set_field(document, flag)
+    for name in unset or ():
+        if name.startswith("labels."):
+            document.setdefault("labels", {})[name.removeprefix("labels.")] = None
+        else:
+            document.setdefault("unset", []).append(name)
+    if not document:
+        raise BadInput("Say what is to change, such as --priority 2 or --workers-max 8.")
+    sent = Specification(document, None, {flag.field: flag.name for flag in flags} | {("unset",): "--unset"})
+    with connect(url) as client:
+        before = find_job(client, job)
+        try:
+            changed = client.change(before["id"], document)
+        except Refused as refusal:
+            raise sent.explain(refusal) from refusal
+    if as_json:
+        output.print_json(changed)
+    elif before["spec"] == changed["spec"]:
+        output.print_text(f"{changed['id']} is as it was: it had these values already")
+    else:
+        output.print_text(f"{changed['id']} is changed; `optimus describe {changed['id']}` says from what to what")
+
+
+set_fields = with_flags(_set_fields, CHANGING)
+
+
+def retry(
+    job: JobReference,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Asking again with the same key gives the same job.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Run an ended job again from the beginning: a new job with the same specification; prints its id.
+
+    `optimus resume` goes on from the last checkpoint; `optimus submit --from` starts a new job with its parameters.
+    """
+    with connect(url) as client:
+        again = client.retry(find_job(client, job)["id"], idempotency_key or str(uuid.uuid4()))
+    if as_json:
+        output.print_json(again)
+    else:
+        output.print_text(again["id"])
+
+
+def delete(
+    job: JobReference,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Also its directory: checkpoints, model and logs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete an ended job with its samples, events and decisions; they cannot be brought back."""
+    with connect(url) as client:
+        found = find_job(client, job)
+        what = " and its checkpoints" if checkpoints else ""
+        if is_final(found) and not yes and not as_json:
+            _ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?")
+        client.delete(found["id"], checkpoints=checkpoints)
+    if as_json:
+        output.print_json({"deleted": found["id"], "checkpoints": checkpoints})
+    else:
+        output.print_text(f"deleted {found['id']}{what}")
+
+
+def _ask(question: str) -> None:
+    """Return when the answer is yes. Raises `CliError`."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as error:
+        raise CliError("Nothing was deleted: nobody answered; give --yes where nobody can.") from error
+    if not agreed:
+        raise CliError("Nothing was deleted.")

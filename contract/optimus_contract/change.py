@@ -1,0 +1,84 @@
+"""What of a job may be changed until it has ended, and how a change is asked for (`PATCH /v1/jobs/{id}`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal
+
+from optimus_contract.fields import Name
+from optimus_contract.job import LEAST_PRIORITY, MOST_PRIORITY, Convergence
+from optimus_contract.labels import LABELS, MAX_LABELS
+from optimus_contract.limits import MAX_RETRIES, MAX_TASKS
+from optimus_contract.message import FINITE, About, Message
+
+Path = tuple[str, ...]
+
+CHANGEABLE: Final[Mapping[Path, str]] = {
+    ("workers", "min"): "the next round decides by it; refused where the cluster could never hold it",
+    ("workers", "max"): "the next round decides by it; `kubectl scale` changes it, too",
+    ("servers", "min"): "as of workers",
+    ("servers", "max"): "as of workers",
+    ("priority",): "the next round decides by it",
+    ("convergence",): "the next round decides by it; a rule that holds already ends the job",
+    ("deadline",): "the next round decides by it; in the place of `deadline_seconds`",
+    ("deadline_seconds",): "as `deadline`; counts from the submission",
+    ("on_nonfinite",): "the next round decides by it",
+    ("retries",): "the next error of its code is judged by it",
+    ("labels",): "jobs are found by them",
+    ("name",): "jobs are found by it; the id stays",
+    ("paused",): "true: it writes a checkpoint and gets nothing until it is false",
+}
+"""Fields of `JobSpec`, and what changing them does."""
+
+Unset = Literal[
+    "deadline",
+    "convergence.loss_decrease",
+    "convergence.target_loss",
+    "convergence.target_metric",
+    "convergence.max_epochs",
+    "convergence.max_steps",
+    "convergence.max_seconds",
+    "convergence.max_cost",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeChange(Message):
+    """Other bounds; what is left out stays."""
+
+    min: Annotated[int | None, About(ge=0, le=MAX_TASKS)] = None
+    max: Annotated[int | None, About(ge=0, le=MAX_TASKS)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergenceChange(Convergence):
+    """Other conditions; what is left out stays."""
+
+    def check(self) -> None:
+        """Any condition alone is a change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange(Message):
+    """What is to be different about a job (`optimus set`); what is left out stays."""
+
+    name: Name | None = None
+    labels: Annotated[
+        dict[str, str | None],
+        LABELS,
+        About("null takes a label away", max_length=MAX_LABELS, examples=({"team": "vision", "try": None},)),
+    ] = field(default_factory=dict)
+    workers: SizeChange = SizeChange()
+    servers: SizeChange = SizeChange()
+    priority: Annotated[float | None, FINITE, About(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = None
+    convergence: ConvergenceChange = ConvergenceChange()
+    deadline: Annotated[
+        str | None, About("date and time with UTC offset", max_length=40, examples=("2026-12-24T18:00:00Z",))
+    ] = None
+    deadline_seconds: Annotated[float | None, FINITE, About("after submission", gt=0, le=1e9)] = None
+    on_nonfinite: Literal["fail", "warn"] | None = None
+    retries: Annotated[int | None, About(ge=0, le=MAX_RETRIES)] = None
+    unset: Annotated[list[Unset], About("what the job is not to have any more", max_length=20)] = field(
+        default_factory=list
+    )

@@ -1,0 +1,262 @@
+"""What owners do with jobs that they have submitted: change, pause, run again, delete."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from optimus_contract import answers
+from optimus_contract.change import JobChange
+from optimus_contract.codec import read
+from optimus_contract.job import JobSpec
+from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
+from optimus_service.api import examples, submission
+from optimus_service.api.body import StrictRoute
+from optimus_service.api.editing import Edit, edit_of, merged
+from optimus_service.api.jobs import IdempotencyKey, shown
+from optimus_service.api.problems import Problem, documented, invalid, invalid_field
+from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.api.validation import field_errors
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.insight.feasibility import objections, unpriced
+from optimus_service.observe.spec import deadline_of
+from optimus_service.requests import checked
+from optimus_service.store.records import JobRecord
+
+_ATTEMPTS = 5
+"""A change is made anew when another one came in between."""
+
+_log = structlog.get_logger(__name__)
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+@router.patch("/v1/jobs/{job_id}", responses=documented(404, 409))
+def change_job(
+    job_id: str, change: Annotated[JobChange, Body(openapi_examples=examples.CHANGES)], services: ServicesDep
+) -> answers.Job:
+    """Change what a job may have, until when, or how it is called, while it is active. What is left out stays.
+
+    An event says what was changed, with old and new values; a scheduling round follows at once. 409 when it has ended.
+    """
+    for _ in range(_ATTEMPTS):
+        job = services.repository.get_job(job_id)
+        _refuse_ended(job)
+        _refuse_object(job)
+        edit = _edit(job, change)
+        _refuse_impossible(services, job, edit)
+        if not edit.changed or apply(services, job, edit):
+            return shown(services, [services.repository.get_job(job_id)])[0]
+    raise Problem(409, "the job is being changed by others at this moment: try again")
+
+
+def _edit(job: JobRecord, change: JobChange) -> Edit:
+    document = merged(job.spec, change)
+    try:
+        wanted = checked(JobSpec, document)
+    except ValidationError as error:
+        # As if the whole specification had been sent: the fields have the same names in it.
+        found = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+        raise invalid(field_errors(found, JobSpec)) from error
+    return edit_of(job.spec, wanted)
+
+
+def _refuse_ended(job: JobRecord) -> None:
+    if job.state.is_final:
+        again = f"`optimus retry {job.id}` runs it again"
+        raise Problem(409, f"the job has ended ({job.state}): nothing of it can be changed any more; {again}")
+
+
+def _refuse_object(job: JobRecord) -> None:
+    if job.object_uid is not None:
+        raise Problem(409, "the job comes from a TrainingJob, which says what it is to be: change that (kubectl edit)")
+
+
+def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
+    """Raise `Problem` (422) unless the changed job would be accepted if it were submitted now."""
+    impossible = new_objections(services, job, edit)
+    if impossible:
+        raise invalid(impossible)
+    if {"deadline", "deadline_seconds"} & edit.changes.keys():
+        due = deadline_of(read(JobSpec, edit.spec), job.created_at)
+        if due is not None and due <= services.clock():
+            raise invalid_field("deadline" if edit.spec["deadline"] else "deadline_seconds", "is in the past")
+
+
+def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answers.ProblemError]:
+    """Why the job could never run with what is new in this edit; nothing where the cluster cannot be asked."""
+    prices = services.settings.scheduling
+    wanted = read(JobSpec, edit.spec)
+    try:
+        nodes = services.cluster.nodes()
+    except ClusterUnavailable:
+        nodes = ()
+    errors = unpriced(wanted, prices) + objections(wanted, nodes)
+    if not errors:
+        return []
+    # Nodes may have gone since it was submitted: that does not speak against the edit.
+    present = read(JobSpec, job.spec, name=job.name)
+    known = unpriced(present, prices) + objections(present, nodes)
+    return [each for each in errors if each not in known]
+
+
+def apply(services: Services, job: JobRecord, edit: Edit) -> bool:
+    """Store an edit of an active job, and act by it. False: the job was changed meanwhile."""
+    paused = bool(job.spec.get("paused"))
+    changes = {field: values for field, values in edit.changes.items() if field != "paused"}
+    if changes:
+        spec = {**edit.spec, "paused": paused}
+        if not services.repository.set_spec(job.id, job.spec, spec, changes, services.clock()):
+            return False
+    if edit.spec["paused"] is not paused:
+        pause(services, job.id) if edit.spec["paused"] else let_go_on(services, job.id)
+    services.trigger_round("changed")
+    return True
+
+
+# --- pause and resume ------------------------------------------------------------------------------------------------
+
+
+@router.post("/v1/jobs/{job_id}/pause", responses=documented(404, 409))
+def pause_job(job_id: str, services: ServicesDep) -> answers.Job:
+    """Let a job write a checkpoint and give back what it has, until it is resumed. Its deadline runs on.
+
+    Again is harmless. 409 when it has ended, is being finished or cancelled, or runs outside the cluster.
+    """
+    job = services.repository.get_job(job_id)
+    _refuse_object(job)
+    if job.is_tracked:
+        raise Problem(409, "the job runs outside the cluster: pause it where it runs")
+    return shown(services, [pause(services, job_id)])[0]
+
+
+def pause(services: Services, job_id: str) -> JobRecord:
+    """The same for who knows that it can be."""
+    has_tasks = bool(services.repository.tasks(job_id=job_id))
+    job = services.repository.advance_job(job_id, PauseRequested(has_tasks=has_tasks), services.clock())
+    services.hub.notify(job_id, job.generation)
+    services.trigger_round("pause")
+    return job
+
+
+def let_go_on(services: Services, job_id: str) -> JobRecord:
+    """Resume a job that its owner paused, or that has ended with a checkpoint."""
+    job = services.repository.advance_job(job_id, ResumeRequested(), services.clock())
+    services.hub.notify(job_id, job.generation)
+    services.trigger_round("resume")
+    return job
+
+
+@router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
+def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
+    """Let a paused job have tasks again; let a failed or cancelled one go on from its last checkpoint, under its id,
+    with as many retries as at first.
+
+    Again is harmless while it is active. 409 when it succeeded, was neither paused nor resumed, or has no checkpoint.
+    """
+    job = services.repository.get_job(job_id)
+    if not job.state.is_final:
+        if job.owner_paused_at is not None:
+            _refuse_object(job)
+        return shown(services, [let_go_on(services, job_id)])[0]
+    why_not = submission.why_not_resumable(job, services.settings, services.repository)
+    if why_not is not None:
+        raise Problem(409, why_not)
+    return shown(services, [let_go_on(services, job_id)])[0]
+
+
+# --- ended jobs ------------------------------------------------------------------------------------------------------
+
+
+@router.post("/v1/jobs/{job_id}/retry", status_code=201, responses={**examples.SUBMITTED, **documented(404, 409)})
+async def retry_job(
+    job_id: str,
+    services: ServicesDep,
+    task_checks: TaskChecksDep,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> answers.Job:
+    """Run an ended job again from the beginning: a new job with the same specification, but for a date as deadline.
+
+    To let a failed job go on from its checkpoint, resume it; to start from its parameters, submit with `from_job`. 409
+    while it is active.
+    """
+    job, is_new = await task_checks.in_turn(_again, services, task_checks, job_id, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if is_new:
+        services.trigger_round("submit")
+    else:
+        response.status_code = 200
+    return (await run_in_threadpool(shown, services, [job]))[0]
+
+
+def _again(services: Services, checks: TaskChecks, job_id: str, key: str | None) -> tuple[JobRecord, bool]:
+    ended = services.repository.get_job(job_id)
+    if not ended.state.is_final:
+        raise Problem(409, f"the job is {ended.state}: it runs already")
+    if ended.is_tracked:
+        raise Problem(409, "the job ran outside the cluster: start it again where it ran")
+    document: dict[str, Any] = {**ended.spec, "paused": False}
+    if ended.spec.get("deadline") is not None:  # it was about that run
+        document["deadline"] = None
+    job, is_new = submission.submit(services, checks, read(JobSpec, document, name=ended.name), key)
+    if is_new:
+        words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
+        for each, told in words.items():
+            services.repository.add_event(each, "Retried", told, {"from": ended.id, "to": job.id}, services.clock())
+    return job, is_new
+
+
+@router.delete("/v1/jobs/{job_id}", status_code=204, responses=documented(404, 409))
+def delete_job(
+    job_id: str,
+    services: ServicesDep,
+    checkpoints: Annotated[
+        bool, Query(description="also delete its directory: checkpoints, model, logs (on a local cluster)")
+    ] = False,
+) -> None:
+    """Delete an ended job with all that the service keeps of it: samples, events, decisions, what it taught.
+
+    409 while it is active: cancel it first.
+    """
+    job = services.repository.get_job(job_id)
+    if job.state.is_final:
+        _refuse_needed(services, job, checkpoints=checkpoints)
+    services.repository.delete_job(job_id)
+    if checkpoints:
+        _remove_directory(services, job)
+
+
+def _refuse_needed(services: Services, job: JobRecord, *, checkpoints: bool) -> None:
+    if job.object_uid is not None:
+        raise Problem(409, "the job comes from a TrainingJob, which would submit it again: delete that, the job stays")
+    if any(task.key.job_id == job.id for task in services.repository.tasks(job_id=job.id)):
+        raise Problem(409, "tasks of the job are still being stopped: try again in a moment")
+    if not checkpoints:
+        return
+    where = job.spec.get("checkpoint_url")
+    if where is not None or services.settings.cluster != "local":
+        there = where or "on the volume of the cluster's jobs"
+        raise Problem(409, f"its checkpoints are {there}, where the service deletes nothing: leave checkpoints out")
+    waiting = [each.id for each in services.repository.active_jobs() if each.spec.get("from_job") == job.id]
+    if waiting:
+        raise Problem(409, f"job {waiting[0]} starts from its checkpoint: wait for its end")
+
+
+def _remove_directory(services: Services, job: JobRecord) -> None:
+    directory = services.settings.data_directory / "jobs" / job.id
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _log.warning("the directory of a deleted job stays", job=job.id, error=str(error))
+        raise Problem(
+            409, f"the job is deleted; {directory} could not be deleted as a whole ({error.strerror}): delete the rest"
+        ) from error

@@ -1,0 +1,104 @@
+"""`optimus pause`, `resume`, `set`, `retry`, `delete`, and labels: what is sent, what is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli import builders
+from tests.cli.conftest import Answer, Optimus, ScriptedService, problem
+
+JOB = "digits-mlp-x7k2p"
+
+
+@pytest.fixture
+def service(scripted: ScriptedService) -> ScriptedService:
+    scripted.has_job(builders.job())
+    return scripted
+
+
+def test_pause_says_what_becomes_of_the_job(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", f"/v1/jobs/{JOB}/pause", builders.job(state="running"))
+    done = optimus("pause", JOB, "--url", service.url)
+    assert done.stdout.startswith(f"{JOB} writes a checkpoint and is paused then; `optimus resume {JOB}`")
+    service.on("POST", f"/v1/jobs/{JOB}/pause", builders.job(state="paused"))
+    assert optimus("pause", JOB, "--url", service.url).stdout.startswith(f"{JOB} is paused;")
+    assert json.loads(optimus("pause", JOB, "--json", "--url", service.url).stdout)["state"] == "paused"
+    service.on("POST", f"/v1/jobs/{JOB}/pause", problem(409, "the job has succeeded already"))
+    refused = optimus("pause", JOB, "--url", service.url)
+    assert (refused.exit_code, refused.stderr) == (1, "Error: the job has succeeded already\n")
+
+
+def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, optimus: Optimus) -> None:
+    other = builders.job()
+    other["spec"] = {**other["spec"], "priority": 4.0}
+    service.on("PATCH", f"/v1/jobs/{JOB}", other)
+    flags = ["--priority", "4", "--workers-max", "8", "--max-epochs", "9", "--label", "team=vision", "--name", "other"]
+    taken = ["--unset", "deadline", "--unset", "labels.try"]
+    done = optimus("set", JOB, *flags, *taken, "--url", service.url)
+    assert done.exit_code == 0, done.stderr
+    assert service.requests[-1].body == {
+        "priority": 4.0,
+        "workers": {"max": 8},
+        "convergence": {"max_epochs": 9.0},
+        "labels": {"team": "vision", "try": None},
+        "name": "other",
+        "unset": ["deadline"],
+    }
+    assert done.stdout == f"{JOB} is changed; `optimus describe {JOB}` says from what to what\n"
+    service.on("PATCH", f"/v1/jobs/{JOB}", builders.job())
+    assert "is as it was" in optimus("set", JOB, "--priority", "1", "--url", service.url).stdout
+
+
+def test_set_names_the_flag_that_is_refused(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("PATCH", f"/v1/jobs/{JOB}", problem(422, "no", ("workers.min", "too many")))
+    done = optimus("set", JOB, "--workers-min", "64", "--url", service.url)
+    assert (done.exit_code, done.stderr) == (2, "Error: --workers-min: too many\n")
+    service.on("PATCH", f"/v1/jobs/{JOB}", problem(422, "no", ("unset.0", "must be one of these")))
+    done = optimus("set", JOB, "--unset", "task", "--url", service.url)
+    assert (done.exit_code, done.stderr) == (2, "Error: --unset: must be one of these\n")
+    nothing = optimus("set", JOB, "--url", service.url)
+    assert (nothing.exit_code, nothing.stdout) == (2, "")
+    assert "Say what is to change" in nothing.stderr
+
+
+def test_retry_prints_the_new_jobs_id(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", f"/v1/jobs/{JOB}/retry", Answer(201, builders.job(id="digits-mlp-2")))
+    done = optimus("retry", JOB, "--idempotency-key", "k", "--url", service.url)
+    assert (done.exit_code, done.stdout) == (0, "digits-mlp-2\n")
+    assert service.requests[-1].headers["idempotency-key"] == "k"
+
+
+def test_delete_asks_before_it_deletes(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.has_job(builders.finished_job())
+    scripted.on("DELETE", f"/v1/jobs/{JOB}", Answer(204, None))
+    calls = ["delete", JOB, "--url", scripted.url]
+    declined = optimus(*calls, input="n\n")
+    assert declined.exit_code == 1
+    assert declined.stderr.endswith("Error: Nothing was deleted.\n")
+    nobody = optimus(*calls, input="")
+    assert nobody.exit_code == 1
+    assert "give --yes where nobody can" in nobody.stderr
+    assert not [request for request in scripted.requests if request.method == "DELETE"]
+    agreed = optimus(*calls, "--checkpoints", input="y\n")
+    assert agreed.exit_code == 0
+    assert agreed.stdout.endswith(f"deleted {JOB} and its checkpoints\n")
+    assert scripted.requests[-1].query == {"checkpoints": "true"}
+    assert optimus(*calls, "--yes").stdout == f"deleted {JOB}\n"
+    assert json.loads(optimus(*calls, "--json").stdout) == {"deleted": JOB, "checkpoints": False}
+
+
+def test_an_active_job_is_refused_without_a_question(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("DELETE", f"/v1/jobs/{JOB}", problem(409, f"cancel it first (`optimus cancel {JOB}`)"))
+    done = optimus("delete", JOB, "--url", service.url)
+    assert (done.exit_code, done.stderr) == (1, f"Error: cancel it first (`optimus cancel {JOB}`)\n")
+
+
+def test_labels_are_asked_for_and_shown(scripted: ScriptedService, optimus: Optimus) -> None:
+    job = builders.job()
+    job["spec"] = {**job["spec"], "labels": {"team": "vision", "try": ""}}
+    scripted.has_job(job)
+    done = optimus("list", "--label", "team=vision", "--url", scripted.url, env={"COLUMNS": "160"})
+    assert scripted.requests[-1].query["label"] == "team=vision"
+    assert "team=vision, try" in done.stdout
+    assert "team=vision, try" in optimus("describe", JOB, "--url", scripted.url, env={"COLUMNS": "160"}).stdout

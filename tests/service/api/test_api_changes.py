@@ -1,0 +1,232 @@
+"""What owners do with submitted jobs: change, pause, run again, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import NOW, Api, problem
+from tests.service.api.test_api_jobs import UNKNOWN, ended_job
+
+from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
+from optimus_service.store.errors import JobNotFound
+
+
+def change(api: Api, job_id: str, **changes: Any) -> Any:
+    return api.call("PATCH", f"/v1/jobs/{job_id}", json=changes)
+
+
+def changed(api: Api, job_id: str, **changes: Any) -> dict[str, Any]:
+    answer = change(api, job_id, **changes)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def fault(api: Api, job_id: str, **changes: Any) -> tuple[str, str]:
+    (error,) = problem(change(api, job_id, **changes), 422)["errors"]
+    return error["field"], error["message"]
+
+
+def types(api: Api, job_id: str) -> list[str]:
+    return [event["type"] for event in api.get(f"/v1/jobs/{job_id}/events").json()["events"]]
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_changed_is_told_with_old_and_new_value(api: Api) -> None:
+    job_id = api.submit(workers={"max": 4}, convergence={"max_epochs": 100})
+    before = api.job(job_id)["spec"]
+    api.surroundings.triggers.clear()
+    spec = changed(api, job_id, workers={"max": 3}, priority=2, convergence={"max_steps": 9}, name="other")["spec"]
+    assert spec == {
+        **before,
+        "workers": {**before["workers"], "max": 3},
+        "priority": 2.0,
+        "convergence": {**before["convergence"], "max_steps": 9},
+        "name": "other",
+    }
+    assert "changed" in api.surroundings.triggers
+    event = api.get(f"/v1/jobs/{job_id}/events").json()["events"][0]
+    assert event["type"] == "JobChanged"
+    assert event["message"] == (
+        "Its owner changed what it may have: convergence.max_steps: none → 9; name: digits → other; "
+        "priority: 1.0 → 2.0; workers.max: 4 → 3."
+    )
+    assert event["data"]["workers.max"] == {"from": 4, "to": 3}
+    assert [job["id"] for job in api.get("/v1/jobs", params={"name": "other"}).json()["jobs"]] == [job_id]
+
+
+def test_fields_of_a_newer_release_stay(api: Api) -> None:
+    job_id = api.submit()
+    stored = api.repository.get_job(job_id).spec
+    assert api.repository.set_spec(job_id, stored, {**stored, "telepathy": True}, {}, NOW)
+    changed(api, job_id, priority=2)
+    spec = api.repository.get_job(job_id).spec
+    assert (spec["telepathy"], spec["priority"]) == (True, 2.0)
+
+
+def test_a_change_that_changes_nothing_is_no_event(api: Api) -> None:
+    job_id = api.submit(workers={"max": 4})
+    changed(api, job_id, workers={"max": 4})
+    changed(api, job_id)
+    assert types(api, job_id) == ["JobSubmitted"]
+
+
+def test_labels_come_and_go_and_jobs_are_found_by_them(api: Api) -> None:
+    first = api.submit(labels={"team": "vision", "try": ""})
+    second = api.submit(labels={"team": "speech"})
+
+    def listed(*labels: str) -> list[str]:
+        return [job["id"] for job in api.get("/v1/jobs", params={"label": list(labels)}).json()["jobs"]]
+
+    assert listed("team=vision") == [first]
+    assert listed("team") == [second, first]
+    assert listed("team", "try=") == [first]
+    assert listed("team=vision", "try=2") == []
+    assert changed(api, first, labels={"team": "speech", "try": None})["spec"]["labels"] == {"team": "speech"}
+    assert listed("team=speech") == [second, first]
+    assert listed("try") == []
+    assert "no label" in problem(api.get("/v1/jobs", params={"label": "a b"}), 422)["detail"]
+    assert fault(api, first, labels={"-": "x"})[0] == "labels"
+
+
+def test_a_deadline_is_moved_and_taken_away(api: Api) -> None:
+    job_id = api.submit(deadline_seconds=60)
+    spec = changed(api, job_id, deadline="2095-01-01T00:00:00Z")["spec"]
+    assert (spec["deadline"], spec["deadline_seconds"]) == ("2095-01-01T00:00:00Z", None)
+    spec = changed(api, job_id, deadline_seconds=90)["spec"]
+    assert (spec["deadline"], spec["deadline_seconds"]) == (None, 90.0)
+    assert changed(api, job_id, unset=["deadline"])["spec"]["deadline_seconds"] is None
+    assert fault(api, job_id, deadline="1995-01-01T00:00:00Z") == ("deadline", "is in the past")
+    api.surroundings.clock.now = NOW + 100
+    assert fault(api, job_id, deadline_seconds=90) == ("deadline_seconds", "is in the past")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"workers": {"min": 9, "max": 8}}, "workers", "min (9) must not be above max (8)"),
+        ({"workers": {"min": 900, "max": 900}}, "workers.min", "at least 900"),
+        ({"priority": 0}, "priority", "must be greater than or equal to 0.01"),
+        ({"prioriti": 1}, "prioriti", "did you mean priority?"),
+        ({"task": "other:task"}, "task", "unknown field"),
+        ({"convergence": {"max_cost": 5}}, "convergence.max_cost", "no prices"),
+        ({"servers": {"min": 0}}, "body", "without servers"),
+        ({"unset": ["convergence.max_epochs", "convergence.loss_decrease"]}, "convergence", "give at least one of"),
+    ],
+)
+def test_a_change_is_checked_like_a_submission(api: Api, changes: dict[str, Any], field: str, words: str) -> None:
+    job_id = api.submit()
+    body = problem(change(api, job_id, **changes), 422)
+    assert words in {error["field"]: error["message"] for error in body["errors"]}[field]
+    assert types(api, job_id) == ["JobSubmitted"]
+
+
+def test_an_ended_job_is_not_changed(api: Api) -> None:
+    job_id = ended_job(api)
+    detail = problem(change(api, job_id, priority=2), 409)["detail"]
+    assert "has ended (cancelled)" in detail
+    assert f"optimus retry {job_id}" in detail
+    problem(change(api, "no-such-job", priority=2), 404)
+
+
+# --- pausing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_queued_job_is_paused_and_resumed(api: Api) -> None:
+    job_id = api.submit()
+    for _ in range(2):
+        body = api.post(f"/v1/jobs/{job_id}/pause").json()
+        assert (body["state"], body["spec"]["paused"], body["reason"]) == ("paused", True, "PausedByOwner")
+        assert body["message"].startswith("Paused by its owner since ")
+    assert "pause" in api.surroundings.triggers
+    body = api.post(f"/v1/jobs/{job_id}/resume").json()
+    assert (body["state"], body["spec"]["paused"]) == ("queued", False)
+    assert types(api, job_id) == ["ResumedByOwner", "PausedByOwner", "JobSubmitted"]
+
+
+def test_pausing_says_why_it_cannot_be(api: Api) -> None:
+    problem(api.post(UNKNOWN + "/pause"), 404)
+    assert "is cancelled already" in problem(api.post(f"/v1/jobs/{ended_job(api)}/pause"), 409)["detail"]
+    ending = api.submit()
+    api.repository.advance_job(ending, MembershipFormed(1), NOW)
+    api.repository.advance_job(ending, CancelRequested(has_tasks=True), NOW)
+    assert "is being cancelled already" in problem(api.post(f"/v1/jobs/{ending}/pause"), 409)["detail"]
+    tracked = api.submit(task=None, tracked=True)
+    assert "outside the cluster" in problem(api.post(f"/v1/jobs/{tracked}/pause"), 409)["detail"]
+
+
+# --- running again ---------------------------------------------------------------------------------------------------
+
+
+def test_an_ended_job_runs_again_as_another_one(api: Api) -> None:
+    ended = ended_job(api)
+    key = {"Idempotency-Key": "again"}
+    answer = api.post(f"/v1/jobs/{ended}/retry", headers=key)
+    assert answer.status_code == 201
+    again = answer.json()
+    assert again["id"] != ended
+    assert (again["spec"], again["state"], again["step"]) == (api.job(ended)["spec"], "queued", 0)
+    repeated = api.post(f"/v1/jobs/{ended}/retry", headers=key)
+    assert (repeated.status_code, repeated.json()["id"]) == (200, again["id"])
+    told = api.get(f"/v1/jobs/{ended}/events").json()["events"][0]
+    assert (told["type"], told["message"]) == ("Retried", f"Job {again['id']} runs it again.")
+    assert types(api, again["id"]) == ["Retried", "JobSubmitted"]
+    assert "it runs already" in problem(api.post(f"/v1/jobs/{again['id']}/retry"), 409)["detail"]
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+def test_an_ended_job_is_deleted_with_all_that_is_kept(api: Api) -> None:
+    job_id = ended_job(api)
+    directory = api.services.settings.data_directory / "jobs" / job_id
+    assert api.call("DELETE", f"/v1/jobs/{job_id}").status_code == 204
+    problem(api.get(f"/v1/jobs/{job_id}"), 404)
+    assert api.get("/v1/jobs").json()["jobs"] == []
+    assert not api.repository.events(job_id).items
+    assert directory.is_dir(), "its checkpoints stay unless they are to go"
+    problem(api.call("DELETE", f"/v1/jobs/{job_id}"), 404)
+
+
+def test_its_checkpoints_go_when_that_is_wanted(api: Api) -> None:
+    job_id = ended_job(api)
+    directory = api.services.settings.data_directory / "jobs" / job_id
+    assert api.call("DELETE", f"/v1/jobs/{job_id}", params={"checkpoints": "true"}).status_code == 204
+    assert not directory.exists()
+
+
+def test_deleting_says_why_it_cannot_be(api: Api) -> None:
+    active = api.submit()
+    assert (
+        f"cancel it first (`optimus cancel {active}`)"
+        in problem(api.call("DELETE", f"/v1/jobs/{active}"), 409)["detail"]
+    )
+    assert api.job(active)["state"] == "queued"
+    origin = ended_job(api)
+    manifest = api.services.settings.data_directory / "jobs" / origin / "checkpoints" / "manifest-000000000010.json"
+    manifest.write_text('{"files": []}')
+    waits = api.submit(from_job=origin)
+    detail = problem(api.call("DELETE", f"/v1/jobs/{origin}", params={"checkpoints": "true"}), 409)["detail"]
+    assert f"job {waits} starts from its checkpoint" in detail
+    with pytest.raises(JobNotFound):
+        api.repository.delete_job("no-such-job")
+
+
+def test_reports_about_an_ended_job_change_nothing_of_it(api: Api) -> None:
+    job_id = ended_job(api)
+    before = api.job(job_id)["profile"]
+    for path, body in {
+        "profile": {"n_parameters": 1, "n_examples": 2, "global_batch_size": 1, "steps_per_epoch": 2.0},
+        "learning-rates": {"steps": [0, 1], "rates": [0.1, 0.2]},
+        "network": {
+            "format": "optimus-network/1",
+            "name": "one",
+            "layers": [{"name": "x", "kind": "input", "shape": [4]}],
+        },
+    }.items():
+        detail = problem(api.as_task("PUT", job_id, path, json=body), 409)["detail"]
+        assert detail == "the job has ended (cancelled)"
+    assert api.job(job_id)["profile"] == before

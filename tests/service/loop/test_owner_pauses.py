@@ -1,0 +1,118 @@
+"""A job that its owner pauses: a checkpoint, its room for others, nothing more until it is resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.service.loop.loop_world import World
+
+from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
+from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
+from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.progress import outlook
+from optimus_service.store.records import JobRecord
+
+ALL = {"workers": {"min": 4, "max": 4}, "servers": {"min": 4, "max": 4}}
+
+
+def job_of(world: World, job_id: str = "job-1") -> JobRecord:
+    return world.repository.get_job(job_id)
+
+
+def pause(world: World, job_id: str = "job-1") -> None:
+    has_tasks = bool(world.repository.tasks(job_id=job_id))
+    world.repository.advance_job(job_id, PauseRequested(has_tasks=has_tasks), world.clock())
+
+
+def resume(world: World, job_id: str = "job-1") -> None:
+    world.repository.advance_job(job_id, ResumeRequested(), world.clock())
+
+
+def trained(world: World, **spec: Any) -> int:
+    """A job that has made steps; how many."""
+    world.submit(**spec)
+    world.round()
+    world.train(20)
+    world.round()
+    assert job_of(world).step > 0
+    return job_of(world).step
+
+
+def test_a_paused_job_gives_its_room_away_and_goes_on_when_it_is_resumed(world: World) -> None:
+    step = trained(world, **ALL)
+    world.submit("job-2", **ALL)
+    world.round()
+    assert not world.running("job-2")
+    pause(world)
+    world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
+    assert job_of(world).spec["paused"] is True
+    world.live_until("the other runs", lambda: bool(world.running("job-2")))
+    decision = world.repository.latest_decisions(["job-1"])["job-1"]
+    assert (decision.reason, decision.allocation.is_empty) == (Reason.PAUSED_BY_OWNER, True)
+    world.live_until("the other has ended", lambda: world.state("job-2").is_final)
+    for _ in range(3):
+        world.clock.now += 60.0
+        world.round()
+    assert not world.running("job-1"), "it gets nothing, however much room there is"
+    decision = world.repository.latest_decisions(["job-1"])["job-1"]
+    assert decision.message == "Paused by its owner: it gets nothing until it is resumed."
+    resume(world)
+    assert job_of(world).spec["paused"] is False
+    world.live_until("it has ended", lambda: world.state().is_final)
+    assert world.state() is JobState.SUCCEEDED
+    assert job_of(world).step > step
+
+
+def test_a_plan_made_before_the_pause_gives_it_nothing(world: World) -> None:
+    world.submit()
+    pause(world)
+    wanted = world.repository.get_wanted("job-1")
+    tasks = [PlacedTask(TaskKey("job-1", Role.WORKER, 0), "node-1")]
+    from_before = world.repository.set_wanted("job-1", Allocation(1, 0), Directive.RUN, tasks, world.clock())
+    assert from_before == wanted.generation
+    assert job_of(world).wanted.is_empty
+
+
+def test_a_job_that_is_submitted_paused_waits_in_no_queue(world: World) -> None:
+    world.submit(paused=True)
+    world.round()
+    job = job_of(world)
+    assert (job.state, job.owner_paused_at) == (JobState.PAUSED, world.clock())
+    assert not world.running("job-1")
+    resume(world)
+    assert job_of(world).state is JobState.QUEUED
+    world.live_until("it trains", lambda: world.state() is JobState.RUNNING)
+    assert job_of(world).started_at is not None
+
+
+def test_what_was_promised_before_a_pause_is_forgotten(world: World) -> None:
+    trained(world)
+    assert world.repository.promised_parts(["job-1"])
+    pause(world)
+    assert not world.repository.promised_parts(["job-1"])
+    world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
+    world.round()
+    assert not world.repository.promised_parts(["job-1"]), "a job that has nothing promises nothing"
+
+
+def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:
+    trained(world)
+    pause(world)
+    world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
+    job, decision = job_of(world), world.repository.latest_decisions(["job-1"])["job-1"]
+    told = explanation_of(Case(job=job, decision=decision, now=world.clock(), capacity=None))
+    assert told.reason == Reason.PAUSED_BY_OWNER
+    assert told.message.startswith("Paused by its owner since 1970-01-12 13:")
+    assert told.what_would_change_it == "`optimus resume job-1` lets it go on."
+    assert told.expected.start_seconds is told.expected.finish_seconds is None
+    assert outlook(job, decision).remaining_seconds is None
+
+
+def test_a_paused_job_stays_paused_over_a_restart_of_the_service(world: World) -> None:
+    trained(world)
+    pause(world)
+    again = world.restarted()
+    again.live_until("it is paused", lambda: again.state() is JobState.PAUSED)
+    again.clock.now += 600.0
+    again.round()
+    assert not again.running("job-1")
