@@ -27,7 +27,7 @@ from optimus_scheduler.model import Directive
 from optimus_service.api.editing import Edit
 from optimus_service.api.services import Services
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
-from optimus_service.crd.translate import TrainingJob, mirrored_job, object_names, object_of, training_job
+from optimus_service.crd.translate import INVALID, TrainingJob, mirrored_job, object_names, object_of, training_job
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import JobRecord
 
@@ -107,8 +107,10 @@ class Mirroring:
 
     @staticmethod
     def is_as_made(found: TrainingJob) -> bool:
-        """Whether this object shows a job, and nobody has edited it since its specification was last compared."""
-        return found.mirrors is not None and found.generation == (found.status.get("observedGeneration") or 1)
+        """Whether this object shows a job, and no edit of it waits to be done or mended."""
+        if found.mirrors is None or found.status.get("reason") == INVALID:
+            return False
+        return found.generation == (found.status.get("observedGeneration") or 1)
 
     def renewed(self, found: TrainingJob, edit: Edit) -> TrainingJob:
         """The object with what was changed of its job by other means: `edit` leads from there to the object's old

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from optimus_contract.job import JobSpec
@@ -30,6 +29,8 @@ from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 Json = dict[str, Any]
+INVALID = "Invalid"
+"""Reason in the status of an object that describes no job, or was changed to something impossible."""
 NOT_CHANGED = "NotChanged"
 """Reason in the status of an object whose specification says something that its job cannot follow any more."""
 _HIDDEN = ("environment",)
@@ -54,7 +55,7 @@ class TrainingJob:
     """The job that this object was made to show; None: the object itself is the job's origin."""
     installation: str | None = None
     """Which installation its label names: the one that made it, or that its owner wants."""
-    labels: Mapping[str, str] = MappingProxyType({})
+    labels: Mapping[str, str] = field(default_factory=dict)
     """Its own: those of the service are left out."""
     resource_version: str = ""
     """Which version of the object this is, by the API server's count."""
@@ -173,12 +174,12 @@ def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, 
 
 def invalid_status(job: JobRecord, decision: DecisionRecord | None, message: str, generation: int) -> Json:
     """Of an object that was changed to something impossible while its job goes on as it was."""
-    return {**status_of(job, decision, generation), "reason": "Invalid", "message": message}
+    return {**status_of(job, decision, generation), "reason": INVALID, "message": message}
 
 
 def refused_status(message: str, generation: int) -> Json:
     """Of an object that describes no job."""
-    return {"state": "refused", "reason": "Invalid", "message": message, "observedGeneration": generation}
+    return {"state": "refused", "reason": INVALID, "message": message, "observedGeneration": generation}
 
 
 def age(seconds: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.round_statements import Counts, counted, make_rounds, submit, train
 
 from optimus_scheduler.model import JobState, Node, Resources
-from optimus_service.api.jobs import _shown
+from optimus_service.api.jobs import shown
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.round import Phases
@@ -73,7 +73,7 @@ def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
     measured(repository, tmp_path, 12)
     services = cast(Services, SimpleNamespace(repository=repository, clock=lambda: 0.0))
     with counted(repository._engine) as page:
-        bodies = _shown(services, repository.list_jobs(limit=12).items)
+        bodies = shown(services, repository.list_jobs(limit=12).items)
     assert len(bodies) == 12
     assert page.statements == 3, "jobs, decisions, samples"
 

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from tests.service.clusters.kubernetes.door import EXAMPLE, Door, is_served
 from tests.service.clusters.kubernetes.kubernetes_harness import wait_for
 
+from optimus_contract.change import JobChange
 from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
 from optimus_scheduler.model import Directive, JobState
+from optimus_service.api.changes import change_job, pause_job
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
 from optimus_service.crd.mirroring import SHOWN
 from optimus_service.crd.translate import object_names
+from optimus_service.requests import checked
 
 Json = dict[str, Any]
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.optimus.dev"
@@ -67,6 +70,43 @@ def test_objects_and_jobs_do_not_chase_each_other(door: Door) -> None:
     after = shown(door, job.id)["metadata"]
     assert (after["uid"], after["resourceVersion"]) == (before["uid"], before["resourceVersion"])
     assert times_shown(door, job.id) == 1
+
+
+def spec_of(door: Door, job_id: str) -> Json:
+    return next(each["spec"] for each in door.objects() if each["metadata"]["name"] == job_id)
+
+
+def test_what_is_changed_by_rest_is_changed_in_the_object(door: Door) -> None:
+    job = door.submit(labels={"team": "vision"}, convergence={"max_epochs": 9})
+    assert shown(door, job.id)["metadata"]["labels"]["team"] == "vision"
+    change_job(job.id, checked(JobChange, {"workers": {"max": 3}, "convergence": {"max_steps": 5}}), door.services)
+    change_job(job.id, checked(JobChange, {"unset": ["convergence.max_epochs"]}), door.services)
+    pause_job(job.id, door.services)
+
+    def follows() -> bool:
+        door.controller.sync()
+        spec = spec_of(door, job.id)
+        return bool(spec["workers"]["max"] == 3 and spec["convergence"] == {"max_steps": 5} and spec["paused"])
+
+    wait_for("the object follows", follows)
+    door.wait_for_status(job.id, state="paused")
+    for _ in range(3):
+        door.controller.sync()
+    assert door.repository.get_job(job.id).spec["workers"]["max"] == 3, "the object undoes nothing"
+    door.kubectl("patch", "tj", job.id, "--type=merge", "-p", '{"spec": {"paused": false, "priority": 4}}')
+    door.wait_for_state(job.id, JobState.QUEUED)
+    assert door.repository.get_job(job.id).spec["priority"] == 4.0
+
+
+def test_an_impossible_edit_stays_to_be_mended(door: Door) -> None:
+    job = door.submit()
+    shown(door, job.id)
+    door.kubectl("patch", "tj", job.id, "--type=merge", "-p", '{"spec": {"workers": {"min": 40, "max": 50}}}')
+    door.wait_for_status(job.id, reason="Invalid")
+    for _ in range(3):
+        door.controller.sync()
+    assert spec_of(door, job.id)["workers"]["min"] == 40
+    assert door.repository.get_job(job.id).spec["workers"]["min"] == 1
 
 
 def test_deleting_the_object_cancels_the_job(door: Door) -> None:

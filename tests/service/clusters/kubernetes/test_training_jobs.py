@@ -15,6 +15,8 @@ from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
 from optimus_scheduler.model import JobState
+from optimus_service.api.changes import pause_job, resume_job
+from optimus_service.api.problems import Problem
 from optimus_service.api.submission import OBJECT_GONE
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
@@ -107,6 +109,20 @@ def test_scale_and_edit_change_the_job(door: Door) -> None:
     assert status["reason"] == "NotChanged"
     assert status["message"] == "cannot be changed any more: mode; the job goes on as it was submitted"
     assert only_job(door).spec["mode"] == "sync"
+
+
+def test_an_object_pauses_its_job_and_labels_it(door: Door) -> None:
+    door.apply(labels={"team": "vision"}, paused=True)
+    door.wait_for_status(state="paused")
+    job = only_job(door)
+    assert job.spec["labels"] == {"team": "vision"}
+    assert [each.id for each in door.repository.list_jobs(labels={"team": "vision"}).items] == [job.id]
+    for call in (pause_job, resume_job):
+        with pytest.raises(Problem, match="409"):
+            call(job.id, door.services)
+    door.apply(labels={"team": "speech"}, paused=False)
+    door.wait_for_status(state="queued")
+    assert only_job(door).spec["labels"] == {"team": "speech"}
 
 
 def test_what_one_task_holds_cannot_be_edited(door: Door) -> None:
