@@ -9,7 +9,7 @@ from tests.service.loop.loop_world import World
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
 from optimus_service.insight.explain import Case, explanation_of
-from optimus_service.insight.progress import outlook
+from optimus_service.insight.progress import progress_of
 from optimus_service.store.records import JobRecord
 
 ALL = {"workers": {"min": 4, "max": 4}, "servers": {"min": 4, "max": 4}}
@@ -105,7 +105,7 @@ def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:
     assert told.message.startswith("Paused by its owner since 1970-01-12 13:")
     assert told.what_would_change_it == "`optimus resume job-1` lets it go on."
     assert told.expected.start_seconds is told.expected.finish_seconds is None
-    assert outlook(job, decision).remaining_seconds is None
+    assert progress_of(job, decision).remaining_seconds is None
 
 
 def test_a_paused_job_stays_paused_over_a_restart_of_the_service(world: World) -> None:
