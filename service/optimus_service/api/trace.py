@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
+from threading import BoundedSemaphore
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,15 +15,22 @@ from pydantic import AwareDatetime, BeforeValidator
 
 from optimus_contract.job import deadline_moment
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.problems import Problem, documented
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.trace_export import header, job_line
 from optimus_service.observe.snapshot import Histories
 from optimus_service.store.records import Document, JobRecord
-from optimus_service.store.repository import MAX_PAGE, Repository
+from optimus_service.store.repository import Repository
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
 MEDIA_TYPE = "application/jsonl"
+MAX_EXPORTS = 2
+"""At one time, of one replica: each takes a thread and computes all the while."""
+_RETRY_AFTER_SECONDS = 10
+_JOBS_AT_ONCE = 100
+"""That are read together: their specifications hold some kilobytes each."""
+_running = BoundedSemaphore(MAX_EXPORTS)
 Moment = Annotated[AwareDatetime, BeforeValidator(deadline_moment)]
 """Pydantic alone would take a number for POSIX seconds."""
 MomentQuery = Annotated[Moment | None, Query(examples=["2026-11-01T00:00:00Z"])]
@@ -30,7 +39,10 @@ MomentQuery = Annotated[Moment | None, Query(examples=["2026-11-01T00:00:00Z"])]
 @router.get(
     "/v1/trace",
     response_class=StreamingResponse,
-    responses={200: {"description": "JSON lines", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"description": "JSON lines", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
+        **documented(429),
+    },
 )
 def export_trace(
     services: ServicesDep,
@@ -47,41 +59,44 @@ def export_trace(
     jobs = _submitted(services.repository, begin or 0.0, end or float("inf"), project)
     lines = _lines(services, jobs)
     first = next(lines)  # whatever goes wrong at once is an error answer, not half a trace
-    return StreamingResponse((_text(line) for line in _chain(first, lines)), media_type=MEDIA_TYPE)
-
-
-def _chain(first: Document, rest: Iterator[Document]) -> Iterator[Document]:
-    yield first
-    yield from rest
+    return StreamingResponse((_text(line) for line in chain([first], lines)), media_type=MEDIA_TYPE)
 
 
 def _text(line: Document) -> str:
     return json.dumps(line, allow_nan=False) + "\n"
 
 
-def _submitted(repository: Repository, begin: float, end: float, project: str | None) -> list[JobRecord]:
-    """Oldest first."""
-    found: list[JobRecord] = []
-    cursor: str | None = None
-    while True:
-        page = repository.list_jobs(project=project, cursor=cursor, limit=MAX_PAGE)
-        found += [job for job in page.items if begin <= job.created_at < end]
-        cursor = page.next_cursor
-        if cursor is None or page.items[-1].created_at < begin:
-            return found[::-1]
+def _submitted(repository: Repository, begin: float, end: float, project: str | None) -> Iterator[JobRecord]:
+    """Oldest first, some at a time."""
+    last: JobRecord | None = None
+    while page := repository.jobs_submitted(begin, end, project, last, _JOBS_AT_ONCE):
+        yield from page
+        last = page[-1]
 
 
-def _lines(services: Services, jobs: Sequence[JobRecord]) -> Iterator[Document]:
+def _lines(services: Services, jobs: Iterator[JobRecord]) -> Iterator[Document]:
+    """One job is in memory at a time, with its history: both may be large."""
+    if not _running.acquire(blocking=False):
+        detail = f"{MAX_EXPORTS} exports of the trace run already"
+        raise Problem(429, detail, headers={"Retry-After": str(_RETRY_AFTER_SECONDS)})
+    try:
+        yield from _told(services, jobs)
+    finally:
+        _running.release()
+
+
+def _told(services: Services, jobs: Iterator[JobRecord]) -> Iterator[Document]:
     repository = services.repository
-    begins_at = jobs[0].created_at if jobs else services.clock()
+    first = next(jobs, None)
+    begins_at = services.clock() if first is None else first.created_at
     quotas = [record.quota for record in repository.projects()]
     yield header(services.cluster.nodes(), quotas, begins_at)
     counts: Counter[str] = Counter()
-    for job in jobs:
+    for job in chain([] if first is None else [first], jobs):
         line = None
         if job.state.is_final:
             memberships = repository.memberships(job.id)
-            history = Histories(repository).updated(job, memberships)  # one at a time: histories are large
+            history = Histories(repository).updated(job, memberships)
             line = job_line(job, history, memberships, begins_at)
         counts["jobs" if line else "unmeasured" if job.state.is_final else "active"] += 1
         if line:

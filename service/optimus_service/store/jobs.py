@@ -247,6 +247,18 @@ def page(
     return make_page("jobs", rows, limit, lambda row: (float(row.created_at), row.id), record)
 
 
+def submitted(
+    session: Session, begin: float, end: float, project: str | None, after: tuple[float, str] | None, limit: int
+) -> list[JobRecord]:
+    """See `Repository.jobs_submitted`."""
+    statement = select(JobRow).where(JobRow.created_at >= begin, JobRow.created_at < end)
+    if project is not None:
+        statement = statement.where(JobRow.project == project)
+    if after is not None:
+        statement = statement.where(tuple_(JobRow.created_at, JobRow.id) > tuple_(*after))
+    return [record(row) for row in session.scalars(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))]
+
+
 def _is_named(text: str, match: NameMatch) -> ColumnElement[bool]:
     if match == "exact":
         return JobRow.name == text

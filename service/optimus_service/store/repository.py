@@ -290,6 +290,17 @@ class Repository:
         with self._read() as session:
             return jobs.page(session, states, project, name_contains, cursor, limit, name_match, labels)
 
+    def jobs_submitted(
+        self, begin: float, end: float, project: str | None, after: JobRecord | None, limit: int
+    ) -> list[JobRecord]:
+        """Jobs submitted from `begin` until `end` (POSIX seconds), of one project or (None) of all, oldest first.
+
+        At most `limit` of those that come after the job `after`: an empty list is the end.
+        """
+        place = None if after is None else (after.created_at, after.id)
+        with self._read() as session:
+            return jobs.submitted(session, begin, end, project, place, limit)
+
     def active_jobs(self) -> list[JobRecord]:
         """All queued, running and paused jobs, oldest first."""
         with self._read() as session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_s
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import JobState, Node, Quota, Resources
+from optimus_service.api import trace
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
@@ -59,6 +61,12 @@ def _has_ended(world: World, name: str) -> bool:
 
 def exported(world: World, **params: str) -> list[dict[str, Any]]:
     """The lines of the API's answer."""
+    answer = asked(world, **params)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def asked(world: World, **params: str) -> Response:
     services = Services(
         settings=world.settings,
         repository=world.repository,
@@ -75,9 +83,7 @@ def exported(world: World, **params: str) -> list[dict[str, Any]]:
             return await client.get("/v1/trace", params=params)
 
     with start_blocking_portal() as portal:
-        answer = portal.call(ask)
-    assert answer.status_code == 200, answer.text
-    return [json.loads(line) for line in answer.text.splitlines()]
+        return portal.call(ask)
 
 
 def replayed(lines: list[dict[str, Any]], folder: Path, policy: str) -> tuple[Trace, dict[str, float]]:
@@ -160,3 +166,36 @@ def test_a_part_of_what_happened(lived: World) -> None:
     assert exported(lived, project="vision")[-1]["end"]["jobs"] == 1
     assert exported(lived, since="2001-01-01T00:00:00Z")[-1] == {"end": {"jobs": 0, "active": 0, "unmeasured": 0}}
     assert exported(lived, until="1970-01-01T00:00:01Z")[-1]["end"]["jobs"] == 0
+
+
+def test_a_long_history_is_read_a_few_jobs_at_a_time(lived: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held does not grow with the number of jobs, and pages lose none."""
+    monkeypatch.setattr(trace, "_JOBS_AT_ONCE", 2)
+    read: list[int] = []
+    page = Repository.jobs_submitted
+
+    def noted(*arguments: Any) -> list[Any]:
+        found = page(*arguments)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Repository, "jobs_submitted", noted)
+    for number in range(3):
+        lived.submit(f"waits-{number}")
+    lines = exported(lived)
+    assert lines[-1] == {"end": {"jobs": 3, "active": 4, "unmeasured": 0}}
+    assert [line["id"] for line in lines[1:-1]] == ["first", "second", "third"]
+    assert read == [2, 2, 2, 1, 0]
+
+
+def test_more_exports_than_there_may_be_are_refused(lived: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert exported(lived)
+    busy = BoundedSemaphore(1)
+    monkeypatch.setattr(trace, "_running", busy)
+    assert busy.acquire(blocking=False)
+    refused = asked(lived)
+    assert (refused.status_code, refused.json()["type"]) == (429, "urn:optimus:problem:too-many-requests")
+    assert refused.headers["retry-after"]
+    busy.release()
+    for _ in range(3):
+        assert exported(lived), "each gives its place back"

@@ -22,6 +22,7 @@ from optimus_scheduler.lifecycle import (
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobNotFound
+from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 SPEC = {"name": "digits", "project": "vision", "task": "m:f", "task_args": {"rate": 0.1}, "seed": 2**63 - 1}
@@ -135,6 +136,25 @@ def test_a_page_is_not_disturbed_by_a_new_job(repository: Repository, make_job: 
     make_job("job-9", at=9.0)
     rest = repository.list_jobs(limit=2, cursor=page.next_cursor)
     assert [job.id for job in (*page.items, *rest.items)] == ["job-3", "job-2", "job-1", "job-0"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_submitted_jobs_are_given_once_oldest_first(repository: Repository, make_job: MakeJob, limit: int) -> None:
+    for number, at in enumerate([1.0, 2.0, 2.0, 2.0, 3.0, 4.0]):
+        make_job(f"a-{number}", at=at)
+    make_job("b", at=2.0, project="other")
+
+    def listed(project: str | None) -> list[str]:
+        found: list[JobRecord] = []
+        while page := repository.jobs_submitted(2.0, 4.0, project, found[-1] if found else None, limit):
+            assert len(page) <= limit
+            found += page
+        return [job.id for job in found]
+
+    assert listed("default") == ["a-1", "a-2", "a-3", "a-4"]
+    assert listed("other") == ["b"]
+    assert listed(None) == ["a-1", "a-2", "a-3", "b", "a-4"]
+    assert repository.jobs_submitted(0.0, float("inf"), None, None, 100)[-1].id == "a-5"
 
 
 def test_filters_combine(repository: Repository, make_job: MakeJob) -> None:
