@@ -14,7 +14,7 @@ from optimus_models.analytic import (
     Scheme,
     count,
 )
-from optimus_models.analytic.description import cost_of_description, description_of, network_from_description
+from optimus_models.analytic.description import cost_of_description, network_from_description
 from optimus_models.analytic.networks import NETWORKS
 from optimus_models.convergence import Rule, converged_epoch, convergence_step, has_converged
 from optimus_models.cost import (
@@ -87,7 +87,6 @@ __all__ = [
     "convergence_step",
     "cost_of_description",
     "count",
-    "description_of",
     "fastest_under",
     "has_converged",
     "network_from_description",

@@ -91,16 +91,6 @@ def cost_of_description(description: Mapping[str, Any]) -> NetworkCost:
         raise InvalidNetwork(f"{network.name}: a layer does not go with the shape of what comes in") from error
 
 
-def description_of(network: Network) -> dict[str, Any]:
-    """The inverse of `network_from_description`."""
-    rows = []
-    for layer in network:
-        values = {one.name: getattr(layer, one.name) for one in fields(layer)}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        rows.append({"kind": _snake(type(layer).__name__), **plain})
-    return {"format": FORMAT, "name": network.name, "layers": rows}
-
-
 def _layer(index: int, row: object) -> Layer:
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
         raise InvalidNetwork(f"layer {index}: expected an object with a name")

@@ -83,11 +83,6 @@ class Feed:
         self._n_subscribers = 0
         self._reading: asyncio.Task[None] | None = None
 
-    @property
-    def n_subscribers(self) -> int:
-        """How many watch."""
-        return self._n_subscribers
-
     @contextmanager
     def watching(self) -> Iterator[AsyncGenerator[Change]]:
         """A place among those who watch, and what is new for it. The place is taken before anything is awaited.

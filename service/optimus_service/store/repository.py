@@ -508,15 +508,11 @@ class Repository:
         with self._write() as session:
             return samples.add(session, job_id, posted, now)
 
-    def samples_after(self, job_id: str, after_id: int = 0, limit: int = MAX_PAGE) -> list[SampleRecord]:
-        """Samples of a job with an id above `after_id`, by id. Reading on from the last id misses none."""
-        with self._read() as session:
-            return samples.after(session, job_id, after_id, limit)
-
     def samples_after_each(self, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
         """For each of these jobs the samples with an id above the given one, by id, `limit` at most for each.
 
-        One statement, however many jobs there are. Jobs without such samples are left out.
+        Reading on from the last id misses none. One statement, however many jobs there are. Jobs without such samples
+        are left out.
         """
         with self._read() as session:
             return samples.after_each(session, after_ids, limit)
@@ -567,23 +563,13 @@ class Repository:
         with self._read() as session:
             return tasks.select_tasks(session, active_only, job_id)
 
-    def put_task(self, key: TaskKey, node: str, now: float, gpu_type: str | None = None) -> None:
-        """Remember a task that is about to be started. A task of this key that is known already stays as it is.
-
-        `gpu_type`: what its GPUs are.
-
-        Raises:
-            JobNotFound: there is no such job.
-        """
-        with self._write() as session:
-            tasks.put(session, key, node, now, gpu_type)
-
     def put_tasks(
         self, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float
     ) -> None:
-        """The same for many tasks in one transaction: key, node, and what the GPUs are.
+        """Remember tasks that are about to be started: key, node, and what the GPUs are.
 
-        `addresses`: where coordinators listen from now on, by job id.
+        A task of a key that is known already stays as it is. `addresses`: where coordinators listen from now on, by
+        job id.
 
         Raises:
             JobNotFound: one of the jobs does not exist; nothing was stored.

@@ -86,12 +86,6 @@ def _store_progress(row: JobRow, counted: Sequence[Sample]) -> None:
     row.loss, row.loss_kind = split_float(after.loss)
 
 
-def after(session: Session, job_id: str, after_id: int, limit: int) -> list[SampleRecord]:
-    """See `Repository.samples_after`."""
-    statement = select(SampleRow).where(SampleRow.job_id == job_id, SampleRow.id > after_id)
-    return [_record(row) for row in session.scalars(statement.order_by(SampleRow.id).limit(limit))]
-
-
 def newest(session: Session, job_id: str, limit: int) -> list[SampleRecord]:
     """See `Repository.newest_samples`."""
     statement = select(SampleRow).where(SampleRow.job_id == job_id).order_by(SampleRow.id.desc()).limit(limit)

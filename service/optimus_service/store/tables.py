@@ -253,7 +253,7 @@ class SampleRow(Base):
 
     __table_args__ = (
         UniqueConstraint("job_id", "membership_epoch", "rank", "sequence"),  # add_samples; max step of an epoch
-        Index(None, "job_id", "id"),  # samples_after
+        Index(None, "job_id", "id"),  # samples_after_each
         {"sqlite_autoincrement": True},
     )
 

@@ -51,15 +51,6 @@ def _records(rows: Iterable[TaskRow]) -> list[TaskRecord]:
     return sorted((_record(row) for row in rows), key=lambda task: task.key)
 
 
-def put(session: Session, key: TaskKey, node: str, now: float, gpu_type: str | None) -> None:
-    """See `Repository.put_task`."""
-    job = session.get(JobRow, key.job_id)
-    if job is None:
-        raise JobNotFound(key.job_id)
-    values = _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type, "attempt": job.attempt}
-    session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
-
-
 def put_all(
     session: Session, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float
 ) -> None:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optimus_models.analytic import count
-from optimus_models.analytic.description import FORMAT, description_of, network_from_description
-from optimus_models.analytic.layers import InvalidNetwork
+from optimus_models.analytic.description import FORMAT, KINDS, network_from_description
+from optimus_models.analytic.layers import InvalidNetwork, Network
 from optimus_models.analytic.networks import CIFAR, NETWORKS, resnet
 from optimus_models.analytic.paleo import network_from_paleo
+
+
+def description_of(network: Network) -> dict[str, Any]:
+    """The inverse of `network_from_description`."""
+    rows, names = [], {kind: name for name, kind in KINDS.items()}
+    for layer in network:
+        values = {one.name: getattr(layer, one.name) for one in fields(layer)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        rows.append({"kind": names[type(layer)], **plain})
+    return {"format": FORMAT, "name": network.name, "layers": rows}
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))

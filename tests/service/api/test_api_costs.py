@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import Serve
+from tests.service.store.store_builders import samples_of
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
 from optimus_service.observe.finished_runs import lesson
@@ -188,7 +189,7 @@ def test_what_earlier_jobs_taught_is_used_and_said(api: Api) -> None:
     train(api, first)
     api.as_task("POST", first, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
     history = JobHistory(Mode.SYNC)
-    history.add(api.repository.samples_after(first))
+    history.add(samples_of(api.repository, first))
     api.repository.add_finished_run(first, lesson(api.repository.get_job(first), history))
 
     waiting = api.submit()

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.round_statements import counted
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry, until
 from tests.service.clusters.cluster_harness import wait_until
+from tests.service.store.store_builders import samples_of
 
 from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB
@@ -101,7 +102,7 @@ def test_malformed_samples_are_refused_as_a_whole(api: Api, job_id: str, change:
     body = json.dumps(telemetry(sample(), sample(sequence=1) | change))
     answer = api.as_task("POST", job_id, "telemetry", content=body, headers=JSON)
     assert message in faults(answer)[field]
-    assert api.repository.samples_after(job_id) == []
+    assert samples_of(api.repository, job_id) == []
 
 
 @on_sqlite
@@ -422,7 +423,7 @@ def test_plans_that_cannot_be_are_refused(
 
 def test_samples_tell_their_learning_rate(api: Api, job_id: str) -> None:
     post_samples(api, job_id, sample(step=1, learning_rate=0.5), sample(sequence=1, step=2))
-    assert [each.learning_rate for each in api.repository.samples_after(job_id, 0, 5)] == [0.5, None]
+    assert [each.learning_rate for each in samples_of(api.repository, job_id, 0, 5)] == [0.5, None]
 
 
 def test_learning_rates_are_shown(api: Api, job_id: str) -> None:

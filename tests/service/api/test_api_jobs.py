@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
-from tests.service.store.store_builders import a_membership
+from tests.service.store.store_builders import a_membership, put_task
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
@@ -182,7 +182,7 @@ def test_a_queued_job_is_cancelled_at_once(api: Api) -> None:
 
 def test_a_job_with_tasks_is_told_to_stop_and_may_be_told_again(api: Api) -> None:
     job_id = api.submit()
-    api.repository.put_task(TaskKey(job_id, Role.WORKER, 0), "node-1", NOW)
+    put_task(api.repository, TaskKey(job_id, Role.WORKER, 0), "node-1", NOW)
     for _ in range(2):
         job = api.post(f"/v1/jobs/{job_id}/cancel").json()
         assert (job["state"], job["directive"]) == ("queued", "cancel")
@@ -286,7 +286,7 @@ def test_logs_show_the_end_of_what_tasks_printed(api: Api) -> None:
     job_id = api.submit()
     keys = [TaskKey(job_id, Role.WORKER, rank) for rank in range(2)]
     for key in keys:
-        api.repository.put_task(key, "node-1", NOW + key.rank)
+        put_task(api.repository, key, "node-1", NOW + key.rank)
         api.surroundings.cluster.start(TaskLaunch(key, "node-1", Resources(), {}))
         api.surroundings.cluster.print_line(key, f"hello from {key.rank}")
     logs = api.get(f"/v1/jobs/{job_id}/logs").json()["logs"]
@@ -298,7 +298,7 @@ def test_logs_show_the_end_of_what_tasks_printed(api: Api) -> None:
 
 def test_logs_are_unavailable_while_the_cluster_is(api: Api) -> None:
     job_id = api.submit()
-    api.repository.put_task(TaskKey(job_id, Role.WORKER, 0), "node-1", NOW)
+    put_task(api.repository, TaskKey(job_id, Role.WORKER, 0), "node-1", NOW)
     api.surroundings.cluster.available = False
     assert api.get(f"/v1/jobs/{job_id}/logs").headers["retry-after"]
     problem(api.get(f"/v1/jobs/{job_id}/logs"), 503)

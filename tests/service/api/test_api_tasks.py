@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry
+from tests.service.store.store_builders import put_task
 
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.insight.usage import LATELY_SECONDS
@@ -24,7 +25,7 @@ def job_id(api: Api) -> str:
     """A job of two workers, of which the one with number 3 has rank 0 in the membership."""
     job_id = api.submit()
     for role, rank, incarnation in (COORDINATOR, SERVER, WORKER, OTHER_WORKER):
-        api.repository.put_task(TaskKey(job_id, role, rank, incarnation), "node-1", NOW - 5)
+        put_task(api.repository, TaskKey(job_id, role, rank, incarnation), "node-1", NOW - 5)
     names = [name(job_id, OTHER_WORKER), name(job_id, WORKER)]
     report = membership(job_id) | {"workers": names, "servers": [name(job_id, SERVER)]}
     assert api.as_task("POST", job_id, "membership", json=report).status_code == 204

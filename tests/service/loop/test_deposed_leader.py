@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import event, select
 from tests.service import leases
 from tests.service.loop.loop_world import NODES, VirtualClock, World
+from tests.service.store.store_builders import put_task
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import CancelRequested
@@ -94,7 +95,7 @@ def much_happens(world: World) -> None:
     gone, lingers = (TaskKey("loses-a-task", Role.WORKER, rank) for rank in (8, 9))
     world.cluster.start(TaskLaunch(lingers, "node-0", Resources(), {}))
     for unwanted in (gone, lingers):
-        world.repository.put_task(unwanted, "node-0", world.clock())
+        put_task(world.repository, unwanted, "node-0", world.clock())
         world.repository.mark_unwanted([unwanted], world.clock())
     (troubled,) = world.running("is-troubled", Role.COORDINATOR)
     world.cluster._tasks[troubled] = replace(

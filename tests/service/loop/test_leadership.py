@@ -10,6 +10,7 @@ from threading import Event
 
 import pytest
 from tests.service import leases
+from tests.service.store.store_builders import put_task
 
 from optimus_scheduler.model import Allocation, Directive, Role, TaskKey
 from optimus_service.loop.leader import Holder, Leadership
@@ -119,7 +120,7 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
     with pytest.raises(StaleLeader):
         deposed.set_wanted("job-1", Allocation(1, 1), Directive.RUN, (), 0.0)
     with pytest.raises(StaleLeader):
-        deposed.put_task(TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0)
+        put_task(deposed, TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0)
     with pytest.raises(StaleLeader):
         deposed.check_fence()
     assert repository.tasks() == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.loop.loop_world import World
+from tests.service.store.store_builders import samples_of
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import Allocation, Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
@@ -259,9 +260,9 @@ def test_a_service_that_restarts_often_prunes(repository: Repository, tmp_path: 
     world = World(repository, tmp_path, keep_seconds=600.0)
     world.submit("job-1")
     world.live_until("it has ended", lambda: world.state().is_final)
-    assert repository.samples_after("job-1")
+    assert samples_of(repository, "job-1")
     for _ in range(3):  # one restart every half an hour
         world.clock.now += 1800.0
         world = World(repository, tmp_path, world.cluster, world.clock, keep_seconds=600.0)
         world.round()
-    assert not repository.samples_after("job-1")
+    assert not samples_of(repository, "job-1")

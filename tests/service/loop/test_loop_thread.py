@@ -12,6 +12,7 @@ import pytest
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import NODES, World
 from tests.service.postgres_cluster import PostgresCluster
+from tests.service.store.store_builders import put_task
 
 from optimus_scheduler import round as cycle
 from optimus_scheduler.model import (
@@ -198,7 +199,7 @@ def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
     loop = running.started()
     running.world.submit()
     key = TaskKey("job-1", Role.WORKER, 0)
-    running.repository.put_task(key, "node-0", 0.0)
+    put_task(running.repository, key, "node-0", 0.0)
     running.world.cluster.start(TaskLaunch(key, "node-0", Resources(), {}))
     wait_until("the task was seen", lambda: key in loop._live)
     running.world.cluster.exit(key, 1)

@@ -9,7 +9,8 @@ from optimus_contract.codec import read
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, PlacedTask, Role, TaskKey
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord, SampleRecord
+from optimus_service.store.repository import MAX_PAGE, Repository
 
 MakeJob = Callable[..., JobRecord]
 """What the fixture `make_job` gives."""
@@ -75,6 +76,16 @@ def a_decision(job_id: str = "job-1", **changes: Any) -> DecisionRecord:
         "forecast": a_forecast(job_id),
     }
     return DecisionRecord(job_id=job_id, **(values | changes))
+
+
+def put_task(repository: Repository, key: TaskKey, node: str, now: float, gpu_type: str | None = None) -> None:
+    """Remember one task that is about to be started."""
+    repository.put_tasks([(key, node, gpu_type)], {}, now)
+
+
+def samples_of(repository: Repository, job_id: str, after_id: int = 0, limit: int = MAX_PAGE) -> list[SampleRecord]:
+    """The counted samples of one job, by id."""
+    return repository.samples_after_each({job_id: after_id}, limit).get(job_id, [])
 
 
 def placed(job_id: str, role: Role, rank: int, incarnation: int = 0, node: str = "local-0") -> PlacedTask:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.service.store.store_builders import a_membership, a_sample
+from tests.service.store.store_builders import a_membership, a_sample, samples_of
 
 from optimus_contract.telemetry import Sample
 from optimus_service.store.engine import create_engine_from_url
@@ -77,7 +77,7 @@ class Accounting(RuleBasedStateMachine):
 
     @invariant()
     def each_counted_sample_is_stored_once(self) -> None:
-        stored = self.repository.samples_after(self.job_id)
+        stored = samples_of(self.repository, self.job_id)
         keys = [(sample.membership_epoch, sample.rank, sample.sequence) for sample in stored]
         assert len(keys) == len(set(keys))
         assert set(keys) == set(self.counted)

@@ -10,7 +10,16 @@ from typing import TypeVar
 
 import pytest
 from tests.service import leases
-from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample, placed
+from tests.service.store.store_builders import (
+    MakeJob,
+    a_decision,
+    a_membership,
+    a_round,
+    a_sample,
+    placed,
+    put_task,
+    samples_of,
+)
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Directive, Role
@@ -79,7 +88,7 @@ def test_a_racing_post_is_counted_once(repository: Repository, replica: Reposito
 
     accepted = at_once(*(post(store, samples) for store, samples in zip([repository, replica] * 2, posts, strict=True)))
     assert sum(accepted) == 30
-    assert len(repository.samples_after("job-1")) == 30
+    assert len(samples_of(repository, "job-1")) == 30
     assert repository.get_job("job-1").step == 29
 
 
@@ -100,7 +109,7 @@ def test_a_reader_that_goes_on_from_the_last_id_misses_nothing(
     def read() -> None:
         while True:
             last_look = posted.is_set()
-            seen.extend(sample.id for sample in repository.samples_after("job-1", seen[-1] if seen else 0))
+            seen.extend(sample.id for sample in samples_of(repository, "job-1", seen[-1] if seen else 0))
             if last_look:
                 return
 
@@ -127,7 +136,7 @@ def test_the_loop_and_telemetry_do_not_disturb_each_other(
                 tasks = [placed(job_id, Role.WORKER, rank) for rank in range(turn)]
                 repository.set_wanted(job_id, Allocation(turn, 1), Directive.RUN, tasks, float(turn))
                 for task in tasks:
-                    repository.put_task(task.key, task.node, float(turn))
+                    put_task(repository, task.key, task.node, float(turn))
                 repository.mark_unwanted([task.key for task in tasks], float(turn))
             repository.add_round(a_round(), [a_decision(job_id) for job_id in job_ids])
 
@@ -145,5 +154,5 @@ def test_the_loop_and_telemetry_do_not_disturb_each_other(
         job = repository.get_job(job_id)
         assert (job.generation, job.wanted, job.membership_epoch, job.step) == (10, Allocation(10, 1), 10, 11)
         assert len(repository.tasks(job_id=job_id)) == 10
-        assert len(repository.samples_after(job_id)) == 10
+        assert len(samples_of(repository, job_id)) == 10
     assert len(repository.rounds().items) == 10

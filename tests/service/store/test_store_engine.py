@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 from tests.service.postgres_cluster import PostgresCluster
-from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample
+from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample, samples_of
 
 from optimus_service.metrics.registry import Metrics, NoFigures
 from optimus_service.store.engine import create_engine_from_url, upgrade
@@ -168,7 +168,7 @@ def test_what_was_acknowledged_survives_kill_9(database_url: str, repository: Re
         writer.send_signal(signal.SIGKILL)
         acknowledged = 20 + len(writer.stdout.read().split())
     for number in range(acknowledged + 1):
-        assert len(repository.samples_after(f"job-{number}")) == 1
+        assert len(samples_of(repository, f"job-{number}")) == 1
     assert repository.create_job("after", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)[1]
 
 

@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from tests.service.store.store_builders import MakeJob, placed
+from tests.service.store.store_builders import MakeJob, placed, put_task
 
 from optimus_scheduler.lifecycle import (
     AllTasksGone,
@@ -79,7 +79,7 @@ def test_a_job_that_nobody_submitted_is_not_found(repository: Repository) -> Non
         lambda: repository.advance_job("ghost", Paused(), 1.0),
         lambda: repository.set_wanted("ghost", NOTHING, Directive.RUN, (), 1.0),
         lambda: repository.add_samples("ghost", [], 1.0),
-        lambda: repository.put_task(placed("ghost", Role.WORKER, 0).key, "local-0", 1.0),
+        lambda: put_task(repository, placed("ghost", Role.WORKER, 0).key, "local-0", 1.0),
         lambda: repository.add_event("ghost", "Something", "happened", {}, 1.0),
     ):
         with pytest.raises(JobNotFound):

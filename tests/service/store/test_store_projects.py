@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_membership
+from tests.service.store.store_builders import MakeJob, a_membership, put_task
 
 from optimus_scheduler.model import Quota, Role, TaskKey
 from optimus_service.store.errors import ProjectNotFound
@@ -45,8 +45,8 @@ def test_a_membership_has_the_type_that_its_workers_were_started_on(repository: 
     """What is wanted by the time of the report may be another type already."""
     job = make_job("job-1")
     for rank in (0, 1):
-        repository.put_task(TaskKey(job.id, Role.WORKER, rank), "node", 1.0, gpu_type="k80")
-    repository.put_task(TaskKey(job.id, Role.WORKER, 0, 1), "node", 2.0, gpu_type="v100")
+        put_task(repository, TaskKey(job.id, Role.WORKER, rank), "node", 1.0, gpu_type="k80")
+    put_task(repository, TaskKey(job.id, Role.WORKER, 0, 1), "node", 2.0, gpu_type="v100")
     repository.report_membership(job.id, a_membership(job.id))
     second = a_membership(job.id, 2, workers=(f"{job.id}-worker-0-1",))
     repository.report_membership(job.id, second)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_membership, a_sample
+from tests.service.store.store_builders import MakeJob, a_membership, a_sample, samples_of
 
 from optimus_service.store.errors import InvalidValue
 from optimus_service.store.records import AddedSamples, IgnoredSample
@@ -35,7 +35,7 @@ def test_a_sample_comes_back_as_it_was(repository: Repository, make_job: MakeJob
         gradients={"square": -0.5, "variance": 3.0},
     )
     assert repository.add_samples("job-1", [sample], 33.5) == AddedSamples(1, ())
-    (stored,) = repository.samples_after("job-1")
+    (stored,) = samples_of(repository, "job-1")
     assert stored.received_at == 33.5
     assert {name: value for name, value in asdict(stored).items() if name in asdict(sample)} == asdict(sample)
 
@@ -44,7 +44,7 @@ def test_a_sample_comes_back_as_it_was(repository: Repository, make_job: MakeJob
 def test_any_loss_survives(repository: Repository, make_job: MakeJob, loss: float) -> None:
     make_job()
     repository.add_samples("job-1", [a_sample(loss=loss)], 1.0)
-    for stored in (repository.samples_after("job-1")[0].loss, repository.get_job("job-1").loss):
+    for stored in (samples_of(repository, "job-1")[0].loss, repository.get_job("job-1").loss):
         assert stored is not None
         assert stored == loss or (math.isnan(stored) and math.isnan(loss))
 
@@ -67,7 +67,7 @@ def test_a_repeated_post_is_counted_once(repository: Repository, make_job: MakeJ
     again = repository.add_samples("job-1", post, 2.0)
     assert again == AddedSamples(0, tuple(IgnoredSample(index, "duplicate") for index in range(5)))
     assert repository.get_job("job-1") == before
-    assert len(repository.samples_after("job-1")) == 5
+    assert len(samples_of(repository, "job-1")) == 5
 
 
 def test_what_is_ignored_is_named_by_its_place(repository: Repository, make_job: MakeJob) -> None:
@@ -98,23 +98,23 @@ def test_jobs_do_not_share_sequences(repository: Repository, make_job: MakeJob) 
     for job_id in ("job-1", "job-2"):
         make_job(job_id)
         assert repository.add_samples(job_id, [a_sample()], 1.0).accepted == 1
-    assert len(repository.samples_after("job-2")) == 1
+    assert len(samples_of(repository, "job-2")) == 1
 
 
 def test_a_full_post_goes_in_at_once(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     post = [a_sample(sequence=number, step=number) for number in range(1000)]
     assert repository.add_samples("job-1", post, 1.0).accepted == 1000
-    assert len(repository.samples_after("job-1", limit=1000)) == 1000
+    assert len(samples_of(repository, "job-1", limit=1000)) == 1000
 
 
 def test_reading_goes_on_from_the_last_id(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
-    first = repository.samples_after("job-1", limit=3)
-    rest = repository.samples_after("job-1", after_id=first[-1].id, limit=3)
+    first = samples_of(repository, "job-1", limit=3)
+    rest = samples_of(repository, "job-1", after_id=first[-1].id, limit=3)
     assert [sample.sequence for sample in (*first, *rest)] == [0, 1, 2, 3, 4]
-    assert repository.samples_after("job-1", after_id=rest[-1].id) == []
+    assert samples_of(repository, "job-1", after_id=rest[-1].id) == []
 
 
 def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob) -> None:
@@ -123,7 +123,7 @@ def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob)
     for first in (0, 5):  # so that ids of one job are not in one piece
         for job_id in ("job-1", "job-2"):
             repository.add_samples(job_id, [a_sample(sequence=first + n) for n in range(5)], 1.0)
-    one, two = repository.samples_after("job-1"), repository.samples_after("job-2")
+    one, two = samples_of(repository, "job-1"), samples_of(repository, "job-2")
     after = {"job-1": one[2].id, "job-2": 0, "job-3": 0, "unknown": 0}
     assert repository.samples_after_each(after, 4) == {"job-1": one[3:7], "job-2": two[:4]}
     newest = repository.newest_samples_of_each(["job-1", "job-2", "job-3"], 3)
@@ -142,5 +142,5 @@ def test_a_number_beyond_64_bits_is_refused_as_a_whole(repository: Repository, m
     make_job()
     with pytest.raises(InvalidValue):
         repository.add_samples("job-1", [a_sample(), a_sample(sequence=1, sent_bytes=2**63)], 1.0)
-    assert repository.samples_after("job-1") == []
+    assert samples_of(repository, "job-1") == []
     assert repository.get_job("job-1").first_step is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.service.store.store_builders import MakeJob
+from tests.service.store.store_builders import MakeJob, put_task
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import Role, TaskKey
@@ -17,8 +17,8 @@ WORKER_AGAIN = TaskKey("job-1", Role.WORKER, 0, 1)
 
 def test_a_task_is_remembered_once(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.put_task(WORKER, "local-0", 1.0)
-    repository.put_task(WORKER, "local-1", 2.0)
+    put_task(repository, WORKER, "local-0", 1.0)
+    put_task(repository, WORKER, "local-1", 2.0)
     assert repository.tasks() == [TaskRecord(key=WORKER, node="local-0", created_at=1.0)]
 
 
@@ -27,7 +27,7 @@ def test_tasks_come_sorted_by_key(repository: Repository, make_job: MakeJob) -> 
     make_job("Job-0")
     keys = [TaskKey("job-1", Role.WORKER, rank) for rank in (10, 2)] + [SERVER, TaskKey("Job-0", Role.WORKER, 0)]
     for key in keys:
-        repository.put_task(key, "local-0", 1.0)
+        put_task(repository, key, "local-0", 1.0)
     assert [task.key for task in repository.tasks()] == sorted(keys)
     assert [task.key for task in repository.tasks(job_id="Job-0")] == [keys[-1]]
 
@@ -35,7 +35,7 @@ def test_tasks_come_sorted_by_key(repository: Repository, make_job: MakeJob) -> 
 def test_the_first_time_unwanted_counts_until_wanted_again(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     for key in (SERVER, WORKER):
-        repository.put_task(key, "local-0", 1.0)
+        put_task(repository, key, "local-0", 1.0)
 
     def unwanted() -> list[float | None]:
         return [task.unwanted_since for task in repository.tasks()]
@@ -54,7 +54,7 @@ def test_the_first_time_unwanted_counts_until_wanted_again(repository: Repositor
 def test_the_first_report_of_an_end_counts(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     for key in (SERVER, WORKER):
-        repository.put_task(key, "local-0", 1.0)
+        put_task(repository, key, "local-0", 1.0)
     repository.mark_exited(WORKER, None, 9.0)
     repository.mark_exited(WORKER, 137, 10.0)
     repository.mark_exited(WORKER_AGAIN, 0, 10.0)
@@ -69,7 +69,7 @@ def test_newest_tasks_are_what_a_round_looks_at(repository: Repository, make_job
     ended = TaskKey("job-2", Role.WORKER, 0)
     lingering = TaskKey("job-2", Role.SERVER, 0)
     for key in (COORDINATOR, SERVER, WORKER, WORKER_AGAIN, ended, lingering):
-        repository.put_task(key, "local-0", 1.0)
+        put_task(repository, key, "local-0", 1.0)
     for key in (SERVER, WORKER, WORKER_AGAIN, ended):
         repository.mark_exited(key, 1, 2.0)
     repository.advance_job("job-2", CancelRequested(), 3.0)
@@ -80,6 +80,6 @@ def test_ten_thousand_keys_are_marked_at_once(repository: Repository, make_job: 
     make_job()
     keys = [TaskKey("job-1", Role.WORKER, rank) for rank in range(40)]
     for key in keys:
-        repository.put_task(key, "local-0", 1.0)
+        put_task(repository, key, "local-0", 1.0)
     repository.mark_unwanted(keys * 250, 2.0)
     assert {task.unwanted_since for task in repository.tasks()} == {2.0}
