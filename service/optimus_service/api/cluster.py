@@ -12,8 +12,8 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import round_body
-from optimus_service.insight.moments import moment
-from optimus_service.insight.scorecard import scorecard
+from optimus_service.insight.format import moment
+from optimus_service.insight.review import scorecard
 from optimus_service.observe.promises import MAX_PROMISES
 from optimus_service.observe.spec import on_type, readable_spec
 from optimus_service.observe.unknown_tasks import held_by

@@ -13,8 +13,8 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
+from optimus_service.insight.advice import PAST_SECONDS, checkpoint_advice
 from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
-from optimus_service.insight.checkpoints import PAST_SECONDS, checkpoint_advice
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.sizes import Limits
 from optimus_service.insight.usage import reported_by_tasks, reported_by_workers

@@ -19,8 +19,7 @@ from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
-from optimus_service.insight.format import counted, size, span
-from optimus_service.insight.moments import foreseen
+from optimus_service.insight.format import counted, foreseen, size, span
 from optimus_service.insight.progress import finite, progress_of
 from optimus_service.insight.queue_wait import expected_start
 from optimus_service.insight.reasons import gives_more, text_of

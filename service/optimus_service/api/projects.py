@@ -17,7 +17,7 @@ from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.insight.moments import moment
+from optimus_service.insight.format import moment
 from optimus_service.observe.spec import readable_spec
 from optimus_service.store.records import JobRecord, ProjectRecord
 

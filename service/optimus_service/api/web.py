@@ -9,15 +9,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from starlette.routing import Route
-
-from optimus_service.api import runbooks
 
 SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -60,8 +61,8 @@ def built_files() -> dict[str, Asset]:
     assets = {f"/assets/{file.name}": Asset.read(file, _FOREVER) for file in (folder / "assets").iterdir()}
     assets["/"] = Asset.read(folder / "index.html", "no-cache")
     assets["/icon.svg"] = Asset.read(folder / "icon.svg", "no-cache")
-    policy = SECURITY_POLICY.replace("style-src 'self'", runbooks.STYLE_POLICY)
-    assets |= {path: Asset.of(page, "text/html", "no-cache", policy) for path, page in runbooks.pages().items()}
+    policy = SECURITY_POLICY.replace("style-src 'self'", _RUNBOOK_STYLE_POLICY)
+    assets |= {path: Asset.of(page, "text/html", "no-cache", policy) for path, page in runbook_pages().items()}
     return assets
 
 
@@ -96,4 +97,40 @@ def _responder(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
 
 def is_asset_path(path: str) -> bool:
     """Whether it is one of the page's files. Also takes paths that no file has: they are not found."""
-    return path in ("/", "/icon.svg") or path.startswith(("/assets/", runbooks.PATH))
+    return path in ("/", "/icon.svg") or path.startswith(("/assets/", RUNBOOKS))
+
+
+# --- runbooks: the files of docs/runbooks, which the package has with it; links between them lead on -----------------
+
+RUNBOOKS = "/runbooks/"
+_RUNBOOK_LINK = re.compile(r"\[([^\[\]]+)\]\((Optimus\w+|README)\.md\)")
+_RUNBOOK_STYLE = (
+    "body{max-width:80ch;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;white-space:pre-wrap}"
+    ":root{color-scheme:light dark}"
+)
+_RUNBOOK_STYLE_POLICY = "style-src 'unsafe-inline'"
+
+
+def runbook_pages() -> dict[str, bytes]:
+    """Each runbook as a page of HTML, by the path that it is served at; the list of all at `RUNBOOKS` itself."""
+    found = {path.stem: path.read_text("utf-8") for path in sorted(_runbook_folder().glob("*.md"))}
+    return {RUNBOOKS + name.replace("README", ""): _runbook_page(text).encode() for name, text in found.items()}
+
+
+def _runbook_page(markdown: str) -> str:
+    """The text of a runbook as a page. Pure."""
+    title = markdown.partition("\n")[0].lstrip("# ")
+    body = _RUNBOOK_LINK.sub(
+        lambda link: f'<a href="{RUNBOOKS}{link[2].replace("README", "")}">{link[1]}</a>', escape(markdown)
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_RUNBOOK_STYLE}</style><body>{body}"
+    )
+
+
+def _runbook_folder() -> Path:
+    """Inside the package where it was installed from a wheel, else in the repository."""
+    package = Path(str(files("optimus_service")))
+    inside = package / "runbooks"
+    return inside if inside.is_dir() else package.parents[1] / "docs" / "runbooks"

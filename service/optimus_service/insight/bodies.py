@@ -13,11 +13,10 @@ from optimus_contract.membership import WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
-from optimus_service.insight.moments import moment, moment_or_none
+from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
-from optimus_service.observe.noise import newest_noise_scale
-from optimus_service.observe.telemetry import newest_learning_rate
+from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale
 from optimus_service.store.records import (
     DecisionRecord,
     Document,

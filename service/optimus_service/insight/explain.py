@@ -15,8 +15,7 @@ from optimus_contract import answers
 from optimus_scheduler.model import Quota, Reason, Resources, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.format import size, span, times
-from optimus_service.insight.moments import foreseen, moment
+from optimus_service.insight.format import foreseen, moment, size, span, times
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.queue_wait import Start, expected_start
 from optimus_service.insight.reasons import gives_more

@@ -1,6 +1,8 @@
-"""Figures as people say them, for sentences of the API."""
+"""Figures as people say them, for sentences of the API, and its moments: dates and times in UTC."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 from optimus_contract import answers
 from optimus_scheduler.model.format import time_words
@@ -30,3 +32,24 @@ def counted(count: int, thing: str) -> str:
 def times(count: int) -> str:
     """Once, twice, 5 times."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+# --- moments ---------------------------------------------------------------------------------------------------------
+
+_LAST_MOMENT = 253_402_300_799.0
+"""The end of the year 9999, POSIX seconds."""
+
+
+def moment(seconds: float) -> datetime:
+    """POSIX seconds as a date and time in UTC; the last one that can be said for any later one."""
+    return datetime.fromtimestamp(min(seconds, _LAST_MOMENT), UTC)
+
+
+def foreseen(seconds: float) -> datetime | None:
+    """The same for a moment that was computed; None beyond the year 9999, which a job with a far limit may reach."""
+    return moment(seconds) if seconds <= _LAST_MOMENT else None
+
+
+def moment_or_none(seconds: float | None) -> datetime | None:
+    """The same for a moment that may not have come."""
+    return None if seconds is None else moment(seconds)

@@ -27,7 +27,7 @@ from optimus_scheduler.settings import Settings
 from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
-from optimus_service.insight.moments import moment
+from optimus_service.insight.format import moment
 from optimus_service.insight.progress import finite, finite_document, interval_body, progress_of
 from optimus_service.insight.review import outcome_body
 from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes

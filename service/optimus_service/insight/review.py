@@ -1,15 +1,18 @@
-"""What became of a job that has ended, beside what was predicted on the way. Pure."""
+"""How predictions turned out: of one job that has ended, and of all jobs by the part of their lives. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 
 from optimus_contract import answers
 from optimus_scheduler.model import JobState
-from optimus_service.insight.moments import moment
+from optimus_service.insight.format import moment
 from optimus_service.insight.progress import finite, interval_body
-from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.observe.promises import KINDS, PARTS, Verdict, verdicts
+from optimus_service.store.records import DecisionRecord, JobRecord, KeptPromise
 
 _MAX_POINTS = 10
 """Predictions in one review, spread evenly over the job's steps."""
@@ -83,3 +86,42 @@ def _holds(predicted: answers.Interval, truth: float) -> bool:
     """A step or a second more or less is no miss: steps are counted in whole ones, and an end is noticed."""
     low = predicted.low is None or predicted.low - 1.0 <= truth
     return low and (predicted.high is None or truth <= predicted.high + 1.0)
+
+
+# --- all jobs together -----------------------------------------------------------------------------------------------
+
+MAX_TASKS = 50
+"""Tasks that are shown by themselves."""
+
+
+def scorecard(kept: Iterable[KeptPromise]) -> answers.Scorecard:
+    """Of promises whose jobs have succeeded."""
+    found = list(verdicts(kept))
+    by_task = Counter(verdict.task for verdict in found)
+    return answers.Scorecard(
+        scores=scores(found),
+        tasks=[
+            answers.TaskScore(task=task, scores=scores([each for each in found if each.task == task]))
+            for task, _ in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))[:MAX_TASKS]
+        ],
+    )
+
+
+def scores(found: Sequence[Verdict]) -> list[answers.PromiseScore]:
+    """One line for each kind and part of life of which there is any."""
+    return [
+        _score(those, part)
+        for kind in KINDS
+        for part in PARTS
+        if (those := [each for each in found if (each.kind, each.part) == (kind, part)])
+    ]
+
+
+def _score(found: Sequence[Verdict], part: str) -> answers.PromiseScore:
+    return answers.PromiseScore(
+        kind=found[0].kind,
+        part=part,
+        promises=len(found),
+        held=sum(each.held for each in found) / len(found),
+        median_error_percent=100.0 * median(abs(each.predicted.mean / each.true - 1.0) for each in found),
+    )

@@ -8,18 +8,17 @@ from contextlib import contextmanager
 
 import structlog
 
-from optimus_scheduler.model import Plan, Reason, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.model import Decision, Plan, Reason, Snapshot, TaskKey, TaskPhase
 from optimus_scheduler.round import Timer
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
-from optimus_service.loop.record import decision_records
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.promises import Promised
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.observe.unknown_tasks import without_record
-from optimus_service.store.records import PromiseRecord, RoundRecord
+from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
@@ -187,3 +186,23 @@ def retained(snapshot: Snapshot) -> frozenset[str]:
     """Jobs whose things on the cluster are still needed: active ones, and those whose tasks have not left yet."""
     leaving = {task.key.job_id for task in snapshot.tasks if task.phase is not TaskPhase.EXITED}
     return frozenset({job.id for job in snapshot.jobs} | leaving)
+
+
+def decision_records(plan: Plan, at: float) -> list[DecisionRecord]:
+    """One row per decision."""
+    return [_record(decision, at) for decision in plan.decisions]
+
+
+def _record(decision: Decision, at: float) -> DecisionRecord:
+    return DecisionRecord(
+        job_id=decision.job_id,
+        at=at,
+        allocation=decision.allocation,
+        previous=decision.previous,
+        reason=decision.reason.value,
+        message=decision.message,
+        gain=decision.gain,
+        next_gain=decision.next_gain,
+        batch=decision.batch,
+        forecast=decision.forecast,
+    )

@@ -12,13 +12,13 @@ from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import Architecture, JobState, Mode, Node, Reason, Resources, Role
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import finite, interval_body, measured_speed, progress_of
-from optimus_service.insight.scorecard import scores
+from optimus_service.insight.review import scores
 from optimus_service.insight.usage import job_usage, usage_of_role
 from optimus_service.metrics.points import ClusterFigures, JobFigures
 from optimus_service.metrics.registry import MAX_JOBS, NoFigures
-from optimus_service.observe.noise import newest_noise_scale
 from optimus_service.observe.promises import MAX_PROMISES, verdicts
 from optimus_service.observe.spec import on_type, readable_spec
+from optimus_service.observe.telemetry import newest_noise_scale
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from optimus_contract.telemetry import Sample
 from optimus_models.history import LossBuckets
 from optimus_scheduler.model import Mode, SpeedSample
-from optimus_service.observe.noise import noise_scale
 from optimus_service.observe.stragglers import SlowWorkers
 from optimus_service.store.records import MembershipRecord, SampleRecord
 
@@ -313,3 +312,21 @@ class JobHistory:
     def _end_of(self, epoch: int) -> float:
         """The last step of this epoch that counts: a later one repeated what came after."""
         return min((step for later, step in self._begins.items() if later > epoch), default=math.inf)
+
+
+# --- the noise of gradients ------------------------------------------------------------------------------------------
+
+
+def noise_scale(sample: Sample) -> float | None:
+    """tr(Σ)/|G|² in examples, as the sample's worker estimates it; None when it told none, or noise hides it."""
+    if sample.gradients is None:
+        return None
+    square, variance = sample.gradients.square, sample.gradients.variance
+    scale = variance / square if square > 0 and variance > 0 else math.inf
+    return scale if math.isfinite(scale) else None
+
+
+def newest_noise_scale(newest: Sequence[Sample]) -> float | None:
+    """Of the newest sample that tells one."""
+    told = [sample for sample in newest if noise_scale(sample) is not None]
+    return noise_scale(max(told, key=lambda sample: (sample.membership_epoch, sample.sequence))) if told else None

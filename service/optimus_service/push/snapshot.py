@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.insight.moments import moment, moment_or_none
+from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, progress_of
 from optimus_service.metrics.read import held_by, waiting_by_reason
 from optimus_service.requests import as_json

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optimus_service.insight.checkpoints import checkpoint_advice
+from optimus_service.insight.advice import checkpoint_advice
 from optimus_service.insight.dry_run import as_record
 from optimus_service.store.records import JobRecord
 

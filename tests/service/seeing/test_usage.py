@@ -7,8 +7,7 @@ from typing import Any
 from optimus_contract.codec import read
 from optimus_scheduler.model import Mode
 from optimus_service.insight.usage import JobUsage, job_usage
-from optimus_service.observe.noise import newest_noise_scale, noise_scale
-from optimus_service.observe.telemetry import MAX_NOISE_SCALES, JobHistory
+from optimus_service.observe.telemetry import MAX_NOISE_SCALES, JobHistory, newest_noise_scale, noise_scale
 from optimus_service.store.records import SampleRecord
 
 
