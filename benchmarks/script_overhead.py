@@ -60,10 +60,17 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What running a script below an agent costs.")
     parser.add_argument(
-        "--scripts", nargs="+", choices=list(COMMANDS), default=["ddp", "elastic", "elastic 25M", "fsdp"]
+        "--scripts", nargs="*", choices=list(COMMANDS), default=["ddp", "elastic", "elastic 25M", "fsdp"]
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--torchrun", action="store_true", help="also stock torchrun")
+    parser.add_argument(
+        "--lines",
+        nargs="+",
+        type=int,
+        default=[],
+        help="lines a second whose reading is measured; 0: as many as it can",
+    )
     options = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "step_seconds": STEP_SECONDS, "scripts": {}}
     for name in options.scripts:
@@ -71,6 +78,7 @@ def main() -> None:
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 report["scripts"][name].append(_one_job(Path(folder), COMMANDS[name]))
+    report["printed"] = [_printing(rate) for rate in options.lines]
     if options.torchrun:
         with tempfile.TemporaryDirectory() as folder:
             report["stock torchrun"] = _torchrun(Path(folder))
@@ -128,21 +136,90 @@ def _last(log: str, pattern: str) -> float | None:
 
 def _agent_cost(job: Job) -> dict[str, float]:
     """The processor time that the agent itself takes per step, while its processes train."""
-    path = Path(f"/proc/{job.processes[worker(0)].pid}/stat")
-
-    def used() -> float:
-        fields = path.read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    step, cpu, began = job.service.step, used(), time.monotonic()
+    pid = job.processes[worker(0)].pid
+    step, cpu, began = job.service.step, _processor_seconds(pid), time.monotonic()
     job.wait_for_step(step + 100)
     steps, seconds = job.service.step - step, time.monotonic() - began
-    each, cost = seconds / steps, (used() - cpu) / steps
+    each, cost = seconds / steps, (_processor_seconds(pid) - cpu) / steps
     return {
         "step_seconds": round(each, 4),
         "agent_cpu_seconds_per_step": round(cost, 6),
         "share": round(cost / each, 4),
     }
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+PRINTING_SECONDS = 10.0
+PRINTS_AT_A_RATE = """
+import itertools, sys, time
+rate, begun = float(sys.argv[1]), time.monotonic()
+for step in itertools.count(1):
+    print(f"step {step} loss {1 / step:.4f}", flush=True)
+    time.sleep(max(0.0, begun + step / rate - time.monotonic()))
+"""
+PRINTS_WITHOUT_END = """
+import itertools, sys, time
+for block in itertools.count():
+    steps = range(block * 10000 + 1, block * 10000 + 10001)
+    sys.stdout.buffer.write(b"".join(b"step %d loss 0.5\\n" % step for step in steps))
+    sys.stdout.buffer.flush()
+"""
+
+
+def _printing(rate: int) -> dict[str, Any]:
+    """The processor time and the memory of an agent whose script does nothing but print; `rate` 0: without a break."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = folder / "prints.py"
+        script.write_text(PRINTS_AT_A_RATE if rate else PRINTS_WITHOUT_END)
+        service = FakeService()
+        spec = {
+            "architecture": "script",
+            "command": ["python", str(script), str(rate)],
+            "working_directory": name,
+            "workers": {"min": 1, "max": 1, "resources": {}},
+            "convergence": {},
+        }
+        job = Job(folder, service, spec, free_port())
+        try:
+            job.start_coordinator()
+            job.scale(worker(0))
+            job.wait_for_size(1, 0)
+            job.wait_for_step(max(1, rate))
+            return {"wanted_lines_per_second": rate or None, **_reading_cost(job)}
+        finally:
+            job.stop()
+            service.close()
+
+
+def _reading_cost(job: Job) -> dict[str, float]:
+    pid = job.processes[worker(0)].pid
+    log, proc = job.directory / f"{worker(0)}.log", Path(f"/proc/{pid}")
+    size, n_samples, cpu, began = (
+        log.stat().st_size,
+        len(job.service.samples),
+        _processor_seconds(pid),
+        time.monotonic(),
+    )
+    time.sleep(PRINTING_SECONDS)
+    seconds, used = time.monotonic() - began, _processor_seconds(pid) - cpu
+    with log.open("rb") as file:
+        file.seek(size)
+        n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(2**20), b""))
+    peak = next(line for line in (proc / "status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return {
+        "lines_per_second": round(n_lines / seconds),
+        "agent_cpu_share": round(used / seconds, 4),
+        "agent_cpu_seconds_per_line": round(used / n_lines, 8),
+        "samples_per_second": round((len(job.service.samples) - n_samples) / seconds, 1),
+        "peak_memory_mib": round(int(peak.split()[1]) / 1024),
+    }
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # --- stock torchrun --------------------------------------------------------------------------------------------------

@@ -193,7 +193,9 @@ def test_steps_of_an_epoch_count_on_through_a_change_of_size(
         "epoch = int(kept.read_text()) if kept.exists() else 1\n"
         "each = 40 // int(os.environ['WORLD_SIZE'])\n"
         "for epoch in range(epoch, 7):\n"
-        "    kept.write_text(str(epoch))\n"
+        "    mine = pathlib.Path('epoch.' + os.environ['RANK'])\n"
+        "    mine.write_text(str(epoch))\n"
+        "    mine.replace(kept)\n"
         "    for step in range(1, each + 1):\n"
         "        time.sleep(0.05)\n"
         "        if step % 5 == 0:\n"
@@ -206,7 +208,7 @@ def test_steps_of_an_epoch_count_on_through_a_change_of_size(
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0)
     result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 240)
+    assert (result["outcome"], result["step"]) == ("succeeded", 240), result["error"]
     assert two["step"] >= 80
     profile = job.service.profile
     assert profile is not None
@@ -307,20 +309,39 @@ def test_a_script_that_ignores_sigterm_is_killed_after_its_time(
     job.wait_for("what was learned", lambda: job.service.profile and job.service.profile["resumes"] is False)
 
 
-def test_a_flood_of_output_is_passed_on_in_bounded_memory(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_million_lines_and_a_line_without_end_are_passed_on_in_bounded_memory(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
     script = tmp_path / "loud.py"
     script.write_text(
-        "for index in range(200_000):\n"
-        "    print('step', index + 1, 'loss', 1.0)\n"
-        "print('x' * 5_000_000, flush=True)\n"
-        "print('step 200001 loss 0.5')\n"
+        "import sys, time\n"
+        "for block in range(100):\n"
+        "    lines = [f'step {step} loss 1.0\\n' for step in range(block * 10000 + 1, block * 10000 + 10001)]\n"
+        "    sys.stdout.write(''.join(lines))\n"
+        "for _ in range(100):\n"
+        "    sys.stdout.write('x' * 1_000_000)\n"
+        "print('\\nstep 1000001 loss 0.5', flush=True)\n"
+        "time.sleep(1000)\n"
     )
     job = make_script_job("python", str(script))
     job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    job.wait_for_step(1_000_001)
+    assert _peak_memory(job.processes[worker(0)].pid) < 100e6
+    job.service.want([worker(0)], "finish")
     result = job.wait_for_result()
     assert result["outcome"] == "succeeded"
-    assert len(job.service.samples) < 20_000
-    assert (job.directory / f"{worker(0)}.log").stat().st_size > 5_000_000
+    assert result["step"] == 1_000_001
+    assert len(job.service.samples) < 1000
+    output = (job.directory / f"{worker(0)}.log").read_bytes()
+    assert output.count(b"\nstep ") >= 999_999, "all of it is in the log"
+    assert output.count(b"x" * 1_000_000) == 100
+
+
+def _peak_memory(pid: int) -> int:
+    """Bytes of a process that runs."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
 
 
 def test_a_process_that_is_killed_counts_as_a_lost_worker(make_script_job: Callable[..., Job], tmp_path: Path) -> None:

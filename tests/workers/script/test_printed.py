@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_workers.script.channels.printed import (
-    MAX_BYTES_PER_SECOND,
+    BURST_BYTES,
+    BURST_LINES,
+    LINES_PER_SECOND,
     MAX_LINE_BYTES,
-    MAX_LINES_PER_SECOND,
     Printed,
 )
 from optimus_workers.script.reading import Reading
@@ -194,9 +195,38 @@ def test_too_much_is_skipped_in_bounded_memory() -> None:
     assert printed.feed(b"x" * (3 * MAX_LINE_BYTES), 1.0) == []
     assert len(printed._buffer) <= MAX_LINE_BYTES
     assert [each.step for each in printed.feed(b"loss 9\nstep 3 loss 1\n", 1.0)] == [3]
-    many = b"".join(b"step %d loss 1\n" % step for step in range(10 * MAX_LINES_PER_SECOND))
-    assert len(printed.feed(many, 2.0)) == MAX_LINES_PER_SECOND
-    assert len(printed.feed(b"step 9 loss 1\n", 3.0)) == 1
+
+
+def test_of_a_flood_some_lines_and_the_newest_are_read() -> None:
+    def flood(first: int, n: int) -> bytes:
+        return b"".join(b"step %d loss 1\n" % step for step in range(first, first + n))
+
+    printed = Printed()
+    steps = [each.step for each in printed.feed(flood(1, 100_000), 2.0)]
+    assert steps == [*range(1, BURST_LINES + 1), 100_000]
+    steps = [each.step for each in printed.feed(flood(100_001, 100_000), 3.0)]
+    assert steps == [*range(100_001, 100_000 + LINES_PER_SECOND), 200_000]
+    n = sum(len(printed.feed(flood(200_001 + 1000 * i, 1000), 3.0 + i / 1000)) for i in range(1000))
+    assert n <= 2 * LINES_PER_SECOND, "a second of a million lines"
+    printed.feed(b"step 1300000 loss 1\nstep 1300001 loss 0.5\n", 4.0)
+    assert [each.step for each in printed.finish(4.0)][-1:] in ([], [1_300_001])
+
+
+@pytest.mark.parametrize("n_at_once", [1, 3, 10])
+def test_nothing_is_skipped_of_what_comes_slowly(n_at_once: int) -> None:
+    printed, found = Printed(), list[int | None]()
+    for first in range(1, 2000, n_at_once):
+        lines = b"".join(b"step %d loss 1\n" % step for step in range(first, first + n_at_once))
+        found += [each.step for each in printed.feed(lines, first / (LINES_PER_SECOND - 1))]
+    assert found == list(range(1, len(found) + 1))
+
+
+def test_the_last_line_of_a_flood_is_read_at_its_end() -> None:
+    printed = Printed()
+    for index in range(1, 5001):
+        printed.feed(b"step %d loss 1\n" % index, 2.0 + index * 1e-6)
+    assert [each.step for each in printed.finish(2.1)] == [5000]
+    assert printed.finish(2.1) == []
 
 
 def test_long_lines_are_not_read_without_end() -> None:
@@ -204,8 +234,7 @@ def test_long_lines_are_not_read_without_end() -> None:
     printed = Printed()
     line = b"loss" + b" " * (MAX_LINE_BYTES - 100) + b"0.5\n"
     assert [each.loss for each in printed.feed(line, 1.0)] == [0.5]
-    n_read = len(printed.feed(line * MAX_LINES_PER_SECOND, 2.0))
-    assert n_read == MAX_BYTES_PER_SECOND // len(line) + 1
+    assert len(printed.feed(line * BURST_LINES, 2.0)) == BURST_BYTES // len(line) + 2, "and the newest"
 
 
 @given(st.lists(st.binary(max_size=300), max_size=10))
@@ -228,5 +257,5 @@ def test_any_words_are_read(line: str) -> None:
 def test_lines_that_say_nothing_are_counted() -> None:
     """By them an agent takes a script to train whose progress is not understood."""
     printed = Printed()
-    assert read("[00010] obj 0.33 lr 0.05\n" * 25, printed) == []
+    assert read("\n".join(["[00010] obj 0.33 lr 0.05"] * 25), printed) == []
     assert printed.n_lines == 25

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
 from optimus_workers.script.samples import (
-    Numbered,
+    Gathered,
     counted_as,
     counted_rates,
     finite,
@@ -168,7 +169,7 @@ class Agent:
         spec = environment.spec
         self._environment, self._spec = environment, spec
         self._directory = directory
-        self._queue: SimpleQueue[Delivered | Reading] = SimpleQueue()
+        self._queue: SimpleQueue[Delivered | Reading | tuple[Reading, ...]] = SimpleQueue()
         self._control: ControlConnection | None = None
         self._stop_dialling = threading.Event()
         self._terminated = False
@@ -182,7 +183,7 @@ class Agent:
         self._launch = launch(command, gpus=spec.workers.resources.gpus, workers=spec.workers.max)
         self._starter = Starter(self._launch.argv, self._working_directory, self._variables, preload=spec.preload)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Numbered())
+        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Gathered())
         self._run: Run | None = None
         self._order: StartCommand | None = None
         """Waits for the place where the processes meet."""
@@ -195,6 +196,9 @@ class Agent:
         self._done_at = self._learned_at = self._files_at = float("-inf")
         self._sent = Learned()
         self._output = threading.Lock()
+        """Guards what is passed on ..."""
+        self._reading = threading.Lock()
+        """... and what of it is read."""
 
     def run(self) -> int:
         """Dial the coordinator and obey it."""
@@ -250,7 +254,7 @@ class Agent:
     def _serve(self) -> Exit | CoordinatorLost:
         """Do what the coordinator says until it says no more."""
         while True:
-            message: Delivered | Reading | None = None
+            message: Delivered | Reading | tuple[Reading, ...] | None = None
             with suppress(Empty):
                 message = self._queue.get(timeout=TICK_SECONDS if self._stopping is None else STOPPING_TICK_SECONDS)
             match message:
@@ -267,6 +271,8 @@ class Agent:
                 case Go():
                     self._formed(message)
                 case Reading():
+                    self._learn([message])
+                case tuple():
                     self._learn(message)
                 case None:
                     pass
@@ -392,8 +398,10 @@ class Agent:
             sys.stdout.buffer.flush()
         run = self._run
         if local_rank == 0 and run is not None and run.order.rank == 0:
-            for reading in run.printed.feed(data, time.time()):
-                self._queue.put(reading)
+            with self._reading:
+                readings = run.printed.feed(data, time.time())
+            if readings:
+                self._queue.put(tuple(readings))
 
     # --- stopping ----------------------------------------------------------------------------------------------------
 
@@ -404,6 +412,8 @@ class Agent:
         if run is None or self._all_ended(run):
             self._stopped(message.epoch)
             return
+        for process in run.processes:
+            process.hurry()
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
@@ -430,6 +440,7 @@ class Agent:
             if run.progress.step is not None:
                 since_step = max(0.0, time.time() - run.progress.last_at)
         self._run = None
+        self._telemetry.flush(0.0)
         self._send(CommandStopped(epoch, step, finished, since_step))
 
     def _kill(self) -> None:
@@ -463,6 +474,10 @@ class Agent:
         if now >= self._files_at + FILES_SECONDS:
             self._files_at = now
             self._read_files(run)
+            with self._reading:
+                readings = run.printed.newest(time.time())
+            self._learn(readings)
+            self._telemetry.put_open()
         if self._stopping is not None:
             self._look_at_stopping(run, self._stopping, now)
             return
@@ -495,8 +510,7 @@ class Agent:
         """Read what was logged to files, unless a better channel speaks."""
         channel = run.progress.learned.channel
         if channel is None or channel.trust <= Channel.TENSORBOARD.trust:
-            for reading in (each for files in run.files for each in files.read()):
-                self._learn(reading)
+            self._learn([each for files in run.files for each in files.read()])
 
     def _look_at_stopping(self, run: Run, stopping: Stopping, now: float) -> None:
         if self._all_ended(run):
@@ -553,13 +567,18 @@ class Agent:
         run = self._run
         if run is not None:
             for process in run.processes:
-                process.tail()
+                process.finish_reading(1.0)
+            with self._reading:
+                readings = run.printed.finish(time.time())
+            self._learn(readings)
             self._read_files(run)
         left: list[Delivered] = []
         with suppress(Empty):
             while True:
                 message = self._queue.get_nowait()
                 if isinstance(message, Reading):
+                    self._learn([message])
+                elif isinstance(message, tuple):
                     self._learn(message)
                 else:
                     left.append(message)
@@ -584,10 +603,17 @@ class Agent:
             self._report(run, advance)
         self._report_planned_rates(run)
 
-    def _learn(self, reading: Reading) -> None:
+    def _learn(self, readings: Sequence[Reading]) -> None:
         run = self._run
-        if run is None:
+        if run is None or not readings:
             return
+        for reading in readings:
+            self._learn_one(run, reading)
+        if run.order.rank == 0:
+            self._report_planned_rates(run)
+            self._report_learned(run)
+
+    def _learn_one(self, run: Run, reading: Reading) -> None:
         run.looks_at_stop_file = run.looks_at_stop_file or reading.resumes
         was_misplaced = run.progress.is_misplaced
         advance = run.progress.add(reading)
@@ -597,8 +623,6 @@ class Agent:
             log.warning(MISPLACED, run.order.n_workers, run.progress.learned.fixed_workers)
         if advance is not None:
             self._advance(run, advance)
-        self._report_planned_rates(run)
-        self._report_learned(run)
 
     def _settle(self, run: Run) -> None:
         """The processes have ended: steps that were only to be guessed count now."""

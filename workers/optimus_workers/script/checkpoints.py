@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from optimus_workers.script.saving import MUCH_BYTES, QUIET_SECONDS, bytes_to_disk
 
@@ -93,11 +93,10 @@ class CheckpointWatch:
 def with_children(processes: Iterable[int]) -> list[int]:
     """These processes and all that they and their children have started."""
     children: defaultdict[int, list[int]] = defaultdict(list)
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - a third of the time of Path, as below
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
             # The name, in parentheses, may hold anything.
-            status = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            children[int(status[1])].append(int(entry.name))
+            children[int(file.read().rpartition(b")")[2].split(None, 2)[1])].append(int(name))
     found, left = [], list(dict.fromkeys(processes))
     while left:
         pid = left.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import fcntl
 import json
 import os
 import shutil
@@ -22,7 +23,17 @@ from optimus_workers.script.preload import Preloads, preloads
 STARTER = Path(__file__).with_name("starter.py")
 TAIL_BYTES = 16 * 1024
 """What is kept of the end of what a process printed, for the message when it fails."""
-READ_BYTES = 64 * 1024
+READ_BYTES = 256 * 1024
+"""Of what a process printed at once."""
+READ_SECONDS = 0.1
+"""What is printed within this time after a read is read together, unless it is more than `HURRY_BYTES`: a wake-up for
+each line would cost more than to read it. After the start the time grows to this, so that the first step is known at
+once."""
+FIRST_READ_SECONDS, READ_GROWTH = 0.01, 1.5
+HURRY_BYTES = 32 * 1024
+PIPE_BYTES = 1024 * 1024
+"""So much a process can print meanwhile without waiting."""
+ORDER_BYTES = 64 * 1024
 KILLED = 128 + signal.SIGKILL
 
 
@@ -62,10 +73,12 @@ class Process:
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._status = status
+        self._hurries = threading.Event()
         self._reader = threading.Thread(target=self._read, args=(output, on_output), name="output", daemon=True)
         self._reader.start()
 
     def _read(self, output: int, on_output: Callable[[int, bytes], None]) -> None:
+        pause = FIRST_READ_SECONDS
         with os.fdopen(output, "rb", buffering=0) as stream:
             while data := stream.read(READ_BYTES):
                 self._tail.append(data)
@@ -73,6 +86,18 @@ class Process:
                 while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
                     self._tail_bytes -= len(self._tail.popleft())
                 on_output(self.local_rank, data)
+                if len(data) < HURRY_BYTES:
+                    self._hurries.wait(pause)
+                    pause = min(pause * READ_GROWTH, READ_SECONDS)
+
+    def hurry(self) -> None:
+        """It is about to end: read what it prints at once, from now on."""
+        self._hurries.set()
+
+    def finish_reading(self, seconds: float) -> None:
+        """It has ended: wait until all that it printed is read. Processes that it left behind may print on."""
+        self.hurry()
+        self._reader.join(seconds)
 
     def poll(self) -> int | None:
         """The exit code, once the process and its output have ended. Never waits."""
@@ -85,7 +110,7 @@ class Process:
 
     def tail(self) -> str:
         """The end of what it printed."""
-        self._reader.join(1.0)
+        self.finish_reading(1.0)
         return b"".join(list(self._tail))[-TAIL_BYTES:].decode(errors="replace")
 
 
@@ -134,6 +159,8 @@ class Starter:
         self.prepare()
         assert self._control is not None, "it is prepared"
         reads_output, output = os.pipe()
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         reads_status, status = os.pipe()
         os.set_blocking(reads_status, False)
         python = self._python
@@ -147,7 +174,7 @@ class Starter:
         try:
             line = json.dumps(order).encode() + b"\n"
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [output, status]))]
-            sent = self._control.sendmsg([line[:READ_BYTES]], rights)
+            sent = self._control.sendmsg([line[:ORDER_BYTES]], rights)
             self._control.sendall(line[sent:])
             pid = int(self._line())
         except (OSError, ValueError):

@@ -33,7 +33,7 @@ def counted_rates(planned: list[tuple[int, float]], batch: GlobalBatch | None) -
 
 
 def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, workers: int) -> Sample:
-    """The steps of an advance as a sample; `Numbered` gives it its sequence."""
+    """The steps of an advance as a sample; `Gathered` gives it its sequence."""
     each = learned.steps_per_epoch
     epoch = advance.epoch if advance.epoch is not None else advance.step / each if each else 0.0
     return Sample(
@@ -92,17 +92,28 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-class Numbered(Aggregator):
-    """Samples as they are, numbered per membership."""
+class Gathered(Aggregator):
+    """Samples of `SAMPLE_SECONDS` or more, as those of tasks."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._next: dict[int, int] = {}
+    def _merged(self, steps: list[Sample]) -> Sample | None:
+        if not steps:
+            return None
+        last = steps[-1]
+        rates = [each.learning_rate for each in steps if each.learning_rate is not None]
+        return replace(
+            last,
+            n_steps=min(sum(each.n_steps for each in steps), MOST_STEPS),
+            n_examples=sum(each.n_examples for each in steps),
+            seconds=sum(each.seconds for each in steps),
+            loss=_loss_of(steps),
+            learning_rate=rates[-1] if rates else None,
+        )
 
-    def add(self, step: Sample) -> list[Sample]:
-        sequence = self._next.get(step.membership_epoch, 0)
-        self._next[step.membership_epoch] = sequence + 1
-        return [replace(step, sequence=sequence)]
 
-    def take(self) -> list[Sample]:
-        return []
+def _loss_of(steps: list[Sample]) -> float | None:
+    """The mean over the steps with a finite one; the newest, if that is not finite: a training may have diverged."""
+    weighed = [(each.loss, each.n_steps) for each in steps if each.loss is not None]
+    if not weighed or not math.isfinite(weighed[-1][0]):
+        return weighed[-1][0] if weighed else None
+    finite = [(loss, n) for loss, n in weighed if math.isfinite(loss)]
+    return sum(loss * n for loss, n in finite) / sum(n for _, n in finite)

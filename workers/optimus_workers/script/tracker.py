@@ -34,7 +34,7 @@ from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_fo
 from optimus_workers.script.checkpoints import CheckpointWatch
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import Numbered, finite, profile_of, sample_of, with_checkpoints
+from optimus_workers.script.samples import Gathered, finite, profile_of, sample_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.planned_rates import planned, send
 from optimus_workers.telemetry.sender import Telemetry
@@ -95,7 +95,7 @@ class Tracker:
         self._queue: SimpleQueue[Reading] = SimpleQueue()
         self._client: ServiceClient | None = None
         self._tracked: Tracked | None = None
-        self._telemetry = Telemetry(self._post, aggregator=Numbered())
+        self._telemetry = Telemetry(self._post, aggregator=Gathered())
         self._sent = Learned()
         self._refused = False
         self._plan: PlannedRates | None = None
@@ -171,6 +171,7 @@ class Tracker:
         if now >= self._files_at + FILES_SECONDS or self._closing.is_set():
             self._files_at = now
             self._read_files()
+            self._telemetry.put_open()
         if self._closing.is_set():
             self._record(self._progress.settle())
         if self._process is not None and not self._closing.is_set():
@@ -349,6 +350,9 @@ class Output:
         """Wait for what is still on its way; not for processes that the command has left behind."""
         for thread in self._threads:
             thread.join(1.0)
+        with self._turn:
+            for reading in self._printed.finish(time.time()):
+                self._on_reading(reading)
 
     def _copy(self, source: int, target: int) -> None:
         while True:

@@ -60,23 +60,27 @@ class Aggregator:
     def take(self) -> list[Sample]:
         """Close the open sample, if any, however short it is."""
         steps, self._open = self._open, []
-        if not any(step.n_examples for step in steps):
-            return []  # a worker without a slot has trained on nothing and has no loss to report
-        key = steps[0].membership_epoch, steps[0].rank
+        merged = self._merged(steps)
+        if merged is None:
+            return []
+        key = merged.membership_epoch, merged.rank
         sequence = self._sequences.get(key, 0)
         self._sequences[key] = sequence + 1
+        return [replace(merged, sequence=sequence)]
+
+    def _merged(self, steps: list[Sample]) -> Sample | None:
+        """Consecutive steps of one origin as one; None: there is nothing to report."""
+        if not any(step.n_examples for step in steps):
+            return None  # a worker without a slot has trained on nothing and has no loss to report
         last = steps[-1]
-        return [
-            replace(
-                last,
-                sequence=sequence,
-                updates=None if last.global_batch is None else len(steps),
-                loss=_mean_loss(steps),
-                staleness=_mean(step.staleness for step in steps if step.staleness is not None),
-                usage=None if self._usage is None else self._usage(),
-                **{name: sum(getattr(step, name) for step in steps) for name in _SUMMED},
-            )
-        ]
+        return replace(
+            last,
+            updates=None if last.global_batch is None else len(steps),
+            loss=_mean_loss(steps),
+            staleness=_mean(step.staleness for step in steps if step.staleness is not None),
+            usage=None if self._usage is None else self._usage(),
+            **{name: sum(getattr(step, name) for step in steps) for name in _SUMMED},
+        )
 
 
 def _origin(sample: Sample) -> tuple[int, int, int, int]:
@@ -229,6 +233,12 @@ class Telemetry:
             if samples:
                 self._outbox.put(samples)
                 self._changed.notify_all()
+
+    def put_open(self) -> None:
+        """Send the unfinished sample with the next post: the next step may be long in coming."""
+        with self._changed:
+            self._outbox.put(self._aggregator.take())
+            self._changed.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
         """Send what is there, the unfinished sample too; whether all of it arrived (or was refused) in time."""

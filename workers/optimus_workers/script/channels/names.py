@@ -64,6 +64,8 @@ _FOREIGN = {
     "epoch": r"\b(?:epoche|époque|epoque|época|epoca|эпоха)\b|轮次|轮|エポック|에포크",
 }
 _FOREIGN_WORDS = re.compile("|".join(f"(?P<{name}>{words})" for name, words in _FOREIGN.items()), re.IGNORECASE)
+_ASCII_WORDS = ("verlust", "perte", "perda", "perdita", "schritt", "paso", "passo", "epoche", "epoque", "epoca")
+"""Those of them that are in ASCII: most lines hold none, which is seen sooner so."""
 _FULL_WIDTH = str.maketrans({code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)})
 """Colons, brackets and letters as East Asian keyboards have them."""
 _ORDINAL = re.compile(r"第\s?(\d+)\s?(loss|step|epoch)")
@@ -71,12 +73,21 @@ _ORDINAL = re.compile(r"第\s?(\d+)\s?(loss|step|epoch)")
 
 def in_english(line: str) -> str:
     """A line whose words for loss, step and epoch are of another language, with the English ones."""
-    if line.isascii() and not _FOREIGN_WORDS.search(line):
-        return line
+    if line.isascii():
+        lowered = line.lower()
+        if not any(word in lowered for word in _ASCII_WORDS):
+            return line
     line = _FOREIGN_WORDS.sub(lambda match: f" {match.lastgroup} ", line.translate(_FULL_WIDTH))
     return _ORDINAL.sub(r" \2 \1 ", line.replace("  ", " "))
 
 
+def one_blank(line: str) -> str:
+    """One blank for many: expressions that skip them would take minutes for a line of nothing else."""
+    words = " ".join(line.split())
+    return f"{' ' if line[:1].isspace() else ''}{words}{' ' if words and line[-1].isspace() else ''}"
+
+
+@lru_cache(maxsize=4096)
 def normal(name: str) -> str:
     """Small letters, one blank between words."""
     return re.sub(r"[\s_-]+", " ", name.strip().lower())

@@ -8,23 +8,26 @@ epoch 2 step 30 loss 0.5        Step 10/1000, loss=0.1        Epoch [1/5], Step 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from optimus_workers.script.channels.epochs import Counted, EpochCounts
-from optimus_workers.script.channels.names import in_english, normal
+from optimus_workers.script.channels.names import in_english, normal, one_blank
 from optimus_workers.script.channels.said import NUMBER, WHOLE, Said, figures_of_json, whole
 from optimus_workers.script.channels.tables import Tables
 from optimus_workers.script.reading import Reading
 
 MAX_LINE_BYTES = 8192
 """Longer lines are data, not progress: they are skipped."""
-MAX_LINES_PER_SECOND = 200
-"""More are skipped, so that a script that prints without end costs little; losses are samples anyway."""
-MAX_BYTES_PER_SECOND = 32 * 1024
-"""So are lines after so many bytes, unless the second is a new one."""
+LINES_PER_SECOND = 50
+"""More are skipped, but for the newest one, so that a script that prints without end costs little; losses are samples
+anyway ..."""
+BURST_LINES = 400
+"""... and so are those beyond this many at once, after less was printed: settings are printed all together."""
+BYTES_PER_SECOND, BURST_BYTES = 32 * 1024, 64 * 1024
+"""The same for the bytes of these lines."""
+NEWEST_SECONDS = 0.1
+"""Between two of the newest lines that are read in spite of that."""
 
-_SPACES = re.compile(r"\s+")
-"""One stands for many: expressions that skip them would take minutes for a line of nothing else."""
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _PAIR = re.compile(
     r"(?<![\w/.-])['\"]?([A-Za-z][\w/. -]{0,39}?)['\"]?"
@@ -68,6 +71,10 @@ _LIGHTNING = re.compile(r"^ ?Epoch \d+/\d+ .*\d:\d\d • ")
 """Its bar names the last epoch, counted from 0: `Epoch 0/5 ━━━ 10/40 0:00:03 • 0:00:09 12.73it/s`."""
 _FOR = re.compile(r"\bfor (\d{1,9}) (epochs|steps|iterations|iters)\b", re.IGNORECASE)
 """`Starting training for 100 epochs`."""
+_FIGURE = re.compile(r"\d|nan|inf", re.IGNORECASE)
+_EVALUATES_WORDS = ("val", "test", "dev", "predict", "sanity")
+_AT_WORDS = (" at ", " after ", " for ", " in ")
+"""One of these, in small letters, is in each line that the expression matches: most lines are spared it."""
 
 
 class Printed:
@@ -81,7 +88,10 @@ class Printed:
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._buffer = b""
         self._skipping = False
-        self._second, self._n_lines, self._n_bytes = 0, 0, 0
+        self._filled_at = self._newest_at = float("-inf")
+        self._lines_left, self._bytes_left = float(BURST_LINES), float(BURST_BYTES)
+        self._skipped: bytes | None = None
+        """The newest line, if it was not read."""
         self._counts = EpochCounts(first_epoch, steps_per_epoch)
         self._tables = Tables()
         self._follows_heading = False
@@ -93,34 +103,70 @@ class Printed:
 
     def feed(self, data: bytes, at: float) -> list[Reading]:
         """What the next bytes of output say; `at`: POSIX seconds."""
-        found = []
-        for line in self._lines(data):
-            self.n_lines += 1
-            if int(at) != self._second:
-                self._second, self._n_lines, self._n_bytes = int(at), 0, 0
-            self._n_lines += 1
-            if self._n_lines > MAX_LINES_PER_SECOND or self._n_bytes > MAX_BYTES_PER_SECOND:
-                continue
-            self._n_bytes += len(line)
-            reading = self._read(_ANSI.sub(b"", line).decode(errors="replace"), at)
-            if reading is not None:
-                found.append(reading)
+        block = self._whole_lines(data)
+        if block is None:
+            return []
+        self._refill(at)
+        self.n_lines += block.count(b"\n") + 1
+        found = self.newest(at)
+        n_lines = max(0, int(self._lines_left))
+        lines = block.split(b"\n", n_lines)
+        rest = lines.pop() if len(lines) > n_lines else b""
+        for line in lines:
+            if self._bytes_left <= 0:
+                rest = rest or lines[-1]
+                break
+            found += self._of_line(line, at)
+        if rest:
+            self._skipped = rest.rstrip().rpartition(b"\n")[2]
+            found += self.newest(at)
         return found
 
-    def _lines(self, data: bytes) -> Iterator[bytes]:
-        """Whole lines; a carriage return ends one as well."""
-        parts = re.split(rb"[\r\n]", data)
-        for part in parts[:-1]:
-            line, self._buffer = self._buffer + part, b""
-            skipped, self._skipping = self._skipping, False
-            if not skipped and line.strip() and len(line) <= MAX_LINE_BYTES:
-                yield line
-        self._buffer += parts[-1]
+    def finish(self, at: float) -> list[Reading]:
+        """The output has ended: what its newest line said, if that was skipped."""
+        self._newest_at = float("-inf")
+        return self.newest(at)
+
+    def newest(self, at: float) -> list[Reading]:
+        """The newest line that was skipped, unless one was read just now."""
+        if self._skipped is None or self._newest_at <= at < self._newest_at + NEWEST_SECONDS:
+            return []
+        line, self._skipped, self._newest_at = self._skipped, None, at
+        return self._of_line(line, at)
+
+    def _refill(self, at: float) -> None:
+        seconds, self._filled_at = max(0.0, at - self._filled_at), at
+        self._lines_left = min(BURST_LINES, self._lines_left + seconds * LINES_PER_SECOND)
+        self._bytes_left = min(BURST_BYTES, self._bytes_left + seconds * BYTES_PER_SECOND)
+
+    def _of_line(self, line: bytes, at: float) -> list[Reading]:
+        if len(line) > MAX_LINE_BYTES or not line.strip():
+            return []
+        self._lines_left -= 1
+        self._bytes_left -= len(line)
+        text = (_ANSI.sub(b"", line) if b"\x1b" in line else line).decode(errors="replace")
+        reading = self._read(text, at)
+        return [] if reading is None else [reading]
+
+    def _whole_lines(self, data: bytes) -> bytes | None:
+        """The lines that are complete now, without the last line's end; a carriage return ends one as well."""
+        data = data.replace(b"\r", b"\n")
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._buffer += data
+            if len(self._buffer) > MAX_LINE_BYTES:
+                self._buffer, self._skipping = b"", True
+            return None
+        block, self._buffer = self._buffer + data[:end], data[end + 1 :]
+        if self._skipping:
+            block = block.partition(b"\n")[2]
+        self._skipping = False
         if len(self._buffer) > MAX_LINE_BYTES:
             self._buffer, self._skipping = b"", True
+        return block
 
     def _read(self, text: str, at: float) -> Reading | None:
-        line = in_english(_SPACES.sub(" ", text))
+        line = in_english(one_blank(text))
         if self._patterns:
             return self._by_patterns(line, at)
         said = self._said(line, text)
@@ -131,23 +177,31 @@ class Printed:
     def _said(self, line: str, text: str) -> Said:
         """The figures of a line, by their names. `text`: the line with all its blanks."""
         figures, before = figures_of_json(line)
-        said = Said(is_evaluation=_is_of_evaluation(line if figures is None else before))
+        lowered = line.lower()
+        evaluates = any(word in lowered for word in _EVALUATES_WORDS)
+        said = Said(is_evaluation=evaluates and _is_of_evaluation(line if figures is None else before))
         if figures is not None:
             for name, figure in figures:
                 said.add(name, figure, None)
             said.settle()
             return said
-        for pair in _PAIR.finditer(line):
-            said.add(normal(pair[1]), pair[2], pair[3])
-        for at in _AT.finditer(line):
-            said.add(normal(at[1]), at[4], None)
-            said.add(at[2].lower(), at[3], None)
-        if meant := _FOR.search(line):
-            said.add(f"total {meant[2].lower()}", meant[1], None)
+        if _FIGURE.search(line):
+            self._add_named(said, line, lowered)
         said.settle()
         for cell in self._tables.feed(text):
             said.add(cell.name, cell.text, cell.total, is_alone=False)
         return said
+
+    def _add_named(self, said: Said, line: str, lowered: str) -> None:
+        """Figures that stand beside their names."""
+        for pair in _PAIR.finditer(line):
+            said.add(normal(pair[1]), pair[2], pair[3])
+        if any(word in lowered for word in _AT_WORDS):
+            for at in _AT.finditer(line):
+                said.add(normal(at[1]), at[4], None)
+                said.add(at[2].lower(), at[3], None)
+        if "for " in lowered and (meant := _FOR.search(line)):
+            said.add(f"total {meant[2].lower()}", meant[1], None)
 
     def _leave_out_averages(self, said: Said, counted: Counted | None) -> None:
         """Losses of evaluations that do not say so, and averages: where most losses come with a count, others are."""
@@ -162,7 +216,7 @@ class Printed:
 
     def _counted(self, line: str, said: Said) -> Counted | None:
         """How far the training is, if the line says that."""
-        bar = _BAR.search(line)
+        bar = _BAR.search(line) if "%|" in line else None
         before = "" if bar is None else line[: bar.start()]
         if bar is not None and said.epoch is None and (leading := _LEADING_EPOCH.match(before)):
             said.epoch, said.total_epochs = int(leading[1]), int(leading[2])
@@ -186,16 +240,22 @@ class Printed:
             return self._counts.count(said.step, said.end)
         if bar is not None:
             return self._counts.count(whole(bar[1]), whole(bar[2])) if _is_of_training(before, bar[3], said) else None
-        if (drawn := _DRAWN_BAR.search(line)) and _is_of_training(line[: drawn.start()], "", said):
+        if (
+            not line.isascii()
+            and (drawn := _DRAWN_BAR.search(line))
+            and _is_of_training(line[: drawn.start()], "", said)
+        ):
             return self._counts.count(whole(drawn[1]), whole(drawn[2]))
         if said.loss is None:
             return None if said.each is None else self._counts.settled(said.each)
+        if "/" not in line:
+            return None
         bare = [match for match in _BARE_BAR.finditer(line) if not said.is_epoch(whole(match[1]), whole(match[2]))]
         return self._counts.count(whole(bare[-1][1]), whole(bare[-1][2])) if bare else None
 
     def _without_names(self, line: str, said: Said) -> None:
         """Counts that stand in brackets at the beginning: `[2, 4000] loss`, `[0/5][30/100] loss`, `[120] loss`."""
-        if said.step is not None or said.loss is None:
+        if said.step is not None or said.loss is None or "[" not in line:
             return
         if counts := _PAIR_OF_COUNTS.match(line):
             said.epoch, said.step = whole(counts[1]), whole(counts[2])
