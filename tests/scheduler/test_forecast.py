@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -259,3 +260,23 @@ def test_hostile_data_gives_ordered_finite_answers(
         if interval is not None:
             assert 0.0 <= interval.low <= interval.mean <= interval.high
             assert interval.mean < float("inf")
+
+
+@pytest.mark.parametrize("step", [1000, 1001, 1500])
+def test_a_command_beyond_its_announced_steps_is_not_forecast_to_end_now(step: int) -> None:
+    spec = replace(a_spec(rule=ConvergenceRule()), announced_steps=1000)
+    believed = predict(a_job("a", has=(1, 1), step=step, spec=spec, measured=samples(law(), ALL_SIZES))).forecast
+    assert believed.remaining_steps is not None
+    assert believed.remaining_steps.mean == step - 1000 + 1, "as many as since then"
+    assert believed.remaining_steps.low < believed.remaining_steps.mean < believed.remaining_steps.high
+    assert believed.remaining_seconds is not None
+    assert believed.remaining_seconds.mean > 0
+    assert believed.confidence < 0.1
+    assert not believed.converged
+
+
+def test_a_limit_bounds_what_a_command_beyond_its_announced_steps_may_take() -> None:
+    spec = replace(a_spec(rule=ConvergenceRule(max_steps=1510)), announced_steps=1000)
+    left = predict(a_job("a", has=(1, 1), step=1500, spec=spec)).forecast.remaining_steps
+    assert left is not None
+    assert left.high <= 10

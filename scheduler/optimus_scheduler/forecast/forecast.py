@@ -5,6 +5,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 | what is missing | rule |
 |---|---|
 | steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
+| steps left, all that a command announced are made | as many again as since then (Lindy, too) |
 | steps left, no losses yet | what ended jobs of the same task and rule took (see `precedents`) |
 | steps left, a limit given | the limit at face value, with that lower bound |
 | speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
@@ -29,13 +30,18 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.forecast.time_left import Habits, step_seconds, time_left, widened
+from optimus_scheduler.forecast.time_left import (
+    LINDY,
+    Habits,
+    beyond_announced,
+    step_seconds,
+    time_left,
+    widened,
+)
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
 from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
 from optimus_scheduler.settings import Settings
 
-_LINDY = 9.0
-"""P(T > t) = s/(s + t) for a job that has done s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
 _LINDY_CONFIDENCE = 0.05
 """Confidence of such a guess: next to nothing."""
 _STOPS_PER_JOB = 4
@@ -132,7 +138,7 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
     curve, speeds = fitted.curve, fitted.speeds
     use = _Use.of(job, speeds, now, settings)
     rule = _converged_by(job, fitted, use, settings)
-    prediction = _predict_total(job, fitted, use)
+    prediction = None if _is_beyond_announced(job) else _predict_total(job, fitted, use)
     remaining = _remaining_steps(job, curve, prediction)
     if rule is not None or job.directive is Directive.FINISH:
         remaining = Interval(0.0, 0.0, 0.0)
@@ -244,14 +250,21 @@ def as_rule(rule: ConvergenceRule) -> Rule:
 
 
 def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) -> Interval | None:
+    most = max(step_limit(rule_of(job), epoch_steps(job)) - job.step, 0.0)
+    if job.spec.announced_steps is not None and _is_beyond_announced(job):
+        return widened(beyond_announced(job.spec.announced_steps, job.step, most), job.calibration.steps, most)
     if prediction is None:
-        return Interval(job.step, job.step / _LINDY, job.step * _LINDY) if job.step > 0 else None
+        return Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
     low = prediction.low
     if _may_end_by_curve(job) and curve.n_points < LEAST_POINTS:
-        low = min(low, job.step + job.step / _LINDY)  # only the limit is known, and the loss may end it long before
+        low = min(low, job.step + job.step / LINDY)  # only the limit is known, and the loss may end it long before
     left = _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
-    most = step_limit(rule_of(job), epoch_steps(job)) - job.step
-    return None if left is None else widened(left, job.calibration.steps, max(most, 0.0))
+    return None if left is None else widened(left, job.calibration.steps, most)
+
+
+def _is_beyond_announced(job: Job) -> bool:
+    """Whether it goes on after all steps that it announced, and no loss or metric says when it ends."""
+    return job.spec.announced_steps is not None and not _may_end_by_curve(job)
 
 
 def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:

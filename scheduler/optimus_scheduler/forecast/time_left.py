@@ -131,6 +131,20 @@ def given_not_ended(total: Interval, foreseen_at: float, step: float, most: floa
     return Interval(*(max(min(each, most), step) for each in bounds))
 
 
+LINDY = 9.0
+"""P(T > t) = s/(s + t) for what has gone on for s: the median is s more, 10 % and 90 % are s/9 and 9s more."""
+
+
+def beyond_announced(announced: int, step: int, most: float = math.inf) -> Interval:
+    """Steps left of a command that said it would end after `announced` steps and is at `step`, not less.
+
+    What it said was wrong, so only how long it has gone on since says how long it goes on: Lindy's law, of the steps
+    since then and the one that it is at. `most`: what a limit of the rule leaves.
+    """
+    since = step - announced + 1.0
+    return Interval(*(min(each, most) for each in (since, since / LINDY, since * LINDY)))
+
+
 def _beyond(total: Interval, foreseen_at: float, step: float, survival: float) -> float:
     """The total that a job which is at `step` exceeds with probability `survival`."""
     above = _log_ratio(total.high, total.mean) / _TAIL_ODDS if total.high < math.inf else 1.0

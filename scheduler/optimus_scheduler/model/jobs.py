@@ -91,6 +91,8 @@ class JobSpec:
     """When it should be done, POSIX seconds."""
     elastic_batch: ElasticBatch | None = None
     """Its global batch may be chosen within these bounds; None: it is fixed. See `Job.step` for how steps count."""
+    announced_steps: int | None = None
+    """Of a command that goes on after all steps that it announced: how many these were."""
     tracked: bool = False
     """It runs outside the cluster, by its owner's own means: it is forecast, and nothing is decided about it."""
 

@@ -15,7 +15,7 @@ from optimus_models.calibration import Widening
 from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.forecast import step_limit
-from optimus_scheduler.forecast.time_left import given_not_ended, step_seconds, time_left
+from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
 from optimus_service.insight.moments import moment
 from optimus_service.insight.reasons import ended_words, text_of
@@ -86,7 +86,7 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None) -> JobProgress:
         made = None if end is None else _part(job.step, end.total)
         return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
     if has_made_all(job):
-        return JobProgress(MOST_PROGRESS, None, None, longer_than_predicted=True)
+        return _beyond_announced(job, end)
     if end is None:
         return NOTHING_KNOWN
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
@@ -99,6 +99,13 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None) -> JobProgress:
         interval_body(seconds),
         longer_than_predicted=job.step > end.total.mean > 0,
     )
+
+
+def _beyond_announced(job: JobRecord, end: _End | None) -> JobProgress:
+    left = beyond_announced((job.profile or {})["total_steps"], job.step, _step_limit(job) - job.step)
+    seconds = None if end is None else end.seconds(left)
+    part = _part(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
+    return JobProgress(part, interval_body(left), interval_body(seconds), longer_than_predicted=True)
 
 
 def has_made_all(job: JobRecord) -> bool:

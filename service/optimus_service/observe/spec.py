@@ -100,7 +100,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     worker = _demand("workers", said.workers, gpu_type, least=1)
     resumes = reported.get("resumes") if said.resumes is None else said.resumes
-    fixed = reported.get("fixed_workers")
+    fixed, announced = reported.get("fixed_workers"), reported.get("total_steps")
     if said.architecture == "script" and not said.tracked and (fixed or not resumes):
         # A change of size would make it begin anew, or go on from the wrong step.
         size = min(max(fixed or job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
@@ -108,7 +108,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     return JobSpec(
         worker=worker,
         server=_demand("servers", said.servers, gpu_type, least=0),
-        convergence=_rule(said.convergence, reported),
+        convergence=_rule(said.convergence, reported, job.step),
         mode=Mode(said.mode),
         architecture=Architecture(said.architecture),
         global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or reported.get("global_batch_size"),
@@ -119,6 +119,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
         deadline_at=deadline_of(said, job.created_at),
         elastic_batch=elastic,
         tracked=said.tracked,
+        announced_steps=announced if announced and announced <= job.step else None,
     )
 
 
@@ -145,10 +146,11 @@ def _decisive(document: object, job: JobRecord) -> contract.JobSpec:
     return said
 
 
-def _rule(said: contract.Convergence, reported: Mapping[str, Any]) -> ConvergenceRule:
-    """With the number of steps after which a script ends by itself, once it is known."""
+def _rule(said: contract.Convergence, reported: Mapping[str, Any], step: int) -> ConvergenceRule:
+    """With the number of steps after which a script ends by itself, once it is known and until that shows to be
+    wrong."""
     found, total = rule_of(said), reported.get("total_steps")
-    if not total:
+    if not total or total <= step:
         return found
     return replace(found, max_steps=min(total, found.max_steps or total))
 

@@ -78,13 +78,16 @@ def test_steps_made_since_the_forecast_leave_fewer_and_rule_out_an_early_end() -
 
 
 @pytest.mark.parametrize("step", [100, 130])
-def test_a_command_that_goes_on_after_all_its_steps_has_an_unknown_time_left(step: int) -> None:
+def test_a_command_goes_on_after_all_its_steps_for_as_long_as_it_has_since_then(step: int) -> None:
     certain = made_at(step) | {"total_steps": total(step, step, step), "remaining_steps": total(0, 0, 0)}
     script = job(step=step, profile={"total_steps": 100})
     found = progress_of(script, decision(**certain))
+    since = step - 100 + 1
     assert found.longer_than_predicted
-    assert found.remaining_seconds is None
-    assert found.progress == MOST_PROGRESS
+    assert found.remaining_steps == answers.Interval(mean=since, low=pytest.approx(since / 9), high=since * 9)
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean > 0
+    assert found.progress == pytest.approx(min(step / (step + since), MOST_PROGRESS))
     limited = job(step=step, profile={"total_steps": 100}, spec={"convergence": {"max_steps": step}})
     at_its_limit = progress_of(limited, decision(**certain))
     assert at_its_limit.remaining_steps == answers.Interval(mean=0, low=0, high=0)
