@@ -4,8 +4,8 @@
 
 The scripts are those of tests/scripts, with coordinator and agents as they are started in production and the stand-in
 for the service that the tests use. Each goes from 1 to 3 workers, to 2, and loses one by SIGKILL. A pause is from the
-last step before a change to the first step after it, as the coordinator reports it to the service; `stop` and `start`
-are its parts: until all processes have ended (saving included), and from their start to worker 0's first step.
+last step before a change to the first step after it. Its parts are those that the service is told: saving, stopping,
+starting (meeting and the first step included) and loading; what is left is coordination.
 
 `--torchrun` measures stock torchrun in the same run, with the DDP script: its c10d rendezvous, `--nnodes=1:3`, and
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which an agent that joins ends all. Prints one JSON object.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -115,12 +114,10 @@ def _one_job(folder: Path, words: tuple[str, ...]) -> dict[str, Any]:
             else:
                 job.scale(*(worker(rank) for rank in range(n_workers)))
             membership = job.wait_for_size(n_workers, 0, after_epoch=membership["epoch"])
-            log = (job.directory / f"{worker(0)}.log").read_text()
             changes[name] = {
                 "pause_seconds": round(float(membership["pause_seconds"]), 2),
                 "lost_steps": membership["lost_steps"],
-                "stop_seconds": _last(log, r"stopped within ([\d.]+) s"),
-                "start_seconds": _last(log, r"first step came ([\d.]+) s"),
+                "parts": {part: _rounded(value) for part, value in (membership["pause_parts"] or {}).items()},
             }
             job.wait_for_step(membership["step"] + STEPS_BETWEEN)
         return {"changes": changes, "agent": cost}
@@ -129,9 +126,8 @@ def _one_job(folder: Path, words: tuple[str, ...]) -> dict[str, Any]:
         service.close()
 
 
-def _last(log: str, pattern: str) -> float | None:
-    found = re.findall(pattern, log)
-    return float(found[-1]) if found else None
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 2)
 
 
 def _agent_cost(job: Job) -> dict[str, float]:

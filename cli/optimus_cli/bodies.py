@@ -155,11 +155,19 @@ class Expected(TypedDict):
     finish_at: str | None
 
 
+class PauseParts(TypedDict):
+    save_seconds: float | None
+    stop_seconds: float | None
+    start_seconds: float | None
+    load_seconds: float | None
+
+
 class RescaleEffect(TypedDict):
     at: str
     before: Allocation
     after: Allocation
     stopped_seconds: float
+    pause_parts: PauseParts | None
     lost_steps: int
     steps_per_second_before: float | None
     steps_per_second_after: float | None
@@ -350,6 +358,7 @@ class AllocationPoint(TypedDict):
     global_batch: int | None
     cause: str
     pause_seconds: float | None
+    pause_parts: PauseParts | None
     lost_steps: int
 
 

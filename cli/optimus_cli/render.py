@@ -321,10 +321,25 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
             f"{point['workers']}w+{point['servers']}p{_in_batches(point)}",
             wording.count(point["step"]),
             point["cause"],
-            wording.UNKNOWN if pause is None else f"{wording.number(pause)} s",
+            wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}",
             str(point["lost_steps"]),
         )
     return table
+
+
+def _parts(point: AllocationPoint) -> str:
+    """What the pause of a script consists of."""
+    parts = point["pause_parts"]
+    if parts is None:
+        return ""
+    named = {
+        "save": parts["save_seconds"],
+        "stop": parts["stop_seconds"],
+        "start": parts["start_seconds"],
+        "load": parts["load_seconds"],
+    }
+    told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in named.items() if seconds is not None)
+    return f" ({told})" if told else ""
 
 
 def _in_batches(point: AllocationPoint) -> str:

@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from .agreement import Agreement, all_agree, rank, world_size
 from .batch import accumulation_steps, batch_factor, global_batch_size, warmup_epochs, worker_batch_size
-from .reporting import report, report_schedule, resumes, stopped
+from .reporting import loaded, report, report_schedule, resumes, stopped
 
 log = logging.getLogger("optimus_client")
 
@@ -358,13 +358,14 @@ class ElasticRun:
         """At a step boundary: save if it is time, save and stop if that is asked for."""
         is_due = rank() == 0 and time.monotonic() - self._saved_at >= self._save_seconds
         stops, saves = self._agreement.ask(self.step_number, save=is_due)
+        began = time.monotonic()
         if stops or saves:
             self._save(must=stops)
         if not stops:
             return False
         self.is_stopped = True
         if rank() == 0:
-            stopped(self.step_number)
+            stopped(self.step_number, time.monotonic() - began)
         if self._exits:
             sys.exit(0)
         return True
@@ -493,7 +494,7 @@ class ElasticRun:
         scratch.replace(self._directory / FILE_NAME)
 
     def _load(self) -> None:
-        path = self._directory / FILE_NAME
+        path, began = self._directory / FILE_NAME, time.monotonic()
         if not path.exists():
             return
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -516,6 +517,7 @@ class ElasticRun:
             if self._scheduler is not None and not self._steps_scheduler:
                 self._scheduler.step()
         self._saved_step = self.step_number
+        loaded(time.monotonic() - began)
 
     def _save_sharded(self) -> None:
         from torch.distributed.checkpoint.state_dict import get_state_dict

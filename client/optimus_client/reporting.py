@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 from urllib.parse import urlsplit
 
-__all__ = ["flush", "report", "report_schedule", "resumes", "stop_requested", "stopped"]
+__all__ = ["flush", "loaded", "report", "report_schedule", "resumes", "stop_requested", "stopped"]
 
 log = logging.getLogger("optimus_client")
 
@@ -118,10 +118,21 @@ def resumes() -> None:
         reporter.wake.set()
 
 
-def stopped(step: int) -> None:
-    """Say that the script has saved and stops as asked, after `step` optimizer steps; waits 2 s for that at most."""
+def loaded(seconds: float) -> None:
+    """Say for how long the script has loaded its checkpoint: a part of what a change of size costs."""
     reporter = _reporter or _start()
     if reporter is not None:
+        reporter.head["load_seconds"] = float(seconds)
+        reporter.is_announced = False
+
+
+def stopped(step: int, save_seconds: float | None = None) -> None:
+    """Say that the script has saved (for `save_seconds`) and stops as asked, after `step` optimizer steps; waits 2 s
+    for that at most."""
+    reporter = _reporter or _start()
+    if reporter is not None:
+        if save_seconds is not None:
+            reporter.head["save_seconds"] = float(save_seconds)
         reporter.stopped_at = int(step)
         flush()
 

@@ -34,6 +34,16 @@ class WantedMembership(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseParts(Message):
+    """What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way."""
+
+    save_seconds: Annotated[Duration | None, About("files were written, after the last step")] = None
+    stop_seconds: Annotated[Duration | None, About("after that, until its processes had ended")] = None
+    start_seconds: Annotated[Duration | None, About("new processes came up, met and made the first step")] = None
+    load_seconds: Annotated[Duration | None, About("of that, not in `start_seconds`: files were loaded")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipReport(Message):
     """A membership epoch that a coordinator has formed (`POST /v1/jobs/{id}/membership`); again is harmless."""
 
@@ -48,5 +58,6 @@ class MembershipReport(Message):
         None
     )
     pause_seconds: Annotated[Duration | None, About("training stood still")] = None
+    pause_parts: PauseParts | None = None
     lost_steps: Annotated[Count, About("steps rolled back")] = 0
     message: Annotated[str | None, About(max_length=2000)] = None

@@ -116,6 +116,7 @@ def allocation(at_seconds: float, workers: int, servers: int, **changes: Any) ->
         "gpu_type": None,
         "cause": "rescale",
         "pause_seconds": 0.2,
+        "pause_parts": None,
         "lost_steps": 0,
     }
     return cast("AllocationPoint", {**body, **changes})

@@ -82,6 +82,12 @@ def test_every_job_can_be_shown(job: Any) -> None:
         assert text.strip()
 
 
+def test_the_pause_of_a_script_is_shown_with_its_parts() -> None:
+    parts = {"save_seconds": 0.3, "stop_seconds": 0.1, "start_seconds": 2.0, "load_seconds": None}
+    point = builders.allocation(3, 2, 0, pause_seconds=2.5, pause_parts=parts)
+    assert "2.50 s (save 0.3, stop 0.1, start 2.0)" in shown(render.allocation_table([point]), width=140)
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
     jobs = [builders.job(id="digits-resnet-abcd1234", step=12_345), builders.finished_job(id="digits-cnn-abcd1234")]

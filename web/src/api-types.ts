@@ -43,6 +43,8 @@ export interface components {
             global_batch: number | null;
             cause: string;
             pause_seconds: number | null;
+            /** @description of a script */
+            pause_parts: components["schemas"]["PauseParts"] | null;
             lost_steps: number;
         };
         /** @description How often a script writes its checkpoint, and how often would lose the least time (docs/script-sizes.md). */
@@ -805,6 +807,29 @@ export interface components {
             /** @description predictions from its beginning to its end */
             review: components["schemas"]["ReviewPoint"][];
         };
+        /** @description What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way. */
+        PauseParts: {
+            /**
+             * @description files were written, after the last step
+             * @default null
+             */
+            save_seconds: number | null;
+            /**
+             * @description after that, until its processes had ended
+             * @default null
+             */
+            stop_seconds: number | null;
+            /**
+             * @description new processes came up, met and made the first step
+             * @default null
+             */
+            start_seconds: number | null;
+            /**
+             * @description of that, not in `start_seconds`: files were loaded
+             * @default null
+             */
+            load_seconds: number | null;
+        };
         PredictionPoint: {
             /** Format: date-time */
             at: string;
@@ -954,6 +979,7 @@ export interface components {
             before: components["schemas"]["Allocation"];
             after: components["schemas"]["Allocation"];
             stopped_seconds: number;
+            pause_parts: components["schemas"]["PauseParts"] | null;
             lost_steps: number;
             /** @description measured with the size before */
             steps_per_second_before: number | null;
@@ -1120,6 +1146,7 @@ export type MetricPoint = components['schemas']['MetricPoint'];
 export type Node = components['schemas']['Node'];
 export type NodeResources = components['schemas']['NodeResources'];
 export type Outcome = components['schemas']['Outcome'];
+export type PauseParts = components['schemas']['PauseParts'];
 export type PredictionPoint = components['schemas']['PredictionPoint'];
 export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];

@@ -93,7 +93,9 @@ export function Allocations({ allocations, job, now }: { allocations: Allocation
                     {CAUSES[each.cause] ?? each.cause}
                     {each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}
                   </td>
-                  <td class="figure">{each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}</td>
+                  <td class="figure" title={parts(each)}>
+                    {each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}
+                  </td>
                   <td class="figure wide">{count(each.step)}</td>
                 </tr>
               ))}
@@ -121,4 +123,10 @@ export function steps(allocations: AllocationPoint[], job: Pick<Job, "created_at
   workers.push(workers[workers.length - 1] ?? 0);
   servers.push(servers[servers.length - 1] ?? 0);
   return [at, workers, servers];
+}
+
+/** What the pause of a script consists of: `save 0.3 s, stop 0.1 s, start 2 s`. */
+export function parts(each: Pick<AllocationPoint, "pause_parts">): string | undefined {
+  const told = Object.entries(each.pause_parts ?? {}).filter(([, seconds]) => seconds != null);
+  return told.map(([name, seconds]) => `${name.replace("_seconds", "")} ${number(seconds as number)} s`).join(", ") || undefined;
 }

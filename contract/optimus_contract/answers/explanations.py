@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 from optimus_contract.answers.jobs import Allocation, Interval, JobState
+from optimus_contract.membership import PauseParts
 from optimus_contract.message import About, Message
 
 
@@ -36,6 +37,7 @@ class RescaleEffect(Message):
     before: Allocation
     after: Allocation
     stopped_seconds: float
+    pause_parts: PauseParts | None
     lost_steps: int
     steps_per_second_before: Annotated[float | None, About("measured with the size before")]
     steps_per_second_after: Annotated[float | None, About("measured with the size after")]

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from optimus_contract.job import JobSpec
+from optimus_contract.membership import PauseParts
 from optimus_contract.message import About, Message
 from optimus_contract.result import JobProfile, JobResult
 
@@ -210,6 +211,7 @@ class AllocationPoint(Message):
     global_batch: Annotated[int | None, About("of a job with an elastic batch")] = None
     cause: str
     pause_seconds: float | None
+    pause_parts: Annotated[PauseParts | None, About("of a script")]
     lost_steps: int
 
 

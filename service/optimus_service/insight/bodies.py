@@ -9,7 +9,7 @@ from typing import Literal, cast
 from optimus_contract import answers
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
-from optimus_contract.membership import WantedMembership, WantedTask
+from optimus_contract.membership import PauseParts, WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
@@ -99,6 +99,7 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> answe
         global_batch=membership.global_batch,
         cause=membership.cause,
         pause_seconds=finite(membership.pause_seconds),
+        pause_parts=None if membership.pause_parts is None else PauseParts(**membership.pause_parts),
         lost_steps=membership.lost_steps,
     )
 

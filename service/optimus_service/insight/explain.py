@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optimus_contract import answers
+from optimus_contract.membership import PauseParts
 from optimus_scheduler.model import Quota, Reason, Resources, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.bodies import allocation_body
@@ -209,7 +210,8 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or case.job.is_without_tasks:
         return []
     if has_made_all(case.job):
-        return ["It has made all steps that it announced and goes on, longer than predicted: when it ends is unknown."]
+        left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
+        return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
     return [f"It is expected to end in {span(expected.finish_seconds)} if it keeps what it has."]
@@ -246,6 +248,7 @@ def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, ended
         before=_members(before),
         after=_members(after),
         stopped_seconds=stopped,
+        pause_parts=None if after.pause_parts is None else PauseParts(**after.pause_parts),
         lost_steps=after.lost_steps,
         steps_per_second_before=slow,
         steps_per_second_after=fast,
@@ -266,7 +269,7 @@ def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> li
     if effect is None:
         return []
     change = f"from {size(effect.before)} to {size(effect.after)}"
-    cost = f"stopped training for {time_words(effect.stopped_seconds)}"
+    cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
     told = f"Its last change of size{since} {change} {cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
@@ -277,6 +280,20 @@ def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> li
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )
     return [f"{told}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+
+
+def _parts(parts: PauseParts | None) -> str:
+    """` (saving 1 s, stopping 0.2 s, starting 3 s)`; empty where nothing is known of them."""
+    if parts is None:
+        return ""
+    named = (
+        ("saving", parts.save_seconds),
+        ("stopping", parts.stop_seconds),
+        ("starting", parts.start_seconds),
+        ("loading", parts.load_seconds),
+    )
+    told = [f"{what} {time_words(seconds)}" for what, seconds in named if seconds is not None]
+    return f" ({', '.join(told)})" if told else ""
 
 
 # --- what it was -----------------------------------------------------------------------------------------------------

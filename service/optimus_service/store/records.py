@@ -198,6 +198,8 @@ class MembershipRecord:
     cause: str
     pause_seconds: float | None = None
     """How long training stood still."""
+    pause_parts: Mapping[str, float | None] | None = None
+    """Of a script: `PauseParts`."""
     lost_steps: int = 0
     """Steps rolled back."""
     message: str | None = None

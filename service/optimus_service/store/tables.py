@@ -210,6 +210,7 @@ class MembershipRow(Base):
     """What its workers ran on."""
     cause: Mapped[str]
     pause_seconds: Mapped[float | None]
+    pause_parts: Mapped[dict[str, float | None] | None] = mapped_column(Json)
     lost_steps: Mapped[int]
     message: Mapped[str | None]
     global_batch: Mapped[int | None]

@@ -17,6 +17,7 @@ from tests.service.store.store_builders import a_decision, a_forecast, a_members
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.membership import PauseParts
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, JobState, Quota, Reason, Resources, SpeedSample
 from optimus_service.insight.explain import Case, explanation_of
@@ -104,6 +105,18 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     trained = world.clock() - after.at
     assert found.last_rescale.saved_seconds == pytest.approx(trained * 1.5 - trained - 0.5)
     assert any("instead of 2" in each for each in found.sentences)
+
+
+def test_the_parts_of_a_scripts_pause_are_told() -> None:
+    parts = {"save_seconds": 1.0, "stop_seconds": 0.5, "start_seconds": 3.0, "load_seconds": None}
+    after = a_membership(epoch=2, at=15.0, pause_seconds=5.0, pause_parts=parts)
+    case = Case(job=a_record(wanted=Allocation(2, 0)), decision=None, now=20.0, memberships=[a_membership(), after])
+    found = explanation_of(case)
+    assert found.last_rescale is not None
+    assert found.last_rescale.pause_parts == PauseParts(**parts)
+    assert any(
+        "stopped training for 5.0 s (saving 1.0 s, stopping 0.5 s, starting 3.0 s)" in s for s in found.sentences
+    )
 
 
 def test_jobs_that_compete_say_against_whom(world: World) -> None:
@@ -237,10 +250,15 @@ def test_a_job_of_a_full_project_starts_when_one_of_its_project_ends() -> None:
 def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> None:
     record = a_record(wanted=Allocation(1, 0), step=60, profile={"total_steps": 60})
     zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
-    forecast = a_forecast(total_steps={"mean": 60.0, "low": 60.0, "high": 60.0}, remaining_steps=zero)
+    forecast = a_forecast(
+        total_steps={"mean": 60.0, "low": 60.0, "high": 60.0},
+        remaining_steps=zero,
+        seconds_per_step={"mean": 3.0, "low": 3.0, "high": 3.0},
+    )
     found = explanation_of(Case(job=record, decision=a_decision(forecast=forecast), now=20.0))
-    assert found.expected.finish_seconds is None
-    assert any("longer than predicted" in each for each in found.sentences)
+    assert found.expected.finish_seconds is not None
+    assert found.expected.finish_seconds.mean == pytest.approx(3.0), "one step has gone on longer: one more is likely"
+    assert any("longer than predicted: by that it may end in " in each for each in found.sentences)
 
 
 def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:

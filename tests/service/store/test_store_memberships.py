@@ -13,7 +13,7 @@ from optimus_service.store.repository import Repository
 
 def test_a_report_is_kept_once(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    report = a_membership(pause_seconds=0.5, message="first")
+    report = a_membership(pause_seconds=0.5, pause_parts={"save_seconds": 0.1}, message="first")
     assert repository.report_membership("job-1", report)
     before = repository.get_job("job-1")
     assert not repository.report_membership("job-1", report)

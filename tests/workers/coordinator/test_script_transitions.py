@@ -21,6 +21,7 @@ from optimus_workers.wire.messages import (
     StopCommand,
     ToTask,
 )
+from optimus_workers.wire.values import PauseParts
 
 
 @dataclass
@@ -32,6 +33,7 @@ class ScriptWorld(World):
     finished: set[str] = field(default_factory=set)
     """Workers whose processes ended well by themselves, which their coordinator may not know yet."""
     version: int = 0
+    pause: PauseParts = field(default_factory=PauseParts)
 
     @property
     def epoch(self) -> int:
@@ -54,11 +56,17 @@ class ScriptWorld(World):
                 self.runs.pop(name, None)
                 self.going.pop(name, None)
                 step = self.version if name == "worker-0" else None
-                return [CommandStopped(message.epoch, step, name in self.finished, 0.0)]
+                saved, stopped = self.pause.save_seconds, self.pause.stop_seconds
+                known = step is not None and saved is not None and stopped is not None
+                since = (saved or 0.0) + (stopped or 0.0) if known else 0.0
+                return [CommandStopped(message.epoch, step, name in self.finished, since, saved if known else None)]
             case StartCommand():
                 self.runs[name] = message
                 self.finished.discard(name)
-                return [CommandStarted(message.epoch, self.version if message.rank == 0 else None)]
+                if message.rank != 0:
+                    return [CommandStarted(message.epoch)]
+                loads, starts = self.pause.load_seconds, self.pause.start_seconds
+                return [CommandStarted(message.epoch, self.version, loads, starts)]
             case _:
                 return super()._work(name, message)
 
@@ -107,6 +115,15 @@ def test_processes_that_went_on_from_the_wrong_step_end_nothing(order: tuple[str
     world.ends("worker-0")
     assert world.result is not None
     assert world.result.outcome == "succeeded"
+
+
+def test_the_parts_of_a_pause_are_those_of_the_worker_that_knows_the_steps() -> None:
+    world = script_world(1)
+    assert world.last.pause_parts is None, "nothing had trained"
+    world.pause = PauseParts(0.5, 0.25, 2.0, 1.0)
+    world.wants("worker-0", "worker-1")
+    world.arrives("worker-1")
+    assert world.last.pause_parts == world.pause
 
 
 def test_a_job_that_waits_for_its_size_can_be_paused() -> None:

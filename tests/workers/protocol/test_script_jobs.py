@@ -57,6 +57,10 @@ def test_a_stock_ddp_script_is_resized_loses_a_worker_and_makes_all_its_steps(
     assert all(0 <= each["lost_steps"] <= 6 for each in (one, two, three)), "what the script had not saved"
     assert all(each["pause_seconds"] > 0 for each in (one, two, three))
     assert torch.load(snapshot)["step"] == 600
+    for each in (one, two, three):
+        parts = [each["pause_parts"][f"{part}_seconds"] for part in ("save", "stop", "start", "load")]
+        assert all(part >= 0 for part in parts)
+        assert 0 < sum(parts) <= each["pause_seconds"] + 0.1
     profile = job.service.profile
     assert profile is not None
     assert (profile["total_steps"], profile["learned_from"], profile["resumes"]) == (600, "printed", True)
@@ -82,6 +86,9 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     result = job.wait_for_result()
     assert (result["outcome"], result["step"]) == ("succeeded", 200)
     assert [each["lost_steps"] for each in (one, three, two)] == [0, 0, 0]
+    assert one["pause_parts"] is None
+    assert all(each["pause_parts"]["save_seconds"] > 0 for each in (three, two)), "the client says how long"
+    assert all(each["pause_parts"]["load_seconds"] > 0 for each in (three, two))
     assert job.service.profile is not None
     assert job.service.profile["learned_from"] == "client"
     assert job.service.profile["steps_per_epoch"] == 20.0

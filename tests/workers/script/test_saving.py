@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from optimus_workers.script.saving import LOG_SECONDS, QUIET_SECONDS, Writes
+from optimus_workers.script.loading import Loads
+from optimus_workers.script.saving import LOG_SECONDS, QUIET_SECONDS, Spells, Writes
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -90,6 +93,47 @@ def test_much_that_is_written_between_two_looks_is_a_save(start: Start, tmp_path
     say(process)
     assert not writes.are_quiet([process.pid], 1.1)
     assert writes.are_quiet([process.pid], 1.2 + QUIET_SECONDS)
+
+
+def test_how_long_files_were_written_is_known(start: Start) -> None:
+    process = start("input(); f = open('checkpoint', 'w'); print('done'); input(); f.close(); print('done'); input()")
+    writes = Writes(0.0)
+    writes.are_quiet([process.pid], 1.0)
+    writes.are_quiet([process.pid], 1.3)
+    say(process)
+    writes.are_quiet([process.pid], 1.5)
+    assert writes.seconds(0.0) == pytest.approx(0.3)
+    assert writes.seconds(1.2) == pytest.approx(0.1)
+    assert writes.seconds(1.4) == 0.0
+
+
+@pytest.mark.parametrize(
+    "opens",
+    ["f = open('c')", "import mmap; o = open('c'); f = mmap.mmap(o.fileno(), 0, prot=mmap.PROT_READ); o.close()"],
+)
+def test_loading_is_seen_while_a_saved_file_is_open_or_mapped(start: Start, tmp_path: Path, opens: str) -> None:
+    saved = tmp_path / "c"
+    saved.write_bytes(b"parameters")
+    status = saved.stat()
+    process = start(
+        f"input(); print('done'); input(); {opens}; print('done'); input(); f.close(); print('done'); input()"
+    )
+    loads = Loads([(status.st_dev, status.st_ino)])
+    loads.look([process.pid], 1.0)
+    say(process)
+    loads.look([process.pid], 1.1)
+    loads.look([process.pid], 1.4)
+    say(process)
+    loads.look([process.pid], 1.6)
+    assert loads.seconds == pytest.approx(0.4)
+
+
+@given(st.lists(st.booleans(), max_size=20), st.floats(0.0, 20.0))
+def test_what_was_seen_is_within_the_looks(looks: list[bool], since: float) -> None:
+    spells = Spells()
+    for now, seen in enumerate(looks):
+        spells.add(seen, float(now))
+    assert 0.0 <= spells.seconds(since) <= spells.seconds() <= sum(looks)
 
 
 def test_a_group_that_has_ended_is_quiet() -> None:

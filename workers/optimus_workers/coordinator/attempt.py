@@ -26,7 +26,7 @@ from optimus_workers.wire.messages import (
     StopCommand,
 )
 from optimus_workers.wire.ranges import Range, server_ranges, worker_slots
-from optimus_workers.wire.values import Group, Holding, ServerRange, Source, TaskProfile, constant_batch
+from optimus_workers.wire.values import Group, Holding, PauseParts, ServerRange, Source, TaskProfile, constant_batch
 
 
 class Attempt:
@@ -198,6 +198,8 @@ class ScriptAttempt(Attempt):
         self.finished: set[str] = set()
         """Workers whose processes had ended well by themselves."""
         self._at_once = at_once
+        self.pause = PauseParts()
+        """As worker 0 of the last membership and of this one say."""
 
     def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
         """Stop the processes on all workers, and wait for those that leave as well: they may be saving."""
@@ -209,6 +211,9 @@ class ScriptAttempt(Attempt):
         """A worker's processes have ended."""
         self.awaiting.discard(task)
         self.version = max(self.version, message.step or 0)
+        if message.since_step is not None and message.save_seconds is not None:
+            stop = message.since_step - message.save_seconds
+            self.pause = dataclasses.replace(self.pause, save_seconds=message.save_seconds, stop_seconds=stop)
         if message.finished:
             self.finished.add(task)
 
@@ -217,6 +222,8 @@ class ScriptAttempt(Attempt):
         self.awaiting.discard(task)
         if message.step is not None:
             self.version = message.step
+            start, load = message.start_seconds, message.load_seconds
+            self.pause = dataclasses.replace(self.pause, start_seconds=start, load_seconds=load)
 
     def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover:  # noqa: ARG002 - scripts keep state
         """As far as any worker came. No task hands anything over."""

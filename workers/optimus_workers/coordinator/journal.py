@@ -21,7 +21,7 @@ from typing import Literal
 from optimus_contract.membership import Cause
 from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import decode_line, encode_line
-from optimus_workers.wire.values import GlobalBatch, TaskProfile, followed
+from optimus_workers.wire.values import GlobalBatch, PauseParts, TaskProfile, followed
 
 JOURNAL_NAME = "journal.jsonl"
 _WRITER = "by"
@@ -65,6 +65,8 @@ class Formed:
     servers: tuple[str, ...]
     cause: Cause
     pause_seconds: float | None = None
+    pause_parts: PauseParts | None = None
+    """Of a script."""
     lost_steps: int = 0
     """In steps of the base batch."""
     message: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optimus_workers.checkpoint.manifest import parameter_mismatch
-from optimus_workers.coordinator.attempt import Attempt, GroupAttempt
+from optimus_workers.coordinator.attempt import Attempt, GroupAttempt, ScriptAttempt
 from optimus_workers.coordinator.ending import close, fail, finish, pause
 from optimus_workers.coordinator.events import (
     Append,
@@ -289,6 +289,7 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         servers=attempt.members.servers,
         cause=change.cause,
         pause_seconds=None if stopped_at is None else max(0.0, state.now - stopped_at),
+        pause_parts=attempt.pause if stopped_at is not None and isinstance(attempt, ScriptAttempt) else None,
         lost_steps=max(0, before - (attempt.version if batch is None else batch.reported_step(attempt.version))),
         message=change.message,
         batch=batch,

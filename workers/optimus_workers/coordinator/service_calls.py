@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 
-from optimus_contract.membership import MembershipReport, WantedMembership
+from optimus_contract.membership import MembershipReport, PauseParts, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import TaskUsageReport, Usage
 from optimus_workers.coordinator.ending import failure, storable
@@ -182,6 +182,7 @@ def membership_report(formed: Formed) -> MembershipReport:
         cause=formed.cause,
         global_batch=batch.size if batch is not None and batch.is_elastic else None,
         pause_seconds=formed.pause_seconds,
+        pause_parts=None if formed.pause_parts is None else PauseParts(**asdict(formed.pause_parts)),
         lost_steps=formed.lost_steps,
         message=None if formed.message is None else storable(formed.message)[-MESSAGE_CHARACTERS:],
     )

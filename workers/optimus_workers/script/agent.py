@@ -38,6 +38,7 @@ from optimus_workers.script.launch import (
     python_environment,
     weak_variables,
 )
+from optimus_workers.script.loading import Loads
 from optimus_workers.script.processes import Process, Starter, signal_group
 from optimus_workers.script.progress import Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
@@ -50,7 +51,7 @@ from optimus_workers.script.samples import (
     sample_of,
     with_checkpoints,
 )
-from optimus_workers.script.saving import Writes
+from optimus_workers.script.saving import FileKey, Writes
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.planned_rates import planned, send_planned_rates
 from optimus_workers.telemetry.sender import Telemetry
@@ -79,6 +80,8 @@ TICK_SECONDS = 0.2
 """How late the end of a process or a deadline may be noticed ..."""
 STOPPING_TICK_SECONDS = 0.02
 """... and while training stands still."""
+WRITES_SECONDS = 0.05
+"""Least time between two looks at what is written then."""
 FIRST_STEP_SECONDS = 30.0
 """A script that has not reported a step for so long after its start may never report one: the membership counts as
 formed then."""
@@ -144,6 +147,11 @@ class Run:
     files: tuple[TensorBoardFiles, ...] = ()
     """What may be written beside; only worker 0 reads it."""
     checkpoints: CheckpointWatch = field(default_factory=CheckpointWatch)
+    loads: Loads = field(default_factory=lambda: Loads(()))
+    load_seconds: float | None = None
+    """For which they have loaded a checkpoint, and ..."""
+    save_seconds: float | None = None
+    """... saved one at their end, if they said so."""
     looks_at_stop_file: bool = False
     """They use `optimus_client`, by which they save and end when the stop file appears."""
 
@@ -156,9 +164,12 @@ class Stopping:
     since: float
     terminate_at: float
     kill_at: float
-    writes: Writes | None = None
+    writes: Writes
+    waits_for_writes: bool = False
     """They are terminated as soon as they write nothing, `terminate_at` at the latest."""
     terminated: bool = False
+    is_quiet: bool = False
+    looked_at: float = float("-inf")
 
 
 class Agent:
@@ -191,6 +202,8 @@ class Agent:
         """Membership epoch → where its processes meet."""
         self._stopping: Stopping | None = None
         self._last_step: int | None = None
+        self._saved: set[FileKey] = set()
+        """Files that processes of this worker have saved."""
         self._held: list[Advance] = []
         """Steps before the membership is formed."""
         self._done_at = self._learned_at = self._files_at = float("-inf")
@@ -256,7 +269,7 @@ class Agent:
         while True:
             message: Delivered | Reading | tuple[Reading, ...] | None = None
             with suppress(Empty):
-                message = self._queue.get(timeout=TICK_SECONDS if self._stopping is None else STOPPING_TICK_SECONDS)
+                message = self._queue.get(timeout=STOPPING_TICK_SECONDS if self._is_still() else TICK_SECONDS)
             match message:
                 case Exit() | CoordinatorLost():
                     return message
@@ -279,6 +292,13 @@ class Agent:
                 case _:
                     log.warning("not for an agent: %s", type(message).__name__)
             self._look()
+
+    def _is_still(self) -> bool:
+        """Whether training stands still: its processes stop, or come up after a change."""
+        run = self._run
+        return self._stopping is not None or (
+            run is not None and run.order.rank == 0 and not run.is_reported and bool(self._saved)
+        )
 
     def _send(self, message: FromTask) -> None:
         if self._control is not None:
@@ -358,6 +378,7 @@ class Agent:
         printed = Printed(self._spec.progress_patterns, first_epoch=learned.first_epoch, steps_per_epoch=each)
         run = Run(order, [], progress, printed, time.monotonic(), order.batch)
         if order.rank == 0:
+            run.loads = Loads(self._saved)
             folders = log_folders(self._spec.command or (), self._variables)
             run.files = tuple(TensorBoardFiles(self._working_directory / each, time.time()) for each in folders)
         self._run, self._held = run, []
@@ -417,13 +438,13 @@ class Agent:
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
-            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS)
+            self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS, Writes(now))
         elif run.looks_at_stop_file or self._remembers_stop_file:
             at = now + self._spec.stop_seconds
-            self._stopping = Stopping(message.epoch, now, at, at + KILL_SECONDS)
+            self._stopping = Stopping(message.epoch, now, at, at + KILL_SECONDS, Writes(now))
         else:
             at = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS)
-            self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, Writes(now))
+            self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, Writes(now), True)
 
     @property
     def _remembers_stop_file(self) -> bool:
@@ -431,17 +452,20 @@ class Agent:
         return self._remembered().resumes is True and self._remembered().channel is Channel.CLIENT
 
     def _stopped(self, epoch: int) -> None:
-        run, self._stopping = self._run, None
+        run, stopping, self._stopping = self._run, self._stopping, None
         finished = run is not None and run.end is not None and run.end.exit_code == 0 and run.end.counts
-        step = since_step = None
+        step = since_step = saved = None
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
             self._last_step = step
             if run.progress.step is not None:
                 since_step = max(0.0, time.time() - run.progress.last_at)
+                seen = 0.0 if stopping is None else stopping.writes.seconds(time.monotonic() - since_step)
+                saved = min(seen if run.save_seconds is None else run.save_seconds, since_step)
+            self._saved = set(run.checkpoints.files) | (set() if stopping is None else stopping.writes.files)
         self._run = None
         self._telemetry.flush(0.0)
-        self._send(CommandStopped(epoch, step, finished, since_step))
+        self._send(CommandStopped(epoch, step, finished, since_step, saved))
 
     def _kill(self) -> None:
         """End all processes by force."""
@@ -487,10 +511,20 @@ class Agent:
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
         expected = expected and not run.progress.is_misplaced and not self._is_unread(run)
+        if expected and not run.is_reported:
+            run.loads.look([process.pid for process in run.processes], now)
         if not run.is_reported and (not expected or run.first_step is not None):
             run.is_reported = True
-            self._send(CommandStarted(run.order.epoch, run.first_step))
+            self._send(self._started(run, now))
             self._send_end(run)
+
+    def _started(self, run: Run, now: float) -> CommandStarted:
+        """What worker 0 says of how they came up, if they made a step."""
+        if run.first_step is None:
+            return CommandStarted(run.order.epoch)
+        took = now - run.begun_at
+        loads = min(run.loads.seconds if run.load_seconds is None else run.load_seconds, took)
+        return CommandStarted(run.order.epoch, run.first_step, loads, took - loads)
 
     def _is_unread(self, run: Run) -> bool:
         """Whether it prints what is not understood. After a change the first step says where training goes on, so it
@@ -518,18 +552,20 @@ class Agent:
             log.info("the command stopped within %.2f s", time.monotonic() - stopping.since)
             self._stopped(stopping.epoch)
             return
+        if now >= stopping.looked_at + WRITES_SECONDS:
+            stopping.looked_at = now
+            groups = [process.pid for process in run.processes if process.exit_code is None]
+            stopping.is_quiet = stopping.writes.are_quiet(groups, now)
         if now >= stopping.kill_at:
             for process in run.processes:
                 signal_group(process, signal.SIGKILL)
-        elif not stopping.terminated and (now >= stopping.terminate_at or self._is_between_saves(run, stopping, now)):
+        elif not stopping.terminated and (
+            # Half a checkpoint may keep a script from going on.
+            now >= stopping.terminate_at or (stopping.waits_for_writes and stopping.is_quiet)
+        ):
             stopping.terminated = True
             for process in run.processes:
                 signal_group(process, signal.SIGTERM)
-
-    def _is_between_saves(self, run: Run, stopping: Stopping, now: float) -> bool:
-        """Whether nothing stands against SIGTERM: half a checkpoint may keep a script from going on."""
-        groups = [process.pid for process in run.processes if process.exit_code is None]
-        return stopping.writes is not None and stopping.writes.are_quiet(groups, now)
 
     def _look_at_end(self, run: Run) -> None:
         codes = [process.poll() for process in run.processes]
@@ -615,6 +651,9 @@ class Agent:
 
     def _learn_one(self, run: Run, reading: Reading) -> None:
         run.looks_at_stop_file = run.looks_at_stop_file or reading.resumes
+        if reading.rank in (None, 0):
+            run.load_seconds = run.load_seconds if reading.load_seconds is None else reading.load_seconds
+            run.save_seconds = run.save_seconds if reading.save_seconds is None else reading.save_seconds
         was_misplaced = run.progress.is_misplaced
         advance = run.progress.add(reading)
         if run.order.rank != 0:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from optimus_workers.script.saving import MUCH_BYTES, QUIET_SECONDS, bytes_to_disk
+from optimus_workers.script.saving import MUCH_BYTES, QUIET_SECONDS, FileKey, bytes_to_disk, open_files
 
 LOOK_SECONDS = 0.2
 """Least time between two looks: how exactly the time of writing is known."""
@@ -22,6 +22,7 @@ LARGE = 0.25
 """Neither is what is smaller than this part of the largest: reports and pictures of an evaluation."""
 NEWEST = 16
 """Checkpoints that are remembered."""
+NEWEST_FILES = 64
 LEAST = 3
 """Checkpoints before anything is said of them."""
 
@@ -53,6 +54,8 @@ class CheckpointWatch:
         self._written: dict[int, int] = {}
         """Bytes to disk, by process."""
         self._looked_at = self._listed_at = float("-inf")
+        self.files: dict[FileKey, None] = {}
+        """The newest files of checkpoints."""
 
     def look(self, processes: Iterable[int], now: float) -> None:
         """Look at these processes, unless that was done just now."""
@@ -65,7 +68,16 @@ class CheckpointWatch:
         written = {pid: bytes_to_disk(pid) for pid in self._written}
         new = sum(max(0, number - self._written[pid]) for pid, number in written.items())
         self._written = written
+        if new > MUCH_BYTES:
+            self._remember_files()
         self.add(before, now, new)
+
+    def _remember_files(self) -> None:
+        for key in (key for pid in self._written for key in open_files(pid)):
+            self.files.pop(key, None)
+            self.files[key] = None
+        for key in list(self.files)[:-NEWEST_FILES]:
+            del self.files[key]
 
     def add(self, before: float, now: float, n_bytes: int) -> None:
         """So many bytes were written between two looks."""

@@ -67,5 +67,9 @@ class Reading:
     """The script has saved and stops as it was asked to, at `step`."""
     resumes: bool = False
     """The script goes on from a checkpoint when it is started again."""
+    save_seconds: float | None = None
+    """For which it has saved before it stops."""
+    load_seconds: float | None = None
+    """For which it has loaded a checkpoint at its start."""
     rank: int | None = None
     """Of the process in the whole job (`RANK`), where the channel knows it."""

@@ -20,8 +20,30 @@ LOG_SECONDS = 2.0
 MUCH_BYTES = 32 * 1024
 """Between two looks: more than logs take."""
 
-_Key = tuple[int, int]
+FileKey = tuple[int, int]
 """Device and inode."""
+
+
+class Spells:
+    """When something was seen, look by look."""
+
+    def __init__(self) -> None:
+        self._spells: list[tuple[float, float]] = []
+        self._looked_at: float | None = None
+        self._was_seen = False
+
+    def add(self, seen: bool, now: float) -> None:
+        """A look: it is seen or not. It lasts from the look before the first at which it is seen to the last such."""
+        begun_at = now if self._looked_at is None else self._looked_at
+        if seen:
+            if self._was_seen:
+                begun_at, _ = self._spells.pop()
+            self._spells.append((begun_at, now))
+        self._looked_at, self._was_seen = now, seen
+
+    def seconds(self, since: float = float("-inf")) -> float:
+        """How long it was seen after this moment."""
+        return sum(max(0.0, end - max(begin, since)) for begin, end in self._spells)
 
 
 class Writes:
@@ -29,7 +51,10 @@ class Writes:
 
     def __init__(self, now: float) -> None:
         """`now`: of the clock that `are_quiet` is asked by."""
-        self._open_since: dict[_Key, float] = {}
+        self.files: set[FileKey] = set()
+        """That were written."""
+        self._spells = Spells()
+        self._open_since: dict[FileKey, float] = {}
         self._written: dict[int, int] = {}
         """Bytes to disk, by process."""
         self._busy_at = now
@@ -38,12 +63,19 @@ class Writes:
         """Whether no process of these groups has written a file for `QUIET_SECONDS`."""
         processes = list(_processes(frozenset(groups)))
         written = {pid: bytes_to_disk(pid) for pid in processes}
-        since = {key: self._open_since.get(key, now) for pid in processes for key in _open_files(pid)}
+        since = {key: self._open_since.get(key, now) for pid in processes for key in open_files(pid)}
         much = any(number - self._written.get(pid, number) > MUCH_BYTES for pid, number in written.items())
-        if much or any(now - opened < LOG_SECONDS for opened in since.values()):
+        new = {key for key, opened in since.items() if now - opened < LOG_SECONDS}
+        self._spells.add(much or bool(new), now)
+        if much or new:
             self._busy_at = now
+            self.files |= set(since) if much else new
         self._written, self._open_since = written, since
         return now - self._busy_at >= QUIET_SECONDS
+
+    def seconds(self, since: float) -> float:
+        """How long files were written after this moment."""
+        return self._spells.seconds(since)
 
 
 def _processes(groups: frozenset[int]) -> Iterator[int]:
@@ -61,14 +93,15 @@ def bytes_to_disk(pid: int) -> int:
     return 0
 
 
-def _open_files(pid: int) -> Iterator[_Key]:
-    """The regular files that a process has open for writing."""
+def open_files(pid: int, *, writable: bool = True) -> Iterator[FileKey]:
+    """The regular files that a process has open, for writing or at all."""
     folder = Path(f"/proc/{pid}/fd")
     with suppress(OSError):
         for entry in folder.iterdir():
             with suppress(OSError, ValueError, StopIteration):
                 status = entry.stat()
-                if stat.S_ISREG(status.st_mode) and _is_writable(folder.with_name("fdinfo") / entry.name):
+                information = folder.with_name("fdinfo") / entry.name
+                if stat.S_ISREG(status.st_mode) and (not writable or _is_writable(information)):
                     yield status.st_dev, status.st_ino
 
 

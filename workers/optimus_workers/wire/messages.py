@@ -304,6 +304,8 @@ class CommandStopped:
     """They had ended by themselves, and well."""
     since_step: float | None = None
     """Seconds since that step: they train on until they stop."""
+    save_seconds: float | None = None
+    """For how many of them files were written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,10 @@ class CommandStarted:
     epoch: int
     step: int | None = None
     """Steps completed when they began; None: not known."""
+    load_seconds: float | None = None
+    """For which they loaded files before that step ..."""
+    start_seconds: float | None = None
+    """... and what else they took from their start to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,16 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseParts:
+    """What a script's training stood still for; see the contract's `PauseParts`. None: not known."""
+
+    save_seconds: float | None = None
+    stop_seconds: float | None = None
+    start_seconds: float | None = None
+    load_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GlobalBatch:
     """The batch of one membership epoch of sync training, or of its steps from `first_step` on."""
 

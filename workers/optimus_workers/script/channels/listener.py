@@ -231,6 +231,7 @@ def report_readings(document: Mapping[str, Any], now: float) -> list[Reading]:
         total_steps=total_steps,
         total_epochs=total_epochs,
         resumes=resumes,
+        load_seconds=_number("load_seconds", document.get("load_seconds")),
         rank=rank,
     )
     listed = document.get("readings") or []
@@ -242,8 +243,10 @@ def report_readings(document: Mapping[str, Any], now: float) -> list[Reading]:
     if plan:
         found.append(replace(said, planned_rates=plan))
     if stopped_at is not None:
-        found.append(replace(said, total_steps=None, total_epochs=None, step=stopped_at, stopped=True))
-    elif not found:
+        took = _number("save_seconds", document.get("save_seconds"))
+        stop = replace(said, total_steps=None, total_epochs=None, step=stopped_at, stopped=True, save_seconds=took)
+        found.append(stop)
+    elif not found or said.load_seconds is not None:
         found.append(said)
     return found
 
