@@ -1,6 +1,6 @@
 """What the pauses of scripts consist of.
 
-Revision 0012, after 0011.
+Revision 0013, after 0012.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0012"
-down_revision: str | None = "0011"
+revision: str = "0013"
+down_revision: str | None = "0012"
 
 
 def upgrade() -> None:
