@@ -7,6 +7,7 @@ steps, from which a later start goes on. It knows nothing of Optimus.
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--snapshot-every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -47,7 +49,7 @@ def main() -> None:
         print(f"resuming from step {step}")
 
     data = dataset()
-    sampler = DistributedSampler(data, num_replicas=world, rank=rank, seed=1)
+    sampler = DistributedSampler(data, num_replicas=world, rank=rank, seed=options.seed)
     loader = DataLoader(data, batch_size=max(1, options.batch // world), sampler=sampler)
     epoch = 0
     while step < options.steps:
@@ -59,6 +61,8 @@ def main() -> None:
             optimizer.step()
             step += 1
             time.sleep(options.step_seconds)
+            while options.hold and step > int(Path(options.hold).read_text()):
+                time.sleep(0.05)
             if rank == 0:
                 print(f"step {step}/{options.steps} loss {loss.item():.4f}")
                 if step % options.snapshot_every == 0 or step == options.steps:
@@ -68,6 +72,11 @@ def main() -> None:
             if step == options.steps:
                 break
         epoch += 1
+    if rank == 0:
+        with torch.no_grad():
+            inputs, targets = data.tensors
+            loss = torch.nn.functional.mse_loss(model.module(inputs), targets)
+        print(f"eval_loss {loss.item():.6f}")
     dist.destroy_process_group()
 
 

@@ -7,6 +7,7 @@ processes. It knows nothing of Optimus.
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
@@ -37,7 +39,7 @@ def main() -> None:
         weights, state = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": state}, checkpoint_id=os.path.join(options.directory, str(step)))
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    generator = torch.Generator().manual_seed(1000 * options.seed + dist.get_rank())
     truth = torch.randn(16, 1, generator=torch.Generator().manual_seed(7))
     while step < options.steps:
         inputs = torch.randn(64 // dist.get_world_size(), 16, generator=generator)
@@ -47,6 +49,8 @@ def main() -> None:
         optimizer.step()
         step += 1
         time.sleep(options.step_seconds)
+        while options.hold and step > int(Path(options.hold).read_text()):
+            time.sleep(0.05)
         if dist.get_rank() == 0:
             print(f"step {step}/{options.steps} loss {loss.item():.4f}", flush=True)
         if step % 10 == 0:
@@ -56,6 +60,11 @@ def main() -> None:
                 with open(newest + ".new", "w") as file:
                     file.write(str(step))
                 os.replace(newest + ".new", newest)
+    with torch.no_grad():
+        inputs = torch.randn(1024, 16, generator=torch.Generator().manual_seed(8))
+        loss = torch.nn.functional.mse_loss(model(inputs), inputs @ truth)
+    if dist.get_rank() == 0:
+        print(f"eval_loss {loss.item():.6f}")
     dist.destroy_process_group()
 
 

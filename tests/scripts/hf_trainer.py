@@ -7,6 +7,7 @@ every few steps, and the newest one is gone on from. It knows nothing of Optimus
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -27,11 +28,13 @@ class Sequences(torch.utils.data.Dataset):
 
 
 class Slow(TrainerCallback):
-    def __init__(self, seconds: float, stop_at: int | None) -> None:
-        self.seconds, self.stop_at = seconds, stop_at
+    def __init__(self, seconds: float, stop_at: int | None, hold: str | None) -> None:
+        self.seconds, self.stop_at, self.hold = seconds, stop_at, hold
 
     def on_step_end(self, args, state, control, **kwargs):
         time.sleep(self.seconds)
+        while self.hold and state.global_step > int(Path(self.hold).read_text()):
+            time.sleep(0.05)
         if state.global_step == self.stop_at:
             control.should_training_stop = True
 
@@ -41,28 +44,36 @@ def main() -> None:
     parser.add_argument("--output-dir", required=True)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--epochs", type=float, help="instead of steps")
+    parser.add_argument("--batch", type=int, help="examples of one step over all processes; else 8 of each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
     parser.add_argument("--stop-at", type=int, help="end at this step, as early stopping does")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2))
     arguments = TrainingArguments(
         output_dir=options.output_dir,
-        per_device_train_batch_size=8,
+        per_device_train_batch_size=options.batch // int(os.environ.get("WORLD_SIZE", "1")) if options.batch else 8,
         **({"max_steps": options.steps} if options.epochs is None else {"num_train_epochs": options.epochs}),
         logging_steps=5,
         save_steps=10,
         save_total_limit=2,
         report_to="none",
         use_cpu=True,
+        learning_rate=1e-3,
         seed=options.seed + 1,
     )
     trainer = Trainer(
-        model, arguments, train_dataset=Sequences(512), callbacks=[Slow(options.step_seconds, options.stop_at)]
+        model,
+        arguments,
+        train_dataset=Sequences(512),
+        eval_dataset=Sequences(128),
+        callbacks=[Slow(options.step_seconds, options.stop_at, options.hold)],
     )
     found = get_last_checkpoint(options.output_dir) if os.path.isdir(options.output_dir) else None
     trainer.train(resume_from_checkpoint=found)
+    print(trainer.evaluate())
 
 
 if __name__ == "__main__":

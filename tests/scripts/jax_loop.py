@@ -7,6 +7,7 @@ gone on from. It knows nothing of Optimus.
 import argparse
 import os
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
     options = parser.parse_args()
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if world > 1:
@@ -48,12 +50,17 @@ def main() -> None:
         weights, loss = update(weights, inputs, targets)
         step += 1
         time.sleep(options.step_seconds)
+        while options.hold and step > int(Path(options.hold).read_text()):
+            time.sleep(0.05)
         if rank == 0:
             print(f"step {step}/{options.steps} loss {float(loss):.4f}", flush=True)
             if step % 10 == 0:
                 os.makedirs(options.directory, exist_ok=True)
                 np.savez(saved + ".new.npz", weights=np.asarray(weights), step=step)
                 os.replace(saved + ".new.npz", saved)
+    if rank == 0:
+        inputs = np.random.default_rng(8).normal(size=(1024, 16)).astype(np.float32)
+        print(f"eval_loss {np.mean((inputs @ (np.asarray(weights) - truth)) ** 2):.6g}")
 
 
 if __name__ == "__main__":

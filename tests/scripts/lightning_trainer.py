@@ -7,6 +7,7 @@ It knows nothing of Optimus.
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -15,17 +16,23 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Network(LightningModule):
-    def __init__(self, step_seconds: float) -> None:
+    def __init__(self, step_seconds: float, hold: str | None) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-        self.step_seconds = step_seconds
+        self.step_seconds, self.hold = step_seconds, hold
 
     def training_step(self, batch, batch_idx):
         inputs, targets = batch
         loss = torch.nn.functional.mse_loss(self.layers(inputs), targets)
         self.log("train_loss", loss, prog_bar=True)
         time.sleep(self.step_seconds)
+        while self.hold and self.global_step >= int(Path(self.hold).read_text()):
+            time.sleep(0.05)
         return loss
+
+    def validation_step(self, batch, batch_idx):
+        inputs, targets = batch
+        self.log("eval_loss", torch.nn.functional.mse_loss(self.layers(inputs), targets), sync_dist=True)
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=1e-3)
@@ -35,8 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--directory", required=True)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--batch", type=int, default=48, help="examples of one step over all processes")
+    parser.add_argument("--worker-batch", type=int, help="in place of it, examples of each process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(0)
@@ -53,8 +63,10 @@ def main() -> None:
         callbacks=[ModelCheckpoint(options.directory, save_last=True, every_n_train_steps=10)],
     )
     last = os.path.join(options.directory, "last.ckpt")
-    loader = DataLoader(data, batch_size=16, shuffle=True)
-    trainer.fit(Network(options.step_seconds), loader, ckpt_path=last if os.path.exists(last) else None)
+    loader = DataLoader(data, batch_size=options.worker_batch or options.batch // world, shuffle=True)
+    network = Network(options.step_seconds, options.hold)
+    trainer.fit(network, loader, ckpt_path=last if os.path.exists(last) else None)
+    trainer.validate(network, DataLoader(data, batch_size=320))
 
 
 if __name__ == "__main__":

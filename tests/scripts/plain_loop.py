@@ -21,7 +21,8 @@ def main() -> None:
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(960, 16, generator=generator)
-    data = TensorDataset(inputs, inputs @ torch.randn(16, 1, generator=generator))
+    outputs = inputs @ torch.randn(16, 1, generator=generator)
+    data = TensorDataset(inputs, outputs)
     torch.manual_seed(options.seed)
     model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -34,8 +35,8 @@ def main() -> None:
         first = saved["epoch"] + 1
     loader = DataLoader(data, batch_size=96, shuffle=True)
     for epoch in range(first, options.epochs):
-        for i, (inputs, targets) in enumerate(loader):
-            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        for i, (batch, targets) in enumerate(loader):
+            loss = torch.nn.functional.mse_loss(model(batch), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -44,6 +45,8 @@ def main() -> None:
                 print(f"Epoch [{epoch + 1}/{options.epochs}], Step [{i + 1}/{len(loader)}], Loss: {loss.item():.4f}")
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path + ".new")
         os.replace(path + ".new", path)
+    with torch.no_grad():
+        print(f"eval_loss {torch.nn.functional.mse_loss(model(inputs), outputs).item():.6f}")
 
 
 if __name__ == "__main__":

@@ -3,72 +3,115 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from tests.workers.protocol.conftest import Job, free_port, worker
-
-from optimus_workers.script.channels.printed import Printed
+from tests.workers.protocol.conftest import Job, worker
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-N_STEPS = 160
-SEEDS = (0, 1, 2)
-LAST = 20
-"""So many reported losses are one figure: one alone is of a few examples."""
-LEAST_SPREAD = 0.1
-"""Of the loss. Three seeds may end closer together than the batches of two sizes let them."""
+N_SEEDS = 3
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+FINAL_LOSS = re.compile(r"eval_loss\D*([\d.]+(?:e[-+]\d+)?)")
+"""What each script prints at its end: the loss of all examples."""
+
+STOPPED = b"the command stopped within"
+"""What an agent says when its processes have ended."""
 
 
 class Framework(NamedTuple):
     """A script of tests/scripts, and how it is started."""
 
     words: tuple[str, ...]
-    needs: str
-    """The module without which it does not run."""
-    n_steps: int = N_STEPS
+    module: str
+    """What it imports, and does not run without."""
+    n_steps: int = 160
 
 
 FRAMEWORKS = {
-    "DDP": Framework(("torchrun", "ddp_train.py", "--snapshot", "{folder}/snapshot.pt"), "torch"),
-    "FSDP": Framework(("torchrun", "fsdp_train.py", "--directory", "{folder}/out"), "torch"),
-    "Lightning": Framework(("torchrun", "lightning_trainer.py", "--directory", "{folder}/out"), "lightning"),
-    "Accelerate": Framework(("torchrun", "accelerate_loop.py", "--directory", "{folder}/out"), "accelerate"),
-    "JAX": Framework(("torchrun", "jax_loop.py", "--directory", "{folder}/out"), "jax", 600),
+    "DDP": Framework(("ddp_train.py", "--snapshot", "{folder}/snapshot.pt"), "torch.nn.parallel"),
+    "FSDP": Framework(("fsdp_train.py", "--directory", "{folder}"), "torch.distributed.fsdp"),
+    "transformers": Framework(("hf_trainer.py", "--batch", "24", "--output-dir", "{folder}"), "transformers.trainer"),
+    "Lightning": Framework(("lightning_trainer.py", "--directory", "{folder}"), "lightning.pytorch"),
+    "Lightning, the same batch in each process": Framework(
+        ("lightning_trainer.py", "--directory", "{folder}", "--worker-batch", "16"), "lightning.pytorch"
+    ),
+    "Accelerate": Framework(("accelerate_loop.py", "--directory", "{folder}"), "accelerate"),
+    "JAX": Framework(("jax_loop.py", "--directory", "{folder}"), "jax"),
 }
-# JAX catches SIGTERM (jax.distributed waits for a checkpoint of its own), so that it trains on until it is killed.
 
 
-def command(framework: Framework, folder: Path, seed: int, step_seconds: float) -> list[str]:
-    folder.mkdir(parents=True)
-    words = [word.format(folder=folder) for word in framework.words]
-    words[1] = str(SCRIPTS / words[1])
-    return [*words, "--steps", str(framework.n_steps), "--seed", str(seed), "--step-seconds", str(step_seconds)]
+def command(framework: Framework, folder: str, *, seed: str) -> list[str]:
+    """The script and its arguments; it writes below `folder`."""
+    script, *words = framework.words
+    options = ["--steps", str(framework.n_steps), "--seed", seed]
+    return [str(SCRIPTS / script), *(word.format(folder=folder) for word in words), *options]
 
 
-def undisturbed_loss(words: list[str]) -> float:
-    """The loss at the end of a run in one process, without Optimus."""
+class Hold:
+    """Holds a script after a step while the agents of a change start, however long that takes."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path, self.step = path, step
+        self.after(step)
+
+    def after(self, step: int) -> None:
+        """Let it train until `step`."""
+        self.step = step
+        scratch = self.path.with_suffix(".new")
+        scratch.write_text(str(step))
+        scratch.replace(self.path)
+
+    def during_change(self, job: Job, *names: str) -> dict[str, Any]:
+        """Have these workers; the membership, which may train 30 steps more than the one before."""
+        log = job.directory / f"{worker(0)}.log"
+        n_stops = log.read_bytes().count(STOPPED)
+        job.scale(*names)
+        job.wait_for("the stop of the processes", lambda: log.read_bytes().count(STOPPED) > n_stops)
+        self.after(self.step + 30)
+        return job.wait_for_size(len(names), 0, after_epoch=job.service.memberships[-1]["epoch"])
+
+
+def undisturbed_losses(module: str, words: list[str]) -> list[float]:
+    """The final losses of runs in one process, without Optimus, with the seeds that come first."""
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
-    environment = {**kept, **place, "MASTER_PORT": str(free_port()), "TTY_COMPATIBLE": "1", "COLUMNS": "160"}
-    environment |= {"GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
-        [sys.executable, *words],
-        check=True,
-        env=environment,
-        capture_output=True,
-        timeout=200,
+        [sys.executable, str(Path(__file__).with_name("undisturbed.py")), module, words[0], str(N_SEEDS), *words[1:]],
+        env={**kept, **place, "GLOO_SOCKET_IFNAME": "lo", "TTY_COMPATIBLE": "1", "COLUMNS": "160"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
+        timeout=200,
+        text=True,
     )
-    lines = (done.stdout + b"\n" + done.stderr).splitlines()
-    printed = Printed()
-    readings = [each for index, line in enumerate(lines) for each in printed.feed(line + b"\n", float(index))]
-    return fmean([each.loss for each in readings if each.loss is not None][-LAST:])
+    assert done.returncode == 0, done.stdout[-4000:]
+    return final_losses(done.stdout)
+
+
+def final_losses(output: str) -> list[float]:
+    return [float(found) for found in FINAL_LOSS.findall(ANSI.sub("", output))]
+
+
+def assert_is_of_the_same_training(loss: float, undisturbed: list[float]) -> None:
+    """Within the spread of three seeds: as far as they are apart, on both sides of them.
+
+    A fourth seed is outside of the range of three in half of all cases, so that the bare range would be too narrow.
+    """
+    assert len(undisturbed) == N_SEEDS
+    spread = max(undisturbed) - min(undisturbed)
+    assert min(undisturbed) - spread <= loss <= max(undisturbed) + spread, (loss, undisturbed)
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of small networks that share two cores are slowest with a thread for each core."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.mark.timeout(900)
@@ -77,53 +120,62 @@ def test_a_stock_script_is_resized_and_loses_a_worker_and_trains_as_if_undisturb
     name: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     framework = FRAMEWORKS[name]
-    pytest.importorskip(framework.needs, reason=f"{framework.needs} is not installed")
+    pytest.importorskip(framework.module, reason=f"{framework.module} is not installed")
+    (tmp_path / "job").mkdir()
     spec: dict[str, Any] = {"architecture": "script", "task": None, "working_directory": str(tmp_path)}
-    words = command(framework, tmp_path / "job", seed=0, step_seconds=0.12)
-    job = make_job(command=words, workers={"min": 1, "max": 3, "resources": {}}, **spec)
-    job.scale(worker(0))
-    one = job.wait_for_size(1, 0)
-    job.wait_for_step(framework.n_steps // 10)
-    profile = job.wait_for("its end is known", lambda: (job.service.profile or {}).get("total_steps"))
-    assert profile == framework.n_steps, "from a tenth of its life on"
-    job.scale(worker(0), worker(1), worker(2))
-    three = job.wait_for_size(3, 0)
-    job.wait_for_step(three["step"] + 10)
-    job.scale(worker(0), worker(1))
-    two = job.wait_for_size(2, 0, after_epoch=three["epoch"])  # two may have begun before the third was there
-    job.wait_for_step(two["step"] + 10)
-    job.kill(worker(1))
-    again = job.wait_for_size(1, 0, after_epoch=two["epoch"])
-    result = job.wait_for_result()
-    assert result["outcome"] == "succeeded"
-    if name == "Lightning":  # its bar counts within epochs, whose length has changed: only it knows the steps
-        made = torch.load(tmp_path / "job" / "out" / "last.ckpt", weights_only=False)["global_step"]
-    else:
-        made = result["step"]
-    assert made == framework.n_steps
-    assert [each["cause"] for each in (one, three, two, again)] == ["start", "rescale", "rescale", "worker_lost"]
-    if name not in ("Lightning", "JAX"):
-        assert all(each["lost_steps"] <= 11 for each in (three, two, again)), "a checkpoint every ten steps"
-    losses = [sample["loss"] for sample in job.service.samples if sample.get("loss") is not None][-LAST:]
-    alone = [undisturbed_loss(command(framework, tmp_path / "alone" / str(seed), seed, 0.0)[1:]) for seed in SEEDS]
-    spread = max(max(alone) - min(alone), LEAST_SPREAD * max(alone))
-    assert min(alone) - spread <= fmean(losses) <= max(alone) + spread, (losses, alone)
+    workers = {"min": 1, "max": 3, "resources": {}}
+    elsewhere = command(framework, str(tmp_path / "alone-{seed}"), seed="{seed}")
+    for seed in range(N_SEEDS):
+        (tmp_path / f"alone-{seed}").mkdir()
+    hold = Hold(tmp_path / "hold", framework.n_steps // 4)
+    words = ["torchrun", *command(framework, str(tmp_path / "job"), seed="0"), "--step-seconds", "0.05"]
+    with ThreadPoolExecutor(1) as beside:
+        undisturbed = beside.submit(undisturbed_losses, framework.module, elsewhere)
+        job = make_job(command=[*words, "--hold", str(hold.path)], workers=workers, **spec)
+        job.scale(worker(0))
+        one = job.wait_for_size(1, 0)
+        job.wait_for_step(framework.n_steps // 10)
+        total = job.wait_for("its end is known", lambda: (job.service.profile or {}).get("total_steps"))
+        assert total == framework.n_steps, "from a tenth of its life on"
+        three = hold.during_change(job, worker(0), worker(1), worker(2))
+        job.wait_for_step(three["step"] + 10)
+        two = hold.during_change(job, worker(0), worker(1))
+        job.wait_for_step(two["step"] + 10)
+        job.kill(worker(1))
+        hold.after(framework.n_steps)
+        again = job.wait_for_size(1, 0, after_epoch=two["epoch"])
+        result = job.wait_for_result()
+        assert (result["outcome"], result["step"]) == ("succeeded", framework.n_steps)
+        assert [each["cause"] for each in (one, three, two, again)] == ["start", "rescale", "rescale", "worker_lost"]
+        lost = [each["lost_steps"] for each in (three, two, again)]
+        assert max(lost) <= 11, f"a checkpoint every ten steps: {lost}"
+        assert max(sample["step"] for sample in job.service.samples) == framework.n_steps
+        printed = final_losses((job.directory / f"{worker(0)}.log").read_text(errors="replace"))
+        assert_is_of_the_same_training(printed[-1], undisturbed.result())
 
 
 @pytest.mark.timeout(600)
 def test_a_plain_loop_goes_on_after_its_worker_was_lost(make_job: Callable[..., Job], tmp_path: Path) -> None:
     """It is one process, so that its job has one worker."""
-    words = ["python", str(SCRIPTS / "plain_loop.py"), "--directory", str(tmp_path / "out"), "--step-seconds", "0.1"]
+    words = [str(SCRIPTS / "plain_loop.py"), "--directory", str(tmp_path / "out"), "--step-seconds", "0.1"]
     spec: dict[str, Any] = {"architecture": "script", "task": None, "working_directory": str(tmp_path)}
-    job = make_job(command=words, workers={"min": 1, "max": 1, "resources": {}}, **spec)
-    job.scale(worker(0))
-    one = job.wait_for_size(1, 0)
-    job.wait_for_step(45)
-    job.kill(worker(0))
-    job.scale(worker(0, 1))
-    again = job.wait_for_size(1, 0, after_epoch=one["epoch"])
-    result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 120)
-    assert 0 <= again["lost_steps"] <= 10, "its checkpoint is of the last epoch"
-    assert job.service.profile is not None
-    assert (job.service.profile["total_steps"], job.service.profile["steps_per_epoch"]) == (120, 10.0)
+    alone = [words[0], "--directory", str(tmp_path / "alone-{seed}"), "--seed", "{seed}"]
+    with ThreadPoolExecutor(1) as beside:
+        undisturbed = beside.submit(undisturbed_losses, "torch", alone)
+        job = make_job(command=["python", *words], workers={"min": 1, "max": 1, "resources": {}}, **spec)
+        job.scale(worker(0))
+        one = job.wait_for_size(1, 0)
+        job.wait_for_step(12)
+        total = job.wait_for("its end is known", lambda: (job.service.profile or {}).get("total_steps"))
+        assert total == 120, "from a tenth of its life on"
+        job.wait_for_step(45)
+        job.kill(worker(0))
+        job.scale(worker(0, 1))
+        again = job.wait_for_size(1, 0, after_epoch=one["epoch"])
+        result = job.wait_for_result()
+        assert (result["outcome"], result["step"]) == ("succeeded", 120)
+        assert 0 <= again["lost_steps"] <= 10, "its checkpoint is of the last epoch"
+        assert job.service.profile is not None
+        assert (job.service.profile["total_steps"], job.service.profile["steps_per_epoch"]) == (120, 10.0)
+        printed = final_losses((job.directory / f"{worker(0, 1)}.log").read_text(errors="replace"))
+        assert_is_of_the_same_training(printed[-1], undisturbed.result())

@@ -207,7 +207,8 @@ class Agent:
         self._held: list[Advance] = []
         """Steps before the membership is formed."""
         self._done_at = self._learned_at = self._files_at = float("-inf")
-        self._sent = Learned()
+        self._sent: JobProfile | None = None
+        """What the service knows of the script."""
         self._output = threading.Lock()
         """Guards what is passed on ..."""
         self._reading = threading.Lock()
@@ -458,6 +459,8 @@ class Agent:
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
             self._last_step = step
+            if run.order.rank == 0:
+                self._remember(run.progress.learned, step or self._remembered_step())
             if run.progress.step is not None:
                 since_step = max(0.0, time.time() - run.progress.last_at)
                 seen = 0.0 if stopping is None else stopping.writes.seconds(time.monotonic() - since_step)
@@ -712,10 +715,10 @@ class Agent:
                 return  # it is not known yet how the steps to come count
             if learned.total_steps is not None:
                 learned = replace(learned, total_steps=run.batch.reported_step(learned.total_steps))
-        if learned == self._sent:
-            return
-        self._sent = learned
         profile = profile_of(learned, self._spec.global_batch_size)
+        if profile == self._sent:
+            return
+        self._sent = profile
         threading.Thread(target=self._put_profile, args=(profile,), name="profile", daemon=True).start()
 
     def _put_profile(self, profile: JobProfile) -> None:
@@ -723,7 +726,7 @@ class Agent:
             self._client.put_profile(profile)
         except ServiceProblem as error:
             log.warning("what was learned could not be reported: %s", error)
-            self._sent = Learned()  # again, with the next step
+            self._sent = None  # again, with the next step
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

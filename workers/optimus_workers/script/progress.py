@@ -62,6 +62,16 @@ class Learned:
     checkpoint_write_seconds: float | None = None
     first_epoch: int | None = None
     """What it calls its first epoch: 0 or 1."""
+    newest_epoch: int | None = None
+    """Which epoch, from 0, it was in last ..."""
+    newest_epoch_began: int | None = None
+    """... with which step that one began, ..."""
+    newest_epoch_steps: int | None = None
+    """... how long it is, ..."""
+    epoch_before_began: int | None = None
+    """... and with which step the epoch before it began."""
+    assumes_no_loss: bool | None = None
+    """That step was not said: it is assumed that no step was lost before."""
 
 
 class Progress:
@@ -130,7 +140,7 @@ class Progress:
             return None  # all processes make the same steps; the first one speaks for them
         if reading.announced is not None:
             self._announced = reading.announced.over(self._announced)
-        reading = self._with_announced(reading)
+        reading = self._with_announced(self._with_steps_before(reading))
         self._add_metrics(reading)
         if reading.channel.trust < self._trust and not self._agrees(reading):
             return None
@@ -196,6 +206,31 @@ class Progress:
             return replace(reading, total_steps=total, corrects=reading.corrects or self._total not in (None, total))
         self._announced = NOTHING
         return replace(reading, corrects=True)
+
+    def _with_steps_before(self, reading: Reading) -> Reading:
+        """With the steps that the epochs before took. A training that ends after a number of steps has shorter epochs
+        with more processes; its count in an epoch says nothing of those before, which may have been longer."""
+        into, each, step = reading.steps_into_epoch, reading.steps_per_epoch, reading.step
+        meant = self._announced.total_steps
+        if into is None or not each or step is None or step < into or self._weight is not None:
+            return reading
+        if reading.total_steps is not None or meant is None or self._known_total not in (None, meant):
+            return reading  # its end is a number of epochs
+        self.learned = known = self._in_epoch((step - into) // each, each, into)
+        step = (known.newest_epoch_began or 0) + into
+        return replace(reading, step=min(step, meant) if known.assumes_no_loss else step)
+
+    def _in_epoch(self, epoch: int, each: int, into: int) -> Learned:
+        """What is known, in an epoch (from 0) of `each` steps.
+
+        Lightning begins the same epoch anew if it is shorter now than the part of it that was done, and does not say at
+        which step. It stopped at a checkpoint or soon after: at the newest step that is known, as far as is known.
+        """
+        known = _known_in_epoch(epoch, each, self.learned)
+        began = known.newest_epoch_began or 0
+        if self.step is None and epoch == self.learned.newest_epoch and into <= 1 and self._version - began >= each:
+            return replace(known, newest_epoch_began=self._version, assumes_no_loss=True)
+        return known
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -358,6 +393,25 @@ class Progress:
         for name, value in reading.metrics.items():
             if 0 < len(name) <= METRIC_NAME_LENGTH and (name in self.metrics or len(self.metrics) < MAX_METRICS):
                 self.metrics[name] = self._unreported[name] = value
+
+
+def _known_in_epoch(epoch: int, each: int, learned: Learned) -> Learned:
+    """What is known of epochs, in one (from 0) of `each` steps; those that are not known count as long as it."""
+    newest, began, steps = learned.newest_epoch, learned.newest_epoch_began, learned.newest_epoch_steps
+    before = learned.epoch_before_began
+    if newest is None or began is None or steps is None:
+        found, before = epoch * each, None
+    elif epoch == newest:
+        found = began
+    elif epoch > newest:
+        found, before = began + steps + (epoch - newest - 1) * each, began if epoch == newest + 1 else None
+    elif epoch == newest - 1 and before is not None:
+        found, before = before, None
+    else:
+        found, before = epoch * each, None
+    return replace(
+        learned, newest_epoch=epoch, newest_epoch_began=found, newest_epoch_steps=each, epoch_before_began=before
+    )
 
 
 def _is_finite(value: float | None) -> bool:

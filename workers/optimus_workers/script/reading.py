@@ -42,6 +42,8 @@ class Reading:
     """Optimizer steps completed."""
     total_steps: int | None = None
     steps_per_epoch: int | None = None
+    steps_into_epoch: int | None = None
+    """How many of `step` are of the present epoch, where the rest is not counted: so many epochs of this length."""
     first_epoch: int | None = None
     """What the script calls its first epoch: 0 or 1."""
     announced: Announced | None = None

@@ -96,7 +96,7 @@ class Tracker:
         self._client: ServiceClient | None = None
         self._tracked: Tracked | None = None
         self._telemetry = Telemetry(self._post, aggregator=Gathered())
-        self._sent = Learned()
+        self._sent = profile_of(Learned(), None)
         self._refused = False
         self._plan: PlannedRates | None = None
         self._alive_at = self._files_at = self._learned_at = self._register_at = float("-inf")
@@ -254,12 +254,12 @@ class Tracker:
             self._plan = None
 
     def _report_learned(self, now: float) -> None:
-        learned = self._progress.learned
-        if learned == self._sent or now < self._learned_at + LEARNED_SECONDS:
+        profile = profile_of(self._progress.learned, None)
+        if profile == self._sent or now < self._learned_at + LEARNED_SECONDS:
             return
         self._learned_at = now
-        if self._try(lambda client: client.put_profile(profile_of(learned, None))):
-            self._sent = learned
+        if self._try(lambda client: client.put_profile(profile)):
+            self._sent = profile
 
     def _try(self, call: Callable[[ServiceClient], None]) -> bool:
         """Whether the service took it. One that has ended the job is not asked again."""

@@ -17,6 +17,8 @@ class Counted:
     steps_per_epoch: int | None = None
     corrects: bool = False
     """What was said before of totals was wrong."""
+    steps_into_epoch: int | None = None
+    """How many of the steps are of the present epoch, where the count is of an epoch."""
 
 
 class _OtherBar(NamedTuple):
@@ -185,4 +187,5 @@ class EpochCounts:
         whole = None if whole is None or whole > MAX_COUNT else whole
         corrects = self._said not in (None, whole) or (each is None and self._said_each)
         self._said, self._said_each = whole, each is not None
-        return Counted(self._before + count, whole, each, corrects)
+        into = None if each is None else count
+        return Counted(self._before + count, whole, each, corrects, into)

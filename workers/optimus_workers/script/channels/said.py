@@ -180,6 +180,7 @@ class Said:
             step=None if counted is None else counted.step,
             total_steps=None if counted is None else counted.total_steps,
             steps_per_epoch=None if counted is None else counted.steps_per_epoch,
+            steps_into_epoch=None if counted is None else counted.steps_into_epoch,
             corrects=counted is not None and counted.corrects,
             announced=self.announced,
             first_epoch=first_epoch,

@@ -1,0 +1,44 @@
+"""Runs a script without Optimus, once for each seed: `undisturbed.py MODULE SCRIPT N_SEEDS ARGUMENT...`.
+
+`{seed}` in an argument stands for the seed. Each run is a fork of this process, which has imported the library.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import socket
+import sys
+import traceback
+from importlib import import_module
+
+
+def run(script: str, arguments: list[str]) -> None:
+    """Run the script as the only process of a training."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    sys.argv = [script, *arguments]
+    code = 1
+    try:
+        runpy.run_path(script, run_name="__main__")
+        code = 0
+    except BaseException:  # noqa: BLE001 - a fork ends here, whatever happened
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    module, script, n_seeds, *arguments = sys.argv[1:]
+    import_module(module)
+    for seed in range(int(n_seeds)):
+        child = os.fork()
+        if child == 0:
+            run(script, [argument.format(seed=seed) for argument in arguments])
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(f"the run with seed {seed} failed")
+
+
+if __name__ == "__main__":
+    main()
