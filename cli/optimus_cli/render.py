@@ -184,7 +184,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         facts.append(("Model", f"{wording.count(profile['n_parameters'])} parameters"))
         facts.append(("Data", f"{wording.count(profile['n_examples'])} examples, batch {profile['global_batch_size']}"))
     if profile is not None and profile.get("learned_from") is not None:
-        facts.append(("Learned from", learned_from(profile, is_tracked=spec.get("tracked", False))))
+        facts.append(("Learned from", learned_from(profile, spec)))
     elif spec.get("command") and job["state"] == "running" and not job["step"]:
         facts.append(("Learned from", "nothing: no step was recognised in what it prints; use --progress-pattern"))
     if job["reason"] is not None:
@@ -233,10 +233,10 @@ def channel(name: str | None) -> str:
     return _CHANNELS.get(name or "", wording.UNKNOWN)
 
 
-def learned_from(profile: JobProfile, *, is_tracked: bool) -> str:
-    """How the steps of a script are known, and whether its size can change."""
-    way = channel(profile["learned_from"])
-    if is_tracked:
+def learned_from(profile: JobProfile, spec: dict[str, Any]) -> str:
+    """How the steps of a script are known, and whether its size can change, where its owner allows several sizes."""
+    way, workers = channel(profile["learned_from"]), spec["workers"]
+    if spec.get("tracked", False) or workers["min"] == workers.get("max"):
         return way
     if (fixed := profile.get("fixed_workers")) is not None:
         return f"{way}; it counts its steps by its number of processes, so its size stays (workers: {fixed})"
@@ -244,7 +244,9 @@ def learned_from(profile: JobProfile, *, is_tracked: bool) -> str:
     size = {
         True: "it resumes from its checkpoint, so its size can change",
         False: "it does not resume, so its size stays",
-        None: "its size stays until it is known to resume (--resumes)",
+        None: "it is said to resume (--resumes), so its size can change"
+        if spec.get("resumes")
+        else "its size stays until it is known to resume (--resumes)",
     }[resumes]
     return f"{way}; {size}"
 

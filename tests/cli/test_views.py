@@ -405,3 +405,15 @@ def test_learning_rates_are_shown_where_they_are_told() -> None:
     told["planned_rates"] = [{"step": 1199.0, "rate": 0.1}, {"step": 1200.0, "rate": 0.001}]
     text = shown(render_predictions.prediction(builders.job(), builders.predictions(**told)))
     assert re.search(r"Learning rate +0\.100, planned 0\.00100 at step 1.200\s*$", text, re.MULTILINE)
+
+
+def test_a_script_says_whether_its_size_can_change() -> None:
+    """Where its owner allows several sizes; `--resumes` is the owner's word for it."""
+    profile: Any = {"learned_from": "printed", "resumes": None}
+    one, several = {"min": 1, "max": 1}, {"min": 1, "max": 4}
+    assert render.learned_from(profile, {"workers": one}) == "what it prints"
+    assert "stays until it is known" in render.learned_from(profile, {"workers": several})
+    assert "so its size can change" in render.learned_from(profile, {"workers": several, "resumes": True})
+    assert "does not resume" in render.learned_from(
+        {**profile, "resumes": False}, {"workers": several, "resumes": True}
+    )

@@ -100,3 +100,15 @@ def test_steps_are_the_trainings_own_through_all_changes(changes: list[tuple[int
         is_plain = back.batch < BATCHES // n_workers and back.epoch == newest.epoch
         training.train(n_workers, n_steps, lost if is_plain else 0)
         assert training.seen == training.places[-1].step
+
+
+def test_where_a_bar_begins_is_not_where_the_training_goes_on() -> None:
+    """Lightning draws `0/20` first, and then `11/20`."""
+    learned = Learned(total_steps=160, steps_per_epoch=20, newest_epoch=3, newest_epoch_began=60, newest_epoch_steps=20)
+    progress = Progress(0.0, 74, learned, announced=Announced(total_steps=160))
+    printed = Printed(first_epoch=0, steps_per_epoch=20)
+    drawn = ["0/20 0:00:00 • -:--:-- 0.00it/s", "11/20 0:00:00 • 0:00:09 1.00it/s train_loss: 5.3"]
+    found = [progress.add(each) for bar in drawn for each in printed.feed(f"Epoch 3/-2 ━━━ {bar}\n".encode(), 1.0)]
+    assert found[0] is None
+    assert found[1] is not None
+    assert (found[1].step, found[1].n_steps) == (71, 1), "three steps were lost"

@@ -259,3 +259,11 @@ def test_lines_that_say_nothing_are_counted() -> None:
     printed = Printed()
     assert read("\n".join(["[00010] obj 0.33 lr 0.05"] * 25), printed) == []
     assert printed.n_lines == 25
+
+
+def test_a_bar_that_goes_back_a_little_begins_no_epoch() -> None:
+    """Keras with torch draws an older bar after a newer one now and then."""
+    lines = ["Epoch 1/2", *(f"{n}/57 ━━━ 0s 15ms/step - loss: 0.6" for n in (1, 37, 36, 57)), "Epoch 2/2"]
+    lines += [f"{n}/57 ━━━ 0s 15ms/step - loss: 0.5" for n in (1, 57)]
+    steps = [each["step"] for each in read("\n".join(lines) + "\n") if "step" in each]
+    assert steps == [1, 37, 57, 58, 114]

@@ -212,7 +212,11 @@ class Progress:
         with more processes; its count in an epoch says nothing of those before, which may have been longer."""
         into, each, step = reading.steps_into_epoch, reading.steps_per_epoch, reading.step
         meant = self._announced.total_steps
-        if into is None or not each or step is None or step < into or self._weight is not None:
+        if into is None or not each or step is None or step < into:
+            return reading
+        if into == 0 and self.step is None and reading.loss is None:
+            return replace(reading, step=None)  # bars begin with 0, wherever in the epoch the processes go on
+        if self._weight is not None:
             return reading
         if reading.total_steps is not None or meant is None or self._known_total not in (None, meant):
             return reading  # its end is a number of epochs
@@ -228,7 +232,8 @@ class Progress:
         """
         known = _known_in_epoch(epoch, each, self.learned)
         began = known.newest_epoch_began or 0
-        if self.step is None and epoch == self.learned.newest_epoch and into <= 1 and self._version - began >= each:
+        begins = self.step is None and epoch == self.learned.newest_epoch and into <= max(1, NEAR * each)
+        if begins and self._version - began >= each:
             return replace(known, newest_epoch_began=self._version, assumes_no_loss=True)
         return known
 

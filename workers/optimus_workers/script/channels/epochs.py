@@ -124,6 +124,8 @@ class EpochCounts:
             return self._beyond(count, total)
         if self._total is not None and total != self._total and not self._is_of_epochs(count, total):
             return None  # another bar: of an evaluation, a download
+        if total == self._total and self._goes_back_a_little(count):
+            return None
         is_first, self._total = self._total != total, total
         if self._is_new_epoch() and self._is_whole is None and self._last <= count and self._last < total:
             if self._last == count and self._is_alone:
@@ -140,6 +142,11 @@ class EpochCounts:
                 self._before = max(self._before, self._epochs_before() * total)
         self._last, self._counted_epoch = count, self._epoch
         return self._counted(count, total)
+
+    def _goes_back_a_little(self, count: int) -> bool:
+        """Within an epoch that was named: Keras draws an older bar after a newer one now and then."""
+        is_same_epoch = self._epoch is not None and self._epoch == self._counted_epoch
+        return is_same_epoch and self._last / 2 < count < self._last
 
     def _beyond(self, count: int, total: int) -> Counted | None:
         """`Iteration[130/100]`: a count of the whole training beside the length of an epoch."""
