@@ -20,6 +20,7 @@ from tests.service.clusters.cluster_harness import (
 
 from optimus_scheduler.model import Role, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.local import task_logs
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
 from optimus_service.process import identity as kernel
@@ -84,6 +85,27 @@ def test_record_of_an_earlier_boot_is_an_exited_task(local: LocalHarness) -> Non
     local.cluster.stop(KEY, force=True)
     assert kernel.is_running(supervisor(local))
     os.killpg(supervisor(local).pid, signal.SIGKILL)
+
+
+def test_a_task_that_prints_without_end_fills_no_disk(local: LocalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on printing while its log is cut; the end of what it printed is there."""
+    monkeypatch.setattr(task_logs, "MAX_BYTES", 200_000)
+    monkeypatch.setattr(task_logs, "KEPT_BYTES", 50_000)
+    count = "i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); echo line $i of many; done"
+    cluster = local.open(("/bin/sh", "-c", f"{count}; while :; do echo printed; sleep 0.1; done"))
+    cluster.start(local.launch(KEY))
+
+    def has_printed() -> bool:
+        cluster.tasks()
+        return cluster.log_tail(KEY, 100).endswith("printed\n")
+
+    wait_until("it has printed all", has_printed)
+    cluster.tasks()
+    told = (local.directory / "cluster" / "logs" / f"{KEY.name}.log").read_text()
+    assert len(told) <= 200_000
+    assert told.startswith("[Optimus dropped the ")
+    assert told.endswith("printed\n")
+    cluster.stop(KEY, force=True)
 
 
 def test_old_logs_of_tasks_that_are_gone_are_dropped(local: LocalHarness) -> None:

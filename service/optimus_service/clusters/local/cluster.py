@@ -21,6 +21,7 @@ from optimus_service.clusters.local import checking, machine
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
+from optimus_service.clusters.local.task_logs import TaskLogs
 from optimus_service.clusters.local.task_users import TaskUsers
 from optimus_service.process import identity as kernel
 
@@ -86,8 +87,8 @@ class LocalCluster:
     def __init__(self, options: LocalClusterOptions) -> None:
         self._options = options
         self._tasks = options.directory.resolve() / "tasks"
-        self._logs = options.directory.resolve() / "logs"
-        for folder in (self._tasks, self._logs):
+        self._logs = TaskLogs(options.directory.resolve() / "logs")
+        for folder in (self._tasks, self._logs.directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._boot_id = kernel.boot_id()
         self._n_cores = options.n_cores or machine.cores()
@@ -109,6 +110,7 @@ class LocalCluster:
             found = [task for record in records if (task := self._observe(record)) is not None]
         except OSError as error:
             raise ClusterUnavailable(f"cannot read the records in {self._tasks}: {error}") from error
+        self._logs.bound([task.key for task in found])  # here, because the loop asks every second
         return tuple(sorted(found, key=lambda task: task.key))
 
     def start(self, launch: TaskLaunch) -> None:
@@ -138,23 +140,10 @@ class LocalCluster:
                     record.remove()
 
     def forget_logs(self, before: float) -> None:
-        kept = {self._log(task.key) for task in self.tasks()}
-        try:
-            for path in self._logs.iterdir():
-                if path not in kept and path.stat().st_mtime < before:
-                    with suppress(OSError):  # the next hour tries again
-                        path.unlink()
-        except OSError as error:
-            raise ClusterUnavailable(f"cannot clear the logs in {self._logs}: {error}") from error
+        self._logs.forget(before, [task.key for task in self.tasks()])
 
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:
-        try:
-            with self._log(key).open("rb") as log:
-                size = log.seek(0, os.SEEK_END)
-                log.seek(max(0, size - max_bytes))
-                return log.read(max_bytes).decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+        return self._logs.tail(key, max_bytes)
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
         account = None if self._options.users is None else self._options.users.for_checks
@@ -181,9 +170,6 @@ class LocalCluster:
 
     def _record(self, key: TaskKey) -> TaskRecord:
         return TaskRecord(self._tasks / key.name)
-
-    def _log(self, key: TaskKey) -> Path:
-        return self._logs / f"{key.name}.log"
 
     def _observe(self, record: TaskRecord) -> Task | None:
         """The task as it is now; None if there is none (any more), or if it was intended and never started."""
@@ -260,7 +246,7 @@ class LocalCluster:
             environment |= account.environment(home)
             # The supervisor, which is root, goes nowhere that a user names.
             command, directory = account.command(directory, command), "/"
-        return spawn(record.path, self._log(launch.key), directory, command, environment)
+        return spawn(record.path, self._logs.path(launch.key), directory, command, environment)
 
     def _collect_children(self) -> None:
         """Ask for the exit status of ended supervisors, so that none of them stays a zombie. Never waits."""
