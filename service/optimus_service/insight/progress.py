@@ -17,7 +17,7 @@ from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
-from optimus_service.insight.moments import moment
+from optimus_service.insight.format import moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
