@@ -35,3 +35,29 @@ def test_the_files_that_newcomers_are_sent_to_exist(page: str) -> None:
     named = _FILE.findall((ROOT / page).read_text())
     assert named
     assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_commands_that_newcomers_are_told_exist(page: str) -> None:
+    modules = re.findall(r"`(?:\.venv/bin/)?python -m ([\w.]+)", (ROOT / page).read_text())
+    ours = [module for module in modules if (ROOT / module.partition(".")[0]).is_dir()]
+    places = [ROOT.joinpath(*module.split(".")) for module in ours]
+    assert [str(at) for at in places if not (at.with_suffix(".py").exists() or (at / "__main__.py").exists())] == []
+
+
+TASKS = (
+    "an overdue job protected?",
+    "another loss model",
+    "a policy",
+    "a reason code",
+    "a field of the job specification",
+)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_newcomer_is_told_in_eight_lines(task: str) -> None:
+    (entry,) = re.findall(
+        rf"^\* \*\*{re.escape(task)}\*\*.*\n(?:  .*\n)*", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert 1 <= entry.count("\n") <= 8
+    assert _FILE.findall(entry), "it names a file"

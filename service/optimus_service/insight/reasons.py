@@ -144,9 +144,3 @@ def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:
         tried = "its limits and priority, quotas, one more node, the end of other jobs"
         return f"Nothing that was tried gives it more now: {tried}."
     return f"It {verb} with {'any one of these' if len(changes) > 1 else 'this'}: {'; '.join(changes)}."
-
-
-def as_markdown() -> str:
-    """The table of docs/explain.md."""
-    rows = [f"| `{code}` | {text.meaning} | {text.what_would_change_it} |" for code, text in TEXTS.items()]
-    return "\n".join(["| code | the job has what it has because | what would change it |", "|---|---|---|", *rows, ""])

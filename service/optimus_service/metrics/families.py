@@ -282,17 +282,3 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
 def families() -> Iterable[Family]:
     """All of them."""
     return (family for _, group in GROUPS for family in group)
-
-
-def as_markdown() -> str:
-    """The tables of docs/metrics.md."""
-    return "\n".join(f"### {title}\n\n{_table(group)}" for title, group in GROUPS)
-
-
-def _table(group: Iterable[Family]) -> str:
-    rows = [
-        f"| `{family.name}` | {family.kind} | {', '.join(f'`{label}`' for label in family.labels)} | {family.scope} "
-        f"| {family.help} |".replace("|  |", "| |")
-        for family in group
-    ]
-    return "\n".join(["| name | kind | labels | from | |", "|---|---|---|---|---|", *rows, ""])
