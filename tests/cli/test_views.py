@@ -414,6 +414,5 @@ def test_a_script_says_whether_its_size_can_change() -> None:
     assert render.learned_from(profile, {"workers": one}) == "what it prints"
     assert "stays until it is known" in render.learned_from(profile, {"workers": several})
     assert "so its size can change" in render.learned_from(profile, {"workers": several, "resumes": True})
-    assert "does not resume" in render.learned_from(
-        {**profile, "resumes": False}, {"workers": several, "resumes": True}
-    )
+    does_not: Any = {**profile, "resumes": False}
+    assert "does not resume" in render.learned_from(does_not, {"workers": several, "resumes": True})
