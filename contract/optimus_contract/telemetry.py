@@ -90,16 +90,21 @@ class TaskUsageReport(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry(Message):
-    """What workers measured (`samples`), or what other tasks use (`tasks`); at least one of either."""
+    """What workers measured (`samples`), what other tasks use (`tasks`), how its checkpoints fare; at least one."""
 
     samples: Annotated[list[Sample] | None, About(min_length=1, max_length=MAX_SAMPLES_PER_POST)] = None
     tasks: Annotated[
         list[TaskUsageReport] | None, About("the newest word of each counts", min_length=1, max_length=MAX_TASKS + 1)
     ] = None
 
+    checkpoints: Annotated[
+        str | None,
+        About("why one could not be written, or that they are written again: an event", min_length=1, max_length=2000),
+    ] = None
+
     def check(self) -> None:
-        if self.samples is None and self.tasks is None:
-            raise ValueError("samples or tasks are required")
+        if self.samples is None and self.tasks is None and self.checkpoints is None:
+            raise ValueError("samples, tasks or checkpoints are required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,9 @@ def unsaid(width=8): return digits.mlp(width=width) or TrainingTask
 half = partial(task, width=4)
 def wrong() -> TrainingTask: return 5
 def no_data() -> TrainingTask: raise FileNotFoundError("/data/images")
+def picky(width=8) -> TrainingTask:
+    if width < 1: raise ValueError("width must be at least 1")
+    raise FileNotFoundError("/data/cats")
 def leaves() -> TrainingTask: raise SystemExit(3)
 def other() -> str: return str(Path(__file__).with_name("landmine").write_text("called"))
 def greedy() -> TrainingTask: bytearray(2**60)
@@ -86,6 +89,13 @@ def test_trial_is_bounded_in_memory_and_the_first_that_the_kernel_ends() -> None
         ("mine:wrong", {}, "task", "must return a TrainingTask, not a value of type int"),
         ("mine:no_data", {}, "task", "FileNotFoundError: /data/images"),
         ("mine:leaves", {}, "task", "SystemExit: 3"),
+        ("mine:picky", {"task_args": {"width": 0}}, "task_args", "mine:picky(width=0) failed: ValueError: width must"),
+        (
+            "mine:picky",
+            {"task_args": {"width": 4}},
+            "task",
+            "mine:picky(width=4) failed: FileNotFoundError",
+        ),
         ("mine:other", {}, "task", "this one returns str"),
         ("mine:number", {}, "task", "not a value of type int"),
         ("mine:missing", {}, "task", "has no 'missing'"),

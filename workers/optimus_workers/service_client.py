@@ -81,6 +81,10 @@ class ServiceClient:
         """Report what tasks other than workers take of their machines."""
         self._report("POST", "telemetry", {"tasks": [write(task, without_none=True) for task in tasks]})
 
+    def post_checkpoints(self, news: str) -> None:
+        """Say why a checkpoint could not be written, or that they are written again."""
+        self._report("POST", "telemetry", {"checkpoints": news[:2000]})
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

@@ -14,6 +14,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import resource
 import socket
 import sys
@@ -122,7 +123,7 @@ def _called(
 ) -> Verdict:
     from optimus_workers.task import TrainingTask
 
-    field = "task_args" if arguments else "task"
+    call = f"{import_path}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
     try:
         task = make_task(**arguments)
         if not isinstance(task, TrainingTask):
@@ -130,7 +131,8 @@ def _called(
             return Verdict(ok=False, problem=problem, field="task")
         n_examples = task.n_examples
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
-        return _failed(f"{import_path} failed", error, field)
+        named = any(re.search(rf"\b{re.escape(name)}\b", str(error)) for name in arguments)
+        return _failed(f"{call} failed", error, "task_args" if named else "task")
     if (batch_size or task.global_batch_size) > n_examples:
         problem = f"is {batch_size or task.global_batch_size} and the data has {n_examples} examples only"
         return Verdict(ok=False, problem=problem, field="global_batch_size")

@@ -10,17 +10,22 @@ from fastapi import APIRouter
 from optimus_contract import answers
 from optimus_scheduler.model import Resources, TaskPhase
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.from_tasks import CHECKPOINTS
 from optimus_service.api.problems import documented
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.loop.exits import WORKER_HUNG
+from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.store.records import JobRecord
 
 _RECENT_SECONDS = 900.0
 """A refusal is reported once; what was reported longer ago may be over."""
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
+
+_WARNINGS = (WORKER_HUNG, LOSS_NOT_FINITE, CHECKPOINTS)
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -47,6 +52,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
             quotas=[project.quota for project in repository.projects()],
             gives_more=None if job.state.is_final else _gives_more(services, job_id, others),
             troubles=() if job.state.is_final else _troubles(services, job_id),
+            warnings=() if job.state.is_final else _warnings(services, job_id),
+            policy=services.settings.policy,
         )
     )
 
@@ -69,6 +76,15 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
         if refused is not None and refused not in there and refused not in troubles:
             troubles[refused] = event.message
     return tuple(troubles[name] for name in sorted(troubles))
+
+
+def _warnings(services: Services, job_id: str) -> tuple[str, ...]:
+    """The newest word of each kind about what hinders its training."""
+    since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
+    for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
+        if event.type in _WARNINGS and event.at > since:
+            found.setdefault(event.type, event.message)
+    return tuple(found.values())
 
 
 def _gives_more(services: Services, job_id: str, others: Mapping[str, JobRecord]) -> tuple[str, ...] | None:

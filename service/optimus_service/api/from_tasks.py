@@ -33,6 +33,8 @@ MAX_WAIT_SECONDS = 60.0
 EARLY = 0.9
 """A command that ends before this part of the steps that it announced has ended early."""
 
+CHECKPOINTS = "Checkpoints"
+"""The event of a job whose checkpoints cannot be written, or can be again."""
 _SIZE_FIXED = (
     "The training counts its steps by its number of processes, so at another size it went on from the wrong step. "
     "Number of workers from now on: {} (docs/script-sizes.md)."
@@ -141,6 +143,8 @@ def add_telemetry(
     if telemetry.tasks:
         usages = {each.task: write(each.usage, without_none=True) for each in telemetry.tasks}
         services.repository.put_usage(job_id, usages, services.clock())
+    if telemetry.checkpoints:
+        services.repository.add_event(job_id, CHECKPOINTS, telemetry.checkpoints, {}, services.clock())
     if not telemetry.samples:
         return TelemetryAnswer(accepted=0, ignored=[])
     samples = telemetry.samples

@@ -18,7 +18,7 @@ from optimus_scheduler.model.format import time_words
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import foreseen, moment, size, span, times
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
-from optimus_service.insight.queue_wait import Start, expected_start
+from optimus_service.insight.queue_wait import ORDERS, Start, expected_start
 from optimus_service.insight.reasons import gives_more
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
@@ -46,6 +46,10 @@ class Case:
     """What each alone would give it more, tried by planning again; None: not tried."""
     troubles: Sequence[str] = ()
     """What keeps its tasks from running, as the cluster says."""
+    warnings: Sequence[str] = ()
+    """What hinders its training: the newest such events."""
+    policy: str = ""
+    """The name of the policy in force."""
 
 
 def explanation_of(case: Case) -> answers.Explanation:
@@ -57,6 +61,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     sentences = [
         words.message,
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
+        *case.warnings,
         *_on_gains(case, words, marginal),
         *_on_waiting(case, start),
         *_on_the_end(case, expected),
@@ -174,16 +179,33 @@ def _on_waiting(case: Case, start: Start | None) -> list[str]:
         return []
     if wait := _retry_wait(case):
         return [f"It may go on in {time_words(wait)}, if there is room for it then."]
-    ahead = "nobody waits ahead of it" if start.n_ahead == 0 else f"{start.n_ahead} waiting ahead of it"
+    place = _place_in_the_queue(case, start)
     if start.seconds is None:
-        return [f"In the queue: {ahead}. {_unknown_start(case, start)}"]
+        return [*place, _unknown_start(case, start)]
     if not start.after:
         return [
-            f"In the queue: {ahead}. The minima of the others leave room for it: "
-            "it is expected to start with one of the next rounds."
+            *place,
+            "The minima of the others leave room for it: it is expected to start with one of the next rounds.",
         ]
     name = case.others[start.after].name if start.after in case.others else start.after
-    return [f"In the queue: {ahead}. It is expected to start in {span(start.seconds)}, when {name} ends."]
+    return [*place, f"It is expected to start in {span(start.seconds)}, when {name} ends."]
+
+
+_NAMED = 5
+"""Waiting jobs that are named; of more the number is told."""
+
+
+def _place_in_the_queue(case: Case, start: Start) -> list[str]:
+    """How many were submitted before it and wait, which these are, and who of them comes first."""
+    if not start.ahead:
+        return ["In the queue: no job that was submitted before it waits."]
+    names = [f"{case.others[each].name} ({each})" for each in start.ahead[:_NAMED] if each in case.others]
+    more = len(start.ahead) - len(names)
+    named = ", ".join(names) + (f" and {more} more" if more else "")
+    waits = f"In the queue it is number {len(start.ahead) + 1}: {named} {'wait' if len(start.ahead) > 1 else 'waits'}"
+    order = ORDERS.get(case.policy)
+    by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
+    return [f"{waits} since before it.{by}"]
 
 
 def _unknown_start(case: Case, start: Start) -> str:

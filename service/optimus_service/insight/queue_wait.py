@@ -24,8 +24,8 @@ from optimus_service.store.records import JobRecord
 class Start:
     """When a job is expected to start."""
 
-    n_ahead: int
-    """Jobs that wait and were submitted before."""
+    ahead: tuple[str, ...]
+    """Jobs that wait and were submitted before, oldest first."""
     seconds: answers.Interval | None
     """From now; None: nobody can tell."""
     after: str | None
@@ -44,7 +44,8 @@ def expected_start(
     """`active` has the job itself; `left` says how many seconds each job has left with what it has."""
     jobs = sorted(active, key=lambda job: (job.created_at, job.id))
     waiting = [job for job in jobs if job.waits]
-    n_ahead = [job.id for job in waiting].index(job_id)
+    ids = [job.id for job in waiting]
+    ahead = tuple(ids[: ids.index(job_id)])
     held = [job for job in jobs if not job.wanted.is_empty]
     confined = may_not_borrow(quotas)
     rights = {project: right for project, right in guarantees(quotas, capacity).items() if project in confined}
@@ -53,13 +54,13 @@ def expected_start(
         room = room.without(job)
     waiting, room = _admitted(waiting, room)
     if all(job.id != job_id for job in waiting):
-        return Start(n_ahead, answers.Interval(mean=0.0, low=0.0, high=0.0), None, has_room=True)
+        return Start(ahead, answers.Interval(mean=0.0, low=0.0, high=0.0), None, has_room=True)
     ends = [(seconds, job) for job in held if (seconds := left.get(job.id)) is not None]
     for seconds, job in sorted(ends, key=lambda end: (end[0].mean, end[1].id)):
         waiting, room = _admitted(waiting, room.with_that_of(job))
         if all(each.id != job_id for each in waiting):
-            return Start(n_ahead, seconds, job.id)
-    return Start(n_ahead, None, None)
+            return Start(ahead, seconds, job.id)
+    return Start(ahead, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +105,17 @@ def _minimum(job: JobRecord) -> Resources:
     if spec is None:
         return Resources()
     return spec.worker.resources * spec.worker.minimum + spec.server.resources * spec.server.minimum
+
+
+ORDERS: Mapping[str, str] = {
+    "optimus": "those that are soon done and have a high priority come first, and one that has waited long before all",
+    "optimus-paper": "those to whom their first tasks save most time come first",
+    "fifo": "the oldest comes first",
+    "tiresias": "the one that has had least so far comes first",
+    "drf": "each gets its minimum before any gets more, the oldest first",
+    "max-min": "each gets its minimum before any gets more, the oldest first",
+    "tetris": "those that pack well and are short come first",
+    "predictable": "small ones come first, and among those of a size the oldest",
+    "srtf": "the one with the shortest time left comes first",
+}
+"""By which order policies let waiting jobs start, in words."""

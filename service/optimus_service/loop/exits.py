@@ -9,6 +9,7 @@ import structlog
 
 from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
 from optimus_scheduler.model import Directive, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.model.format import time_words
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.observe.snapshot import ClusterView, Histories
 from optimus_service.store.records import JobRecord, Observed, TaskRecord
@@ -19,7 +20,12 @@ CODE_OF_THE_USER = 3
 _LOST_COORDINATOR = 4
 _HUNG = 5
 """A consequence of another task's death, which is counted itself."""
+HANG_SECONDS = 3600.0
+"""A job whose workers hang as often within this time as tasks may crash without progress is failed, whatever its other
+workers did meanwhile."""
 _STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+WORKER_HUNG = "WorkerHung"
+"""The event of a job that lost a worker whose code hung."""
 _TRACEBACK_BYTES = 4000
 """Of what the task printed, in the job's failure: a traceback with its message."""
 
@@ -103,6 +109,9 @@ class ExitNotices:
                 return
             times = f"{task.key.role} {task.key.rank} ended {n_failures} times with exit code 0 without being told to"
             reason = f"{times}: does the training code call sys.exit() or os._exit()?"
+        elif task.exit_code == _HUNG and self._hangs(task, job, now, leader) >= self._max_failures:
+            times = f"its workers hung {self._max_failures} times within {time_words(HANG_SECONDS)}"
+            reason = f"{times}, the last time {task.key.name}: one micro-batch took longer than `hang_seconds`"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
             times = f"{task.key.role} {task.key.rank} failed {n_failures} times without any progress between"
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
@@ -114,6 +123,23 @@ class ExitNotices:
         of_worker = task.exit_code == CODE_OF_THE_USER and task.key.role is not Role.COORDINATOR
         error = tail if of_worker else None
         leader.advance_job(job.id, TooManyFailures(message, error, record.attempt), now)
+
+    def _hangs(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> int:
+        """How often workers of the job's attempt hung lately, this time counted; its owner is told."""
+        n_hangs = sum(
+            record.exit_code == _HUNG
+            and record.attempt == job.attempt
+            and record.exited_at is not None
+            and record.exited_at > now - HANG_SECONDS
+            for record in leader.tasks(active_only=False, job_id=job.id)
+        )
+        limit = f"{n_hangs}; at {self._max_failures} the job fails"
+        message = (
+            f"{task.key.name} hung: one micro-batch took longer than `hang_seconds`; its log shows where. "
+            f"Another takes its place. Hangs within {time_words(HANG_SECONDS)}: {limit}."
+        )
+        leader.add_event(job.id, WORKER_HUNG, message, {"task": task.key.name, "times": n_hangs}, now)
+        return n_hangs
 
     def _failures_without_progress(self, key: TaskKey, job: JobRecord, leader: LeaderRepository) -> int:
         """Of this role and rank since the job last got further; 0 for as long as that is not known.

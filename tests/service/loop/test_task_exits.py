@@ -7,7 +7,7 @@ from tests.service.loop.loop_world import World
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import JobState, Role, TaskKey
-from optimus_service.loop.exits import is_failure
+from optimus_service.loop.exits import WORKER_HUNG, is_failure
 
 WORKER = TaskKey("job-1", Role.WORKER, 0)
 SERVER = TaskKey("job-1", Role.SERVER, 0)
@@ -199,3 +199,26 @@ def test_failure_counts_the_task_that_it_names(world: World) -> None:
         crash(world, Role.SERVER, code=0)
     crash(world, Role.WORKER)
     assert world.state() is JobState.QUEUED, "the worker failed once"
+
+
+def test_workers_that_hang_again_and_again_fail_the_job_though_others_get_on(world: World) -> None:
+    world.submit(workers={"min": 2, "max": 2})
+    world.round()
+    for time in range(1, world.settings.max_task_failures + 1):
+        world.train(5)  # the others make steps meanwhile
+        crash(world, Role.WORKER, code=5)
+        assert [each["times"] for each in world.events("job-1", WORKER_HUNG)] == list(range(1, time + 1))
+    job = world.repository.get_job("job-1")
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    assert job.failure.startswith("its workers hung 6 times within 60 min, the last time job-1-worker-0-")
+
+
+def test_hangs_that_are_long_ago_do_not_count(world: World) -> None:
+    world.submit(workers={"min": 2, "max": 2})
+    world.round()
+    for _ in range(2 * world.settings.max_task_failures):
+        world.clock.now += 1000.0
+        world.train(5)
+        crash(world, Role.WORKER, code=5)
+    assert world.state() is JobState.RUNNING

@@ -42,6 +42,7 @@ def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> 
             others=active,
             decisions=decisions,
             capacity=sum((node.capacity for node in world.cluster.nodes()), Resources()),
+            policy="optimus",
         )
     )
 
@@ -59,9 +60,14 @@ def test_a_waiting_job_says_who_makes_room_for_it_and_when(world: World) -> None
     first, second, third = (explained(world, job_id) for job_id in ("first", "second", "third"))
     assert second.reason == "WaitingForResources"
     assert second.expected.start_seconds == first.expected.finish_seconds
-    assert any("nobody waits ahead of it" in each and "when first ends" in each for each in second.sentences)
+    assert any("in " in each and "when first ends" in each for each in second.sentences)
     assert third.expected.start_seconds is None, "it waits for second, of which nothing is known"
-    assert any("1 waiting ahead" in each for each in third.sentences)
+    assert "In the queue: no job that was submitted before it waits." in second.sentences
+    assert (
+        "In the queue it is number 2: second (second) waits since before it. Each round of the policy `optimus` "
+        "decides anew who starts: those that are soon done and have a high priority come first, and one that has "
+        "waited long before all."
+    ) in third.sentences
 
 
 def test_an_end_that_no_calendar_has_is_said_in_seconds_only(world: World) -> None:
@@ -287,7 +293,7 @@ def test_a_job_is_never_expected_before_there_is_room(
         for n, (_, seconds) in enumerate(held)
     }
     start = expected_start(queue[-1].id, [*running, *queue], left, Resources(float(cores), 2**50))
-    assert start.n_ahead == len(queue) - 1
+    assert start.ahead == tuple(job.id for job in queue[:-1])
     if start.seconds is not None:
         ended = {job_id for job_id, seconds in left.items() if seconds and seconds.mean <= start.seconds.mean}
         ended |= {job_id for job_id, seconds in left.items() if seconds and seconds.mean == 0 and start.after}

@@ -17,6 +17,7 @@ from optimus_workers.coordinator.events import (
     ManifestWritten,
     MessageArrived,
     ReadCheckpoint,
+    ReportCheckpoints,
     ReportMembership,
     ReportResult,
     Send,
@@ -98,6 +99,8 @@ class World:
     sent: list[tuple[str, ToTask]] = field(default_factory=list)
     journal: list[JournalRecord] = field(default_factory=list)
     reports: list[Formed] = field(default_factory=list)
+    news: list[str] = field(default_factory=list)
+    """Of checkpoints."""
     result: Ended | None = None
     manifests: list[Manifest] = field(default_factory=list)
     exit_code: int | None = None
@@ -172,6 +175,8 @@ class World:
                 self.journal.append(effect.record)
             case ReportMembership():
                 self.reports.append(effect.formed)
+            case ReportCheckpoints():
+                self.news.append(effect.news)
             case ReportResult():
                 self.result = effect.ended
             case ReadCheckpoint():

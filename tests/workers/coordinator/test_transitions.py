@@ -552,6 +552,25 @@ def test_a_failed_periodic_checkpoint_is_tried_again_later() -> None:
     assert world.manifests[-1].version == 2
 
 
+def test_missing_checkpoints_are_told_now_and_then_and_when_they_are_back() -> None:
+    world = running_world(workers=1, checkpoint_seconds=1.0)
+    world.mute.add("server-0")
+    for _ in range(5):
+        world.passes(2)
+        world.step()
+        world.says("server-0", SaveFailed(world.state.epoch, world.state.version, "disk full"))
+    assert [news.partition(":")[0] for news in world.news] == [
+        "The checkpoint of step 1 could not be written",
+        "The checkpoint of step 2 could not be written (2 times in a row)",
+        "The checkpoint of step 4 could not be written (4 times in a row)",
+    ]
+    assert "server-0: disk full. Training goes on and tries again; the newest is of step 0" in world.news[0]
+    world.mute.clear()
+    world.passes(1.1)
+    world.step()
+    assert world.news[-1].startswith("Checkpoints are written again, as of step ")
+
+
 # --- another coordinator ---------------------------------------------------------------------------------------------
 
 

@@ -6,9 +6,9 @@ Training goes on once all ranges are set aside; a checkpoint exists once all its
 from __future__ import annotations
 
 from optimus_workers.coordinator.ending import begin_evaluating, pause
-from optimus_workers.coordinator.events import Effects, Log, ManifestWritten, Send, WriteManifest
+from optimus_workers.coordinator.events import Effects, Log, ManifestWritten, ReportCheckpoints, Send, WriteManifest
 from optimus_workers.coordinator.membership import Members
-from optimus_workers.coordinator.state import Checkpoint, CheckpointProgress, Phase, SaveFor, State
+from optimus_workers.coordinator.state import Checkpoint, CheckpointProgress, Checkpoints, Phase, SaveFor, State
 from optimus_workers.coordinator.tasks import dismiss_leavers
 from optimus_workers.wire.messages import Save, Saved, SaveFailed, SnapshotTaken
 
@@ -80,9 +80,12 @@ def manifest_written(state: State, event: ManifestWritten) -> Effects:
         return []
     if event.error is not None:
         return _failed(state, progress, event.error)
+    effects: Effects = []
+    if state.checkpoints.n_missed:
+        effects = [ReportCheckpoints(f"Checkpoints are written again, as of step {event.version}.")]
     state.checkpoints.newest = Checkpoint(event.version, event.path)
-    state.checkpoints.progress = None
-    return _after_saving(state, progress.purpose) if state.phase is Phase.SAVING else []
+    state.checkpoints.progress, state.checkpoints.n_missed = None, 0
+    return [*effects, *(_after_saving(state, progress.purpose) if state.phase is Phase.SAVING else [])]
 
 
 def _failed(state: State, progress: CheckpointProgress, why: str) -> Effects:
@@ -90,13 +93,26 @@ def _failed(state: State, progress: CheckpointProgress, why: str) -> Effects:
     checkpoints = state.checkpoints
     checkpoints.progress = None
     checkpoints.n_failures += 1
+    checkpoints.n_missed += 1
     effects: Effects = [Log(f"checkpoint of step {progress.version} failed: {why}")]
+    if checkpoints.n_missed & (checkpoints.n_missed - 1) == 0:  # 1, 2, 4, 8 ...: told now and then, not each time
+        effects.append(ReportCheckpoints(_trouble(checkpoints, progress.version, why)))
     if progress.purpose is not SaveFor.TRAIN and checkpoints.n_failures < MAX_SAVE_ATTEMPTS:
         checkpoints.retry = progress.purpose
         checkpoints.retry_at = state.now + RETRY_SECONDS
     elif state.phase is Phase.SAVING:
         effects += _after_saving(state, progress.purpose)
     return effects
+
+
+def _trouble(checkpoints: Checkpoints, version: int, why: str) -> str:
+    times = "" if checkpoints.n_missed == 1 else f" ({checkpoints.n_missed} times in a row)"
+    newest = checkpoints.newest
+    last = "there is none yet" if newest is None else f"the newest is of step {newest.version}"
+    return (
+        f"The checkpoint of step {version} could not be written{times}: {why}. "
+        f"Training goes on and tries again; {last}, from where the job goes on if it loses its tasks."
+    )
 
 
 def _after_saving(state: State, purpose: SaveFor) -> Effects:

@@ -142,6 +142,13 @@ class WriteManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportCheckpoints:
+    """Tell the job's owner that checkpoints cannot be written, or can be again."""
+
+    news: str
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Write a line to the log."""
 
@@ -155,5 +162,16 @@ class Stop:
     code: int
 
 
-Effect = Send | Append | ReportProfile | ReportMembership | ReportResult | ReadCheckpoint | WriteManifest | Log | Stop
+Effect = (
+    Send
+    | Append
+    | ReportProfile
+    | ReportMembership
+    | ReportResult
+    | ReportCheckpoints
+    | ReadCheckpoint
+    | WriteManifest
+    | Log
+    | Stop
+)
 Effects = list[Effect]

@@ -113,6 +113,9 @@ class Reporter:
 
         self._put(report)
 
+    def checkpoints(self, news: str) -> None:
+        self._put(lambda: self._client.post_checkpoints(news))
+
     def result(self, ended: Ended) -> None:
         self._put(lambda: self._post_result(ended))
 

@@ -20,6 +20,7 @@ from optimus_workers.coordinator.events import (
     MembershipRefused,
     MessageArrived,
     ReadCheckpoint,
+    ReportCheckpoints,
     ReportMembership,
     ReportProfile,
     ReportResult,
@@ -300,6 +301,8 @@ class _Shell:
                 self._start(self._answer(read_checkpoint(self._checkpoints, self._origin, effect.epoch)))
             case WriteManifest():
                 self._start(self._answer(put_manifest(self._checkpoints, effect.manifest)))
+            case ReportCheckpoints():
+                self._reporter.checkpoints(effect.news)
             case Log():
                 log.info(effect.text)
             case Stop():

@@ -202,6 +202,8 @@ class Checkpoints:
     progress: CheckpointProgress | None = None
     n_failures: int = 0
     """Failures of the checkpoint before something final."""
+    n_missed: int = 0
+    """Failures in a row, whatever they were for."""
     retry: SaveFor | None = None
     """What the failed checkpoint was for, when it is to be repeated."""
     retry_at: float = 0.0
