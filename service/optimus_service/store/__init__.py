@@ -6,8 +6,9 @@
                    one method        statements by subject, each inside the caller's transaction
                    one transaction        │
                                           ▼
-    records (values out and in)      tables, columns ──▶ engine ──▶ SQLite | PostgreSQL
-    errors  (what may go wrong)      counting (which samples count: pure)
+    records   (values out and in)    tables, dialects ──▶ engine ──▶ SQLite | PostgreSQL
+    forecasts (forecast ↔ JSON)      counting (which samples count: pure)
+    errors    (what may go wrong)
 
 No other part of the service imports SQLAlchemy. The tables are made by the scripts in `migrations/`.
 """
