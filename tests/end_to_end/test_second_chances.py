@@ -49,11 +49,11 @@ def task(learning_rate=0.01, width=2):
 """Fails once, after 20 steps and a checkpoint, while there is a file `broken` beside it. `width`: of the model."""
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    running = Service(
-        tmp_path / "data", ["--slots", "3", "--round-seconds", "1"], settings={"OPTIMUS_RETRY_SECONDS": "30"}
-    )
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for all tests here: each has jobs, and a directory of code, of its own."""
+    data = tmp_path_factory.mktemp("service") / "data"
+    running = Service(data, ["--slots", "3", "--round-seconds", "1"], settings={"OPTIMUS_RETRY_SECONDS": "30"})
     running.start()
     try:
         yield running
