@@ -123,7 +123,10 @@ def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
     return f"Keeps {size_words(grant.allocation)}: {little}."
 
 
-def _at_maximum(_outlook: Outlook, grant: Grant) -> str:
+def _at_maximum(outlook: Outlook, grant: Grant) -> str:
+    if outlook.job.spec.size_stays:
+        why = "it is not known to go on from checkpoints at another size"
+        return f"Has {size_words(grant.allocation)}, and its size stays: {why}."
     return f"Has all that its owner allows: {size_words(grant.allocation)}."
 
 

@@ -61,6 +61,13 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "Shrinks from 2 workers and 1 server to 1 worker and 1 server, as other jobs need the room more: "
             "predicted N times as fast.",
         ),
+        (RUNNING, Grant(Allocation(2, 1), Reason.AT_MAXIMUM), "Has all that its owner allows: 2 workers and 1 server."),
+        (
+            replace(RUNNING, spec=replace(RUNNING.spec, size_stays=True)),
+            Grant(Allocation(2, 1), Reason.AT_MAXIMUM),
+            "Has 2 workers and 1 server, and its size stays: "
+            "it is not known to go on from checkpoints at another size.",
+        ),
         (RUNNING, Grant(NOTHING, Reason.CANCELLING), "Cancelled: its tasks are being stopped."),
     ],
 )

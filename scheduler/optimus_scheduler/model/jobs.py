@@ -95,6 +95,8 @@ class JobSpec:
     """Of a command that goes on after all steps that it announced: how many these were."""
     tracked: bool = False
     """It runs outside the cluster, by its owner's own means: it is forecast, and nothing is decided about it."""
+    size_stays: bool = False
+    """Its owner allows other sizes, but a change would make it begin anew, or go on from the wrong step."""
 
     def __post_init__(self) -> None:
         if self.elastic_batch is not None and self.architecture is not Architecture.ALLREDUCE:

@@ -99,11 +99,13 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     reported: dict[str, Any] = job.profile or {}
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     worker = _demand("workers", said.workers, gpu_type, least=1)
+    size_stays = False
     resumes = reported.get("resumes") if said.resumes is None else said.resumes
     fixed, announced = reported.get("fixed_workers"), reported.get("total_steps")
     if said.architecture == "script" and not said.tracked and (fixed or not resumes):
         # A change of size would make it begin anew, or go on from the wrong step.
         size = min(max(fixed or job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
+        size_stays = worker.minimum < worker.maximum
         worker = replace(worker, minimum=size, maximum=size)
     return JobSpec(
         worker=worker,
@@ -119,6 +121,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
         deadline_at=deadline_of(said, job.created_at),
         elastic_batch=elastic,
         tracked=said.tracked,
+        size_stays=size_stays,
         announced_steps=announced if announced and announced <= job.step else None,
     )
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from tests.service.loop.loop_world import World
 
+from optimus_service.observe.spec import spec_of
+
 SCRIPT: dict[str, Any] = {
     "task": None,
     "command": ["python", "train.py"],
@@ -26,6 +28,7 @@ def test_one_that_is_not_known_to_go_on_keeps_its_size(world: World) -> None:
         world.round()
         world.train(5.0)
     assert len(world.repository.get_wanted("job-1").tasks) == 1
+    assert spec_of(world.repository.get_job("job-1")).size_stays, "its owner allows more"
 
 
 def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: World) -> None:

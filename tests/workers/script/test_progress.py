@@ -237,3 +237,13 @@ def test_whatever_is_read_steps_only_grow(readings: list[Reading], version: int)
         last = found.step
     each = progress.learned.steps_per_epoch
     assert each is None or (math.isfinite(each) and each > 0)
+
+
+def test_a_batch_that_three_do_not_divide_is_no_count_by_processes() -> None:
+    """Epochs of 32 steps have 34 with three processes, whose parts of the batch are smaller: 10 examples of 32."""
+    first = Progress(START, 0)
+    read(first, step=399, total_steps=1920, steps_per_epoch=32, loss=1.0)
+    second = Progress(START, 399, first.learned, n_workers=3)
+    found = read(second, step=409, total_steps=2040, steps_per_epoch=34, loss=0.9)
+    assert found is not None
+    assert (found.step, second.learned.fixed_workers, second.is_misplaced) == (385, None, False)

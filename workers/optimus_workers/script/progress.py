@@ -270,8 +270,10 @@ class Progress:
         known, total, workers = self._known_total, self._total, self.learned.total_workers
         if self.step is not None or self._weight is not None or not self._version or self.learned.resumes is False:
             return False
-        if known is None or total in (None, known) or workers in (None, self._n_workers):
+        if known is None or total is None or workers in (None, self._n_workers):
             return False
+        if abs(total - known) <= NEAR * known:
+            return False  # a batch that the processes do not divide evenly makes a few steps more or less
         if reading.channel is not Channel.KUBEFLOW:  # its one speaker, transformers, always resumes at its last step
             if step is None or reading.step is None:
                 return False
