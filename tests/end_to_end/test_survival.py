@@ -93,7 +93,7 @@ def test_job_survives_the_death_of_each_of_its_processes(service: Service) -> No
     """One after the other, each while it trains again."""
     job_id = service.submit(digits_job("loses-all"))
     train_until(service, job_id, 40)
-    victims = []
+    victims: list[str] = []
     for role in ("worker", "coordinator", "server"):
         assert lost_steps(service, job_id) <= len(victims), "only a lost server may cost more than one"
         step = service.job(job_id)["step"]
