@@ -1,5 +1,5 @@
-"""Pictures: time left against size, and a whole run (sizes over time, loss with its fit, predictions). Figures only;
-`save` writes them. Drawn with matplotlib's Agg, so no display is needed.
+"""Pictures: time left against size, what came of a job, and a whole run (sizes over time, loss with its fit,
+predictions). Figures only; `save` writes them. Drawn with matplotlib's Agg, so no display is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from optimus_cli.bodies import AllocationPoint, CurvePoint, Interval, Job, Predictions, SpeedPoint
+from optimus_cli.bodies import AllocationPoint, CurvePoint, Interval, Job, Predictions, ReviewPoint, SpeedPoint
 from optimus_cli.errors import CliError
 from optimus_cli.palette import BLACK, marker, series
 
@@ -246,3 +246,40 @@ def _band(totals: Sequence[Interval]) -> tuple[list[float], list[float]]:
     low = [total["mean"] if total["low"] is None else total["low"] for total in totals]
     high = [total["mean"] if total["high"] is None else total["high"] for total in totals]
     return low, high
+
+
+# --- a job that has ended --------------------------------------------------------------------------------------------
+
+
+def what_came(job: Job, predictions: Predictions) -> Figure:
+    """Of a job that has ended: its losses, and the steps and the time left as they were predicted and as they came."""
+    figure = _figure(8, 9)
+    loss, steps, time = figure.subplots(3)
+    run = Run(job, 0.0, 0.0, (), predictions)
+    _draw_loss(loss, run, series(0))
+    loss.tick_params(labelbottom=True)
+    loss.set_ylabel("training loss")
+    _draw_predictions(steps, run, series(0))
+    steps.set_ylabel("predicted total steps")
+    outcome = predictions["outcome"]
+    _draw_time_left(time, [] if outcome is None else outcome["review"], series(0))
+    return figure
+
+
+def _draw_time_left(axes: Axes, review: Sequence[ReviewPoint], colour: str) -> None:
+    """What was left by prediction, and what was left in fact."""
+    _plain(axes)
+    known = [(point, left) for point in review if (left := point["remaining_seconds"]) is not None]
+    if known:
+        steps = [point["step"] for point, _ in known]
+        band = _band([left for _, left in known])
+        axes.fill_between(steps, *band, color=colour, alpha=0.25, linewidth=0, label="80 % interval")
+        axes.plot(steps, [left["mean"] for _, left in known], ".-", color=colour, linewidth=1.5, label="predicted")
+        came = [point["true_remaining_seconds"] for point, _ in known]
+        axes.plot(steps, came, color=BLACK, linewidth=1, linestyle="--", label="actual")
+        axes.set_ylim(0, 2.0 * max(*came, float(np.median([left["mean"] for _, left in known]))))
+        axes.legend(frameon=False, fontsize=8)
+    else:
+        _say_nothing_known(axes, "no time left was predicted")
+    axes.set_xlabel("step")
+    axes.set_ylabel("time left (seconds)")

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from tests.cli import builders
@@ -49,6 +50,26 @@ def test_remaining_time_has_a_line_per_number_of_servers_and_units() -> None:
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["p = 1", "p = 2"]
     assert axes.get_ylabel() == "time left (minutes)"
+
+
+def review_point(step: int, seconds: float | None, true: float) -> dict[str, Any]:
+    left = None if seconds is None else interval(seconds, 0.8 * seconds, 1.2 * seconds)
+    return {"step": step, "remaining_seconds": left, "true_remaining_seconds": true}
+
+
+@pytest.mark.parametrize("n_points", [0, 1, 3])
+def test_after_the_end_the_picture_is_of_what_was_measured_and_came(n_points: int, tmp_path: Path) -> None:
+    review = [review_point(100 * number, 90.0 - 20 * number, 80.0 - 20 * number) for number in range(n_points)]
+    outcome = {"steps": 1300, "review": [*review, review_point(900, None, 5.0)]}
+    figure = plots.what_came(builders.finished_job(), builders.predictions(outcome=outcome))
+    loss, steps, time = figure.axes
+    assert [line.get_label() for line in loss.get_lines()] == ["measured", "fitted"]
+    assert steps.get_lines()[-1].get_label() == "actual"
+    drawn = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in time.get_lines()}
+    if n_points:
+        assert drawn["actual"] == [point["true_remaining_seconds"] for point in review]
+        assert drawn["predicted"] == [point["remaining_seconds"]["mean"] for point in review]
+    assert png_size(saved(figure, tmp_path))[1] > 400
 
 
 def a_run(submitted: float = 0.0, **changes: Any) -> Run:

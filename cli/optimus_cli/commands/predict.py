@@ -27,7 +27,10 @@ def predict(
     budget: Annotated[
         float | None, typer.Option(min=0, help="Find the fastest size that costs no more to finish.")
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Also draw time left against workers into this file.")] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Also draw it into this file: time left against workers; after the end, what came."),
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +47,8 @@ def predict(
         # matplotlib takes most of a second to import; only drawing needs it.
         from optimus_cli import plots
 
-        plots.save(plots.remaining_time(found, predictions), png)
+        draw = plots.remaining_time if predictions["outcome"] is None else plots.what_came
+        plots.save(draw(found, predictions), png)
         output.say(f"drew {png}")
     if as_json:
         output.print_json(predictions)
