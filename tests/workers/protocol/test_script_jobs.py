@@ -423,3 +423,73 @@ def test_a_job_that_is_paused_or_finished_stops_its_processes(
     result = job.finish()
     assert result["outcome"] == "succeeded"
     assert result["step"] >= again["step"] + 10
+
+
+# --- odd scripts -----------------------------------------------------------------------------------------------------
+
+DAEMON = """
+import os, subprocess, sys, time
+code = "import os, time; os.setsid(); os.fork() and os._exit(0); print('daemon', os.getpid(), flush=True)"
+code += "; time.sleep(1000)"
+subprocess.Popen([sys.executable, "-c", code]).wait()
+print("step 1 loss 1", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", ["the script ends", "the job is finished", "the agent is killed"])
+def test_what_a_script_leaves_behind_in_another_session_ends_with_it(
+    make_script_job: Callable[..., Job], tmp_path: Path, ending: str
+) -> None:
+    script = tmp_path / "daemon.py"
+    script.write_text(DAEMON + ("" if ending == "the script ends" else "time.sleep(1000)\n"))
+    job = make_script_job("python", str(script), stop_seconds=2.0)
+    job.scale(worker(0))
+    log = job.directory / f"{worker(0)}.log"
+    job.wait_for("the daemon", lambda: "daemon " in log.read_text())
+    pid = int(log.read_text().partition("daemon ")[2].split()[0])
+    job.wait_for_size(1, 0)
+    if ending == "the job is finished":
+        job.service.want([worker(0)], "finish")
+    elif ending == "the agent is killed":
+        job.kill(worker(0))
+    if ending != "the agent is killed":
+        assert job.wait_for_result()["outcome"] == "succeeded"
+    job.wait_for("the daemon's end", lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+
+
+ODD = {
+    "changes its directory": "os.chdir('/'); print('step 7 loss 0.5')",
+    "prints binary garbage": "os.write(1, bytes(range(256)) * 1000 + b'\\nstep 7 loss 0.5\\n')",
+    "closes its output": "print('step 7 loss 0.5', flush=True); os.close(1); os.close(2)",
+    "reads its input": "assert sys.stdin.read() == ''; print('step 7 loss 0.5')",
+    "leaves without flushing": "os.write(1, b'step 7 loss 0.5'); os.write(1, b'\\n'); os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_script_that(make_script_job: Callable[..., Job], tmp_path: Path, name: str) -> None:
+    script = tmp_path / "odd.py"
+    script.write_text(f"import os, sys\n{ODD[name]}\n")
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 7)
+    assert "step 7 loss 0.5" in (job.directory / f"{worker(0)}.log").read_text(errors="replace")
+
+
+def test_a_script_that_ends_at_once_and_says_nothing(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    job = make_script_job("true")
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"], result["error"]) == ("succeeded", 0, None)
+
+
+def test_losses_that_are_no_numbers_are_told_as_such(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = tmp_path / "nan.py"
+    script.write_text(
+        "import time\nfor step in range(1, 40):\n    print('step', step, 'loss nan')\n    time.sleep(0.05)\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    assert job.wait_for_result()["outcome"] == "succeeded"
+    assert {str(sample["loss"]) for sample in job.service.samples} == {"NaN"}

@@ -535,7 +535,8 @@ class Agent:
         return not run.order.step and run.progress.step is None and run.printed.n_lines >= LINES_WITHOUT_STEP
 
     def _send_end(self, run: Run) -> None:
-        if run.end is not None and run.is_reported:
+        """Not before the steps that wait for the membership: they count, and the job may end with this message."""
+        if run.end is not None and run.is_reported and not self._held:
             self._send(run.end)
 
     def _look_at_checkpoints(self, run: Run, now: float) -> None:
@@ -640,6 +641,9 @@ class Agent:
         held, self._held = self._held, []
         for advance in held:
             self._report(run, advance)
+        if held and run.end is not None:
+            self._send(Done(run.order.epoch, held[-1].step, 0.0, 0))
+            self._send_end(run)
         self._report_planned_rates(run)
 
     def _learn(self, readings: Sequence[Reading]) -> None:

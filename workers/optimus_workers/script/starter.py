@@ -27,12 +27,14 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 MAX_ORDER_BYTES = 4 * 1024 * 1024
 
 
@@ -73,6 +75,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], int]:
     """Fork for each order. Returns in the new process only, with its order and what it prints to."""
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves behind, in whatever session, becomes a child of this one
     reading, writing = os.pipe()
     for descriptor in (reading, writing):
         os.set_blocking(descriptor, False)
@@ -92,6 +95,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], int]:
         if order is None:
             for pid in running:
                 kill_group(pid)
+            kill_children()
             os._exit(0)
         out, status = descriptors
         pid = os.fork()
@@ -108,15 +112,20 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], int]:
 
 
 def collect(running: dict[int, int]) -> None:
-    """Write down how processes ended, and end what they have left in their group."""
-    for pid in list(running):
+    """Write down how processes ended, and end what they have left behind: in their group at once, elsewhere once no
+    process runs."""
+    while True:
         try:
-            found, status = os.waitpid(pid, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            found, status = pid, 9
-        if not found:
+            return
+        if not pid:
+            return
+        if pid not in running:
             continue
         kill_group(pid)
+        if len(running) == 1:
+            kill_children()
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         descriptor = running.pop(pid)
         with suppress(OSError):
@@ -127,6 +136,43 @@ def collect(running: dict[int, int]) -> None:
 def kill_group(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def kill_children() -> None:
+    """End all that this process or a child of it has started; for a second at most, for some may not be its own."""
+    for _ in range(50):
+        found = descendants()
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
+
+
+def descendants() -> list[int]:
+    """Processes that run below this one."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - entries come and go
+        with suppress(OSError, ValueError, IndexError):
+            state, parent = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split(None, 2)[:2]
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(name))
+    found, left = [], [os.getpid()]
+    while left:
+        new = children.pop(left.pop(), [])
+        found += new
+        left += new
+    return found
+
+
+def prctl(option: int, value: int) -> None:
+    """Ask Linux for something about this process; elsewhere nothing happens."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any] | None, tuple[int, ...]]:
@@ -153,8 +199,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, tuple[int, .
 def become(order: dict[str, Any], out: int) -> None:
     """Run what was ordered, in a process group of its own that dies with the starter."""
     os.setpgid(0, 0)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
