@@ -83,6 +83,7 @@ _ROUND_GRACE_SECONDS = 30.0
 _BACKUP = "bring it back from a backup (docs/data-directory.md)"
 _CURES = {
     sqlite3.SQLITE_FULL: "make room on its disk",
+    sqlite3.SQLITE_IOERR: "its disk is full or fails: see `df` and the system's log",
     sqlite3.SQLITE_BUSY: "another process has it open and writes: end that one",
     sqlite3.SQLITE_READONLY: "its file and the directory around it must be writable for this user",
     sqlite3.SQLITE_CANTOPEN: "it must be a file, and the directory around it writable for this user",

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from optimus_service import server
 from optimus_service.server import run
 from optimus_service.settings import Settings
 from optimus_service.store import engine
+from optimus_service.store.errors import DatabaseNotAvailable
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +116,19 @@ def test_a_database_that_another_process_has_locked_is_named(
         message = refusal(data, capfd)
     assert "optimus.db" in message
     assert "another process has it open" in message
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"), [(sqlite3.SQLITE_IOERR, "full or fails"), (sqlite3.SQLITE_READONLY, "must be writable")]
+)
+def test_what_the_disk_does_is_told_with_its_cure(
+    data: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: int, cure: str
+) -> None:
+    def failing(_url: str) -> None:
+        raise DatabaseNotAvailable("the disk does not what it should", sqlite_code=code)
+
+    monkeypatch.setattr(server, "upgrade", failing)
+    assert cure in refusal(data, capfd)
 
 
 def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
