@@ -33,7 +33,7 @@ from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.insight.timeline import timeline
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.process.logs import configure_logs
+from optimus_service.process.logs import logging_to_stderr
 from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.push.snapshot import read_view
 from optimus_service.requests import checked
@@ -184,38 +184,42 @@ def run(n_jobs: int) -> dict[str, Any]:
     """All figures."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_directory=Path(folder), log_level="warning")
-        configure_logs(settings)  # to stderr: stdout is for the figures
-        upgrade(settings.url)
-        repository = Repository(create_engine_from_url(settings.url))
-        fill(repository, n_jobs)
-        services = Services(
-            settings=settings,
-            repository=repository,
-            cluster=FakeCluster([Node(f"node-{n}", Resources(64.0, 2**38)) for n in range(30)]),
-            hub=WakeUpHub(repository.generations),
-            job_tokens=JobTokens(b"secret"),
-            version="0",
-        )
-        figures = {"jobs": n_jobs}
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = uvicorn.Server(uvicorn.Config(create_app(services), log_config=None, timeout_graceful_shutdown=1))
-            figures |= measure_service(services)
-            if shutil.which("chromium"):
-                serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-                serving.start()
-                trains = [job.id for job in repository.active_jobs() if job.running.workers]
+        with logging_to_stderr(settings):  # stdout is for the figures
+            return _run(settings, n_jobs)
 
-                def change() -> None:
-                    for job_id in trains:
-                        tell(repository, job_id, 1, time.time())
 
-                try:
-                    figures |= measure_browser(f"http://127.0.0.1:{listener.getsockname()[1]}", change)
-                finally:
-                    services.hub.close()
-                    server.should_exit = True
-                    serving.join()
-        repository.close()
+def _run(settings: Settings, n_jobs: int) -> dict[str, Any]:
+    upgrade(settings.url)
+    repository = Repository(create_engine_from_url(settings.url))
+    fill(repository, n_jobs)
+    services = Services(
+        settings=settings,
+        repository=repository,
+        cluster=FakeCluster([Node(f"node-{n}", Resources(64.0, 2**38)) for n in range(30)]),
+        hub=WakeUpHub(repository.generations),
+        job_tokens=JobTokens(b"secret"),
+        version="0",
+    )
+    figures = {"jobs": n_jobs}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(create_app(services), log_config=None, timeout_graceful_shutdown=1))
+        figures |= measure_service(services)
+        if shutil.which("chromium"):
+            serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            serving.start()
+            trains = [job.id for job in repository.active_jobs() if job.running.workers]
+
+            def change() -> None:
+                for job_id in trains:
+                    tell(repository, job_id, 1, time.time())
+
+            try:
+                figures |= measure_browser(f"http://127.0.0.1:{listener.getsockname()[1]}", change)
+            finally:
+                services.hub.close()
+                server.should_exit = True
+                serving.join()
+    repository.close()
     return figures
 
 
