@@ -23,7 +23,7 @@ import torch
 from optimus_contract.job import ElasticBatch
 from optimus_workers.allreduce.gradients import StepParts
 from optimus_workers.coordinator.plan import elastic_batch, recounted
-from optimus_workers.task import TrainingTask
+from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.task.user_code import load_task
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics
 from optimus_workers.wire.values import GlobalBatch, constant_batch
@@ -40,6 +40,7 @@ class Run:
         self.task, self.seed = task, seed
         self.model = task.build_model(seed)
         spec = task.optimizer
+        assert isinstance(spec, OptimizerSpec)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=1.0, momentum=spec.momentum, weight_decay=spec.weight_decay
         )

@@ -27,6 +27,7 @@ import torch
 from benchmarks.real_job import RealJob
 
 from optimus_workers.data.sampler import slot_indices
+from optimus_workers.task import OptimizerSpec
 from optimus_workers.worker.device import ComputeOptions, to_device
 from optimus_workers.zoo.images import classification
 
@@ -137,6 +138,7 @@ def plain_images_per_second(shape: Shape, compute: ComputeOptions, slots: int, s
     compute.prepare_model(model)
     model.train()
     rule = task.optimizer
+    assert isinstance(rule, OptimizerSpec)
     optimizer = torch.optim.SGD(
         model.parameters(), rule.learning_rate, rule.momentum, weight_decay=rule.weight_decay, fused=True
     )

@@ -9,6 +9,8 @@ export default defineConfig({
     assetsInlineLimit: 0, // the page's security policy allows no inline content
     modulePreload: { polyfill: false },
     target: "es2022",
+    rolldownOptions: { input: ["index.html", "docs.html"] },
+    chunkSizeWarningLimit: 2000, // the viewer of /docs is one large file
   },
-  server: { proxy: { "/v1": "http://127.0.0.1:8080" } },
+  server: { proxy: { "/v1": "http://127.0.0.1:8080", "/openapi.json": "http://127.0.0.1:8080" } },
 });

@@ -14,7 +14,9 @@ import pytest
 CODE = """
 from pathlib import Path
 from functools import partial
-from optimus_workers.task import TrainingTask
+from dataclasses import replace
+import torch
+from optimus_workers.task import TorchOptimizer, TrainingTask
 from optimus_workers.zoo import digits
 
 def task(width: int = 8) -> TrainingTask:
@@ -33,6 +35,7 @@ def greedy() -> TrainingTask: bytearray(2**60)
 def greedy_tensor() -> TrainingTask:
     import torch
     torch.zeros(2**50)
+def radam() -> TrainingTask: return replace(digits.mlp(), optimizer=TorchOptimizer(torch.optim.RAdam, 1e-3))
 number = 5
 """
 
@@ -66,6 +69,10 @@ def test_tasks_are_accepted(directory: Path, name: str) -> None:
     assert verdict(directory, f"mine:{name}", task_args={"width": 4}) == {"ok": True, "problem": None, "field": None}
 
 
+def test_a_torch_optimizer_is_accepted_without_servers(directory: Path) -> None:
+    assert verdict(directory, "mine:radam", architecture="allreduce")["ok"]
+
+
 @pytest.mark.parametrize("name", ["greedy", "greedy_tensor"])
 def test_task_that_takes_too_much_memory_is_not_judged(directory: Path, name: str) -> None:
     assert verdict(directory, f"mine:{name}")["ok"]
@@ -97,6 +104,7 @@ def test_trial_is_bounded_in_memory_and_the_first_that_the_kernel_ends() -> None
             "mine:picky(width=4) failed: FileNotFoundError",
         ),
         ("mine:other", {}, "task", "this one returns str"),
+        ("mine:radam", {"architecture": "ps"}, "architecture", "TorchOptimizer is for jobs without parameter servers"),
         ("mine:number", {}, "task", "not a value of type int"),
         ("mine:missing", {}, "task", "has no 'missing'"),
         ("elsewhere:loads", {}, "task", "def loads(...) -> TrainingTask"),

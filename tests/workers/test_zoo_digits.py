@@ -13,7 +13,7 @@ from tests.workers.sampling import slot_of_step, step_indices
 from torch import nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.task import TrainingTask
+from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.zoo import digits
 
 TASKS = [digits.mlp, digits.cnn, digits.resnet]
@@ -37,6 +37,7 @@ def gradient(task: TrainingTask, model: nn.Module, n_slots: int) -> torch.Tensor
 def train(task: TrainingTask, n_steps: int) -> tuple[nn.Module, list[float]]:
     """Plain single-process training with torch's own optimizer."""
     model, spec, losses = task.build_model(seed=0), task.optimizer, []
+    assert isinstance(spec, OptimizerSpec)
     parameters = list(model.parameters())
     optimizer: torch.optim.Optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate)
     if spec.kind == "sgd":

@@ -42,8 +42,12 @@ export function setToken(token: string | null): void {
   else sessionStorage.removeItem(TOKEN);
 }
 
+export function token(): string | null {
+  return sessionStorage.getItem(TOKEN);
+}
+
 export function hasToken(): boolean {
-  return sessionStorage.getItem(TOKEN) !== null;
+  return token() !== null;
 }
 
 interface Options {
@@ -54,8 +58,8 @@ interface Options {
 
 export async function call(path: string, options: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: options.accept ?? "application/json" };
-  const token = sessionStorage.getItem(TOKEN);
-  if (token) headers.Authorization = `Bearer ${token}`;
+  const known = token();
+  if (known) headers.Authorization = `Bearer ${known}`;
   const { method = "GET", signal = null } = options;
   const answer = await fetch(path, { method, headers, signal, cache: "no-store" });
   if (answer.status === 401) throw new NeedsToken();

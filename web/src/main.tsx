@@ -7,6 +7,7 @@ import { JobPage } from "./job";
 import { Nodes, Projects } from "./places";
 import { useWorld, type World } from "./state";
 import "./style.css";
+import { nextTheme as next, startTheme, themeSign, type Theme } from "./theme";
 import { ago } from "./words";
 
 const JOB = /^#\/jobs\/([^/]+)$/;
@@ -14,9 +15,6 @@ const PLACES: Record<string, [string, typeof Nodes]> = {
   "#/nodes": ["Nodes", Nodes],
   "#/projects": ["Projects", Projects],
 };
-const THEMES = ["auto", "light", "dark"] as const;
-type Theme = (typeof THEMES)[number];
-const THEME_SIGN: Record<Theme, string> = { dark: "◑", light: "○", auto: "◐" };
 
 function useNow(): number {
   const [now, setNow] = useState(Date.now());
@@ -42,18 +40,8 @@ function useRoute(): string {
 }
 
 function useTheme(): [Theme, () => void] {
-  const kept = localStorage.getItem("optimus-theme") as Theme | null;
-  const [theme, setTheme] = useState<Theme>(kept && THEMES.includes(kept) ? kept : "auto");
-  if (theme === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-  return [
-    theme,
-    () => {
-      const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto";
-      localStorage.setItem("optimus-theme", next);
-      setTheme(next);
-    },
-  ];
+  const [name, setName] = useState(startTheme);
+  return [name, () => setName(next())];
 }
 
 function Page() {
@@ -105,7 +93,7 @@ function Page() {
           ))}
           <a href="/docs">API</a>
           <button type="button" onClick={nextTheme} aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`}>
-            {THEME_SIGN[theme]}
+            {themeSign(theme)}
           </button>
           {hasToken() && (
             <button type="button" onClick={leave}>

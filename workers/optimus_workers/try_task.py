@@ -2,9 +2,10 @@
 
     python -m optimus_workers.try_task < job.json
 
-reads `{"task", "task_args", "working_directory", "global_batch_size", "checkpoint_url"}` and prints, as its last line,
-one JSON object `{"ok": bool, "problem": str | null, "field": str | null}`; `field` is the field of the job that is at
-fault. Nothing is called that does not say that it makes a `TrainingTask`: `os:system` is a function, too.
+reads `{"task", "task_args", "working_directory", "global_batch_size", "checkpoint_url", "architecture"}` and prints, as
+its last line, one JSON object `{"ok": bool, "problem": str | null, "field": str | null}`; `field` is the field of the
+job that is at fault. Nothing is called that does not say that it makes a `TrainingTask`: `os:system` is one,
+too.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def judge(job: Mapping[str, Any]) -> Verdict:
     wrong = wrong_arguments(found, arguments)
     if wrong is not None:
         return Verdict(ok=False, problem=wrong, field="task_args")
-    called = _called(import_path, found, arguments, job.get("global_batch_size"))
+    has_servers = job.get("architecture") == "ps"
+    called = _called(import_path, found, arguments, job.get("global_batch_size"), has_servers=has_servers)
     url = job.get("checkpoint_url")
     away = why_no_store(str(url), Path(os.environ.get("OPTIMUS_JOB_DIRECTORY", "."))) if called.ok and url else None
     return called if away is None else Verdict(ok=False, problem=away, field="checkpoint_url")
@@ -119,7 +121,12 @@ def _meant(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _called(
-    import_path: str, make_task: Callable[..., object], arguments: Mapping[str, Any], batch_size: int | None
+    import_path: str,
+    make_task: Callable[..., object],
+    arguments: Mapping[str, Any],
+    batch_size: int | None,
+    *,
+    has_servers: bool,
 ) -> Verdict:
     from optimus_workers.task import TrainingTask
 
@@ -129,6 +136,8 @@ def _called(
         if not isinstance(task, TrainingTask):
             problem = f"{import_path} must return a TrainingTask, not {_kind(task)}"
             return Verdict(ok=False, problem=problem, field="task")
+        if has_servers and task.why_no_servers is not None:
+            return Verdict(ok=False, problem=task.why_no_servers, field="architecture")
         n_examples = task.n_examples
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         named = any(re.search(rf"\b{re.escape(name)}\b", str(error)) for name in arguments)

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from optimus_service.api import (
     changes,
     cluster,
-    docs_page,
     explanation,
     from_tasks,
     health,
@@ -45,7 +44,6 @@ _PARTS = (
     trace,
     stream,
     health,
-    docs_page,
 )
 _ROUTERS = tuple(module.router for module in _PARTS)
 
@@ -66,7 +64,7 @@ def create_app(services: Services) -> FastAPI:
         title="Optimus",
         version=services.version,
         lifespan=_lifespan,
-        docs_url=None,  # ours is in `docs_page`
+        docs_url=None,  # ours is one of the files of `web`
         redoc_url=None,
         redirect_slashes=False,
     )

@@ -1,7 +1,7 @@
 """Who may call what. Everything needs the user's token, except what is listed here: forgetting a rule closes a door.
 
     /healthz, /readyz                                    anybody: load balancers and kubelets have no token
-    /, /icon.svg, /assets/...                            anybody: the program of the page, without any data
+    /, /docs, /icon.svg, /assets/...                     anybody: the programs of the pages, without any data
     /v1/jobs/{id}/telemetry|membership|profile|network|learning-rates|result    the job's own token, nothing else
     all the rest                                         the user's token (OPTIMUS_TOKEN)
 

@@ -151,7 +151,9 @@ def _check_command(services: Services, spec: JobSpec) -> None:
 
 def _what_to_try(spec: JobSpec) -> dict[str, Any]:
     """The fields that decide whether the task can train."""
-    names = ("task", "task_args", "working_directory", "global_batch_size", "environment", "checkpoint_url")
+    names = (
+        "task", "task_args", "working_directory", "global_batch_size", "environment", "checkpoint_url", "architecture",
+    )  # fmt: skip
     document = write(spec)
     found = {name: document[name] for name in names}
     if spec.elastic_batch is not None:

@@ -1,5 +1,5 @@
-"""The page at `/`: built files from `optimus_service/web` (sources in the folder `web/` of the repository), and the
-runbooks that alerts link to.
+"""The page at `/` and the viewer of the API at `/docs`: built files from `optimus_service/web` (sources in the folder
+`web/` of the repository), and the runbooks that alerts link to.
 
 Anybody may load them: they hold no data. The program of the page asks for a token where one is needed.
 """
@@ -60,6 +60,7 @@ def built_files() -> dict[str, Asset]:
     folder = files("optimus_service") / "web" / "static"
     assets = {f"/assets/{file.name}": Asset.read(file, _FOREVER) for file in (folder / "assets").iterdir()}
     assets["/"] = Asset.read(folder / "index.html", "no-cache")
+    assets["/docs"] = Asset.read(folder / "docs.html", "no-cache")
     assets["/icon.svg"] = Asset.read(folder / "icon.svg", "no-cache")
     policy = SECURITY_POLICY.replace("style-src 'self'", _RUNBOOK_STYLE_POLICY)
     assets |= {path: Asset.of(page, "text/html", "no-cache", policy) for path, page in runbook_pages().items()}
@@ -97,7 +98,7 @@ def _responder(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
 
 def is_asset_path(path: str) -> bool:
     """Whether it is one of the page's files. Also takes paths that no file has: they are not found."""
-    return path in ("/", "/icon.svg") or path.startswith(("/assets/", RUNBOOKS))
+    return path in ("/", "/docs", "/icon.svg") or path.startswith(("/assets/", RUNBOOKS))
 
 
 # --- runbooks: the files of docs/runbooks, which the package has with it; links between them lead on -----------------

@@ -81,7 +81,7 @@ class Cluster(Protocol):
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
         """What stands in the way of training, found by calling the job's task; None: nothing, or that is not known.
 
-        `job`: `task`, `task_args`, `working_directory`, `global_batch_size`, `environment` of a specification.
+        `job`: what `optimus_workers.try_task` reads, and `environment`, of a specification.
         """
 
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:

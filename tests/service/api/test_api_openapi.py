@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from html.parser import HTMLParser
 from typing import Any
 
 import jsonschema
@@ -19,7 +18,6 @@ from optimus_contract.project import ProjectQuota
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Telemetry
 from optimus_service.api import examples
-from optimus_service.api.docs_page import docs_page
 from optimus_service.requests import checked
 
 pytestmark = on_sqlite
@@ -224,49 +222,8 @@ def test_the_examples_of_a_job_are_accepted_by_the_service(api: Api) -> None:
         assert answer.json()["accepted"] == len(example["value"].get("samples", ()))
 
 
-class _Page(HTMLParser):
-    """What a page loads, where it leads, and what it says."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.links: set[str] = set()
-        self.anchors: set[str] = set()
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        if "src" in found or tag in ("link", "script", "img", "iframe"):
-            self.loads.append(tag)
-        self.links |= {found["href"]} if "href" in found else set()
-        self.anchors |= {found["id"]} if "id" in found else set()
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
-def test_the_page_for_people_names_every_call_and_loads_nothing(api: Api, document: dict[str, Any]) -> None:
-    answer = api.get("/docs")
+def test_the_page_for_people_is_open_and_asks_nobody_else(api: Api) -> None:
+    answer = api.get("/docs", token="")
     assert answer.status_code == 200
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    page = _Page(answer.text)
-    assert page.loads == []
-    assert all(name in page.words for name, _ in operations(document))
-    assert page.links - {"/openapi.json"} <= {f"#{anchor}" for anchor in page.anchors}
-    assert page.anchors == set(document["components"]["schemas"])
-    assert "checkpoint_seconds" in page.words
-
-
-def test_the_page_for_people_shows_what_others_wrote_as_text(database_url: str) -> None:
-    hostile = "<script>alert(1)</script>"
-    schema = {"description": hostile, "properties": {hostile: {"type": "string", "default": hostile}}}
-    operation = {"description": hostile, "responses": {}, "parameters": []}
-    document = {
-        "info": {"title": hostile, "version": "1", "description": hostile},
-        "paths": {hostile: {"get": operation}},
-        "components": {"schemas": {"A": schema}},
-    }
-    page = _Page(docs_page(document))
-    assert page.loads == []
-    assert page.words.count(hostile) == 8  # twice the title
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert re.findall(r'(?:src|href)="(?!/)', answer.text) == []

@@ -19,7 +19,7 @@ from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.checkpoint.storage import LocalStorage, Storage, checkpoint_directory
 from optimus_workers.coordinator.journal import Formed, Journal
 from optimus_workers.data.sampler import slot_indices
-from optimus_workers.task import TrainingTask
+from optimus_workers.task import OptimizerSpec, TorchOptimizer, TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
 from optimus_workers.wire.norms import block_squares, clip_coefficient
 from optimus_workers.wire.ranges import aligned, block_floats, worker_slots
@@ -65,10 +65,16 @@ class Replay:
         self.scales = [group.learning_rate_scale for group in groups]
         self.optimizer = self._optimizer([group.weight_decay for group in groups])
         self.step = 0
+        self.rate = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=task.optimizer.learning_rate)
+        self.plateau = None if task.plateau is None else task.plateau(self.rate)
+        """Torch's own, which is given the mean loss of each epoch."""
+        self.losses: list[float] = []
         self.saved: dict[int, Any] = {}
 
     def _optimizer(self, decays: Sequence[float]) -> torch.optim.Optimizer:
         spec = self.task.optimizer
+        if isinstance(spec, TorchOptimizer):
+            return spec.over([{"params": [part]} for part in self.parts])
         groups = [{"params": [part], "weight_decay": decay} for part, decay in zip(self.parts, decays, strict=True)]
         rule = UpdateRule(spec.kind, spec.momentum, spec.nesterov, spec.weight_decay, spec.betas, spec.eps)
         return PlainOptimizer(groups, rule)
@@ -109,12 +115,22 @@ class Replay:
         self._update(gradient, batch)
         for buffer, new in zip(self.buffers(), new_buffers, strict=True):
             buffer.copy_(new)
+        if self.plateau is not None:
+            self._count_loss(batch)
         self.step += 1
         self.saved[self.step] = copy.deepcopy((self.vector, self.buffers(), self.optimizer.state_dict()))
+
+    def _count_loss(self, batch: GlobalBatch) -> None:
+        first, end = (batch.position(step) // self.task.n_examples for step in (self.step, self.step + 1))
+        if first < end:
+            assert self.plateau is not None
+            self.plateau.step(sum(self.losses) / len(self.losses))
+            self.losses.clear()
 
     def _update(self, gradient: Tensor, batch: GlobalBatch) -> None:
         rate = self.task.learning_rate(batch.reported_step(self.step), batch.reported_examples(self.step))
         rate *= batch.learning_rate_factor(self.step)
+        rate *= self.rate.param_groups[0]["lr"] / self.task.optimizer.learning_rate
         limit = self.task.optimizer.max_gradient_norm
         if limit is not None:
             n_floats = len(gradient) + aligned(sum(buffer.numel() for buffer in self.buffers()))
@@ -142,6 +158,7 @@ class Replay:
                 buffer.copy_(value)
             torch.manual_seed(slot_seed(self.seed, self.step, slot))
             loss = task.loss(self.model, task.batch(indices.tolist()))
+            self.losses += [float(loss.detach())] * len(indices)
             listed = [parameter for group in self.parameters for parameter in group]
             gradient += self._flatten(torch.autograd.grad(loss * weight, listed))
             sums = [torch.add(total, buffer, alpha=weight) for total, buffer in zip(sums, self.buffers(), strict=True)]
@@ -200,6 +217,7 @@ def train_in_large_batches(task: TrainingTask, seed: int, n_steps: int) -> Tenso
 
 def _plain_optimizer(task: TrainingTask, model: nn.Module) -> torch.optim.Optimizer:
     spec = task.optimizer
+    assert isinstance(spec, OptimizerSpec)
     groups = list(model.parameters()) if task.parameter_groups is None else list(task.parameter_groups(model))
     if spec.kind == "adamw":
         return torch.optim.AdamW(

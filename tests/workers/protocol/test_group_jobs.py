@@ -82,6 +82,42 @@ def test_training_equals_one_process_across_one_two_four_three_workers(make_grou
     assert all(sample["sent_bytes"] > 0 for sample in in_group)
 
 
+def test_any_torch_optimizer_and_a_plateau_schedule_survive_changes_of_size(make_group_job: Callable[..., Job]) -> None:
+    arguments: dict[str, Any] = {
+        "kind": "RAdam", "learning_rate": 0.01, "plateau": True, "dropout": False, "step_seconds": 0.003,
+        "max_gradient_norm": 1.0,
+    }  # fmt: skip
+    job = make_group_job(arguments, checkpoint_seconds=1.0)
+    job.scale(worker(0))
+    job.wait_for_step(15)
+    job.scale(worker(0), worker(1), worker(2))
+    three = job.wait_for_size(3, 0)
+    job.wait_for_step(three["step"] + 25)
+    job.scale(worker(1), worker(2))  # the one that had the state from the beginning leaves
+    two = job.wait_for_size(2, 0, after_epoch=three["epoch"])
+    job.wait_for_step(two["step"] + 25)
+    job.service.want([], "pause")
+    paused = job.wait_for("the pause", lambda: _report_because_of(job, "pause"))
+    job.start_coordinator()
+    job.scale(worker(0, 1))
+    job.wait_for_size(1, 0, after_epoch=paused["epoch"])
+    job.wait_for_step(max(paused["step"] + 15, 120))
+    result = job.finish()
+
+    assert result["outcome"] == "succeeded"
+    version, (parameters, step, average, *others) = final_sections(job.directory, 5)
+    replay = Replay(tiny_training.make(**{**arguments, "step_seconds": 0.0}), seed=5)
+    replay.follow([ONE_PROCESS], version)
+    n_floats = len(replay.vector)
+    assert distance(parameters[:n_floats], replay.vector) < 1e-4
+    assert distance(average[:n_floats], replay.state("exp_avg")) < 1e-3
+    assert step[0] == version == result["step"]
+    # The rate fell, and as often as torch's own schedule lets it fall.
+    factor = float(others[-1][0])
+    assert factor == replay.rate.param_groups[0]["lr"] / 0.01 < 1.0
+    assert min(sample["learning_rate"] for sample in job.service.samples) < 0.6 * 0.01 / (1.0 + 0.01 * version)
+
+
 def test_killed_and_hung_workers_cost_no_step(make_group_job: Callable[..., Job]) -> None:
     job = make_group_job(ARGUMENTS, lease_seconds=3.0)
     job.scale(worker(0), worker(1), worker(2))
@@ -140,3 +176,7 @@ def test_the_state_moves_to_new_workers_and_survives_everybody(make_group_job: C
 
 def _report_of(job: Job, workers: set[str]) -> dict[str, Any] | None:
     return next((report for report in job.service.memberships if set(report["workers"]) == workers), None)
+
+
+def _report_because_of(job: Job, cause: str) -> dict[str, Any] | None:
+    return next((report for report in job.service.memberships if report["cause"] == cause), None)

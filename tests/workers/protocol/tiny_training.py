@@ -7,15 +7,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from optimus_workers.task import OptimizerSpec, TrainingTask
+from optimus_workers.task import OptimizerSpec, TorchOptimizer, TrainingTask
 from optimus_workers.task.parameter_groups import named_groups
 
 N_EXAMPLES = 240
@@ -108,6 +110,7 @@ def make(
     exits_in: str | None = None,
     n_figures: int = 1,
     schedule: str = "inverse",
+    plateau: bool = False,
 ) -> TrainingTask:
     """`grouped`: the last layer has a learning rate of its own, and what is not a matrix is not decayed.
 
@@ -156,7 +159,11 @@ def make(
             nesterov=nesterov,
             weight_decay=1e-3,
             max_gradient_norm=max_gradient_norm,
-        ),
+        )
+        if kind in ("sgd", "adamw")
+        else TorchOptimizer(getattr(torch.optim, kind), learning_rate, max_gradient_norm=max_gradient_norm),
+        # Most epochs are bad ones by this measure, so that the rate falls within a test.
+        plateau=partial(ReduceLROnPlateau, factor=0.5, patience=1, threshold=0.2) if plateau else None,
         global_batch_size=BATCH_SIZE,
         micro_batches=MICRO_BATCHES,
         learning_rate_at=SCHEDULES[schedule],

@@ -5,6 +5,7 @@ Each member holds all parameters and the optimizer's state. `GroupSession` is it
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients, StepParts
+from optimus_workers.allreduce.own_state import OwnState
 from optimus_workers.allreduce.process_group import ProcessGroup
 from optimus_workers.allreduce.rendezvous import Rendezvous
 from optimus_workers.allreduce.state import MemberState
@@ -41,7 +43,7 @@ class GroupTraining(Training["GroupSession"]):
         super().__init__(environment, inbox, send)
         self._rendezvous = Rendezvous(send)
         self._compression = GroupCompression(environment.spec.compression)
-        self._state = MemberState(self._flat, self.profile, environment)
+        self._state = MemberState(self._flat, self.profile, environment, self._own)
         self._shared_task = self._task
         """The task whose backward passes leave the sum over all members."""
         # Every member can measure, so whichever becomes the one that reports has estimates already.
@@ -51,6 +53,10 @@ class GroupTraining(Training["GroupSession"]):
         """The parts of the step at hand, if it is measured."""
         self._is_waiting = False
         """This member's gradients are made, the rest is up to the others."""
+
+    def _extra_sections(self) -> int:
+        self._own = OwnState(self._task, self._flat)
+        return self._own.n_sections
 
     def step(self, go: Go) -> None:
         """Step `go.step`: fetch batches, compute, sum over all members, update, report."""
@@ -92,9 +98,17 @@ class GroupTraining(Training["GroupSession"]):
             self._gradients.parts_done(*parts.sums.tolist())
             self._gradients.step_done(float(torch.dot(gradient, gradient)), self._steps.batch(join).size)
 
+        # Count the loss of all members, where the next rates go by it.
+        if self._own.counts_losses:
+            told = torch.tensor([computed.loss * computed.n_examples, computed.n_examples], device=flat.device)
+            session.sum(told)
+            epochs = [self._steps.data_epoch(join, steps) for steps in (go.step, go.step + 1)]
+
         # Update: every member does the same.
-        learning_rate = self._steps.learning_rate(join, go.step)
+        learning_rate = self._steps.learning_rate(join, go.step) * self._own.rate_factor
         self._state.update(learning_rate, held.version)
+        if self._own.counts_losses:
+            self._own.count_loss(told, ends_epoch=math.floor(epochs[0]) < math.floor(epochs[1]))
         self._state.is_now(go.epoch, go.step + 1)
         self.newest_version = exchanged.version = go.step + 1
 
@@ -120,7 +134,9 @@ class GroupTraining(Training["GroupSession"]):
             state.reset_optimizer()
         elif join.rank == group.root and group.sources:
             state.read(join, group.sources)
+        state.gather()
         session.share_state(state.sections)
+        state.scatter(join.version)
         state.is_now(join.epoch, join.version)
         self._shared_task = session.share_gradients_of(self._task, self._gradients_are_ready)
         self._joined(join)
@@ -208,6 +224,11 @@ class GroupSession:
         if self._members is not None and self.group.shares_state:
             for section in sections:
                 self._members.broadcast(section, self.group.root)
+
+    def sum(self, values: Tensor) -> None:
+        """Add up what all members have, in place. Raises `ConnectionOver`."""
+        if self._members is not None:
+            self._members.sum(values)
 
     def share_gradients_of(self, task: TrainingTask, on_ready: Callable[[], None]) -> TrainingTask:
         """The task whose backward passes leave the sum over all members."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from optimus_workers.allreduce.own_state import OwnState
 from optimus_workers.checkpoint.shards import write_shard
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.server.range_state import collect
@@ -24,10 +25,11 @@ from optimus_workers.worker.flat_model import FlatModel, clip
 class MemberState:
     """What servers have between them in other jobs, as a member of an all-reduce job has it."""
 
-    def __init__(self, flat: FlatModel, profile: TaskProfile, environment: TaskEnvironment) -> None:
+    def __init__(self, flat: FlatModel, profile: TaskProfile, environment: TaskEnvironment, own: OwnState) -> None:
         self._flat = flat
         self._profile = profile
         self._environment = environment
+        self._own = own
         floats = flat.total_floats
         self.sections: list[Tensor] = [
             flat.values,
@@ -50,6 +52,16 @@ class MemberState:
         """Before the first update."""
         for section in self.sections[1:]:
             section.zero_()
+        self._own.reset()
+
+    def gather(self) -> None:
+        """Bring the sections up to date, before others read them."""
+        if self.held is not None:
+            self._own.gather(self.sections)
+
+    def scatter(self, version: int) -> None:
+        """Go on from the sections, which are of this version."""
+        self._own.scatter(self.sections, version)
 
     def read(self, join: Join, sources: tuple[Source, ...]) -> None:
         """Take the state from checkpoint files. Raises `OSError`."""
@@ -69,7 +81,9 @@ class MemberState:
         gradient = self._flat.push[:end]
         if rule.max_gradient_norm is not None:
             clip(gradient, rule.max_gradient_norm, block_floats(self._flat.total_floats))
-        for piece in pieces(rule, (0, end)):
+        if self._own.updates:
+            self._own.update(learning_rate)
+        for piece in () if self._own.updates else pieces(rule, (0, end)):
             parameters, *state = (section[piece.first : piece.end] for section in self.sections)
             rate = learning_rate * piece.learning_rate_scale
             apply_update(piece.rule, rate, n_updates, parameters, gradient[piece.first : piece.end], state)
@@ -80,6 +94,7 @@ class MemberState:
         if join is None or self.held is None or self.held.version != save.version:
             send(SaveFailed(save.epoch, save.version, "this worker does not have that version"))
             return
+        self.gather()
         first, end = server_ranges(self._flat.total_floats, join.n_workers)[join.rank]
         sections = [section[first:end].to("cpu", copy=True).numpy() for section in self.sections]
         send(SnapshotTaken(save.epoch, save.version))

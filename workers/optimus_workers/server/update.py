@@ -24,8 +24,8 @@ _scratch = threading.local()
 def n_state_sections(rule: UpdateRule) -> int:
     """Vectors of optimizer state beside the parameters."""
     if rule.kind == "adamw":
-        return 2  # first and second moment
-    return 1 if rule.momentum > 0 else 0
+        return 2 + rule.extra_sections  # first and second moment
+    return rule.extra_sections + (1 if rule.momentum > 0 else 0)
 
 
 @dataclass(frozen=True, slots=True)

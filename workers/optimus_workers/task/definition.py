@@ -14,6 +14,7 @@ from torch.utils.data import default_collate
 from optimus_workers.data.prefetching import check_depth
 from optimus_workers.data.sampler import EpochOrder
 from optimus_workers.errors import TaskError
+from optimus_workers.task.torch_optimizer import TorchOptimizer
 
 OptimizerKind = Literal["sgd", "adamw"]
 
@@ -78,7 +79,8 @@ class TrainingTask:
     """`loss(model, batch)`: the mean loss over the batch's examples, a scalar tensor with a gradient."""
     dataset: Dataset
     """The training examples."""
-    optimizer: OptimizerSpec
+    optimizer: OptimizerSpec | TorchOptimizer
+    """A `TorchOptimizer` is for all-reduce jobs."""
     global_batch_size: int
     """Examples in one step (sync), in one worker's mini-batch (async)."""
     collate: Callable[[Any], Any] = default_collate
@@ -89,6 +91,9 @@ class TrainingTask:
     """`learning_rate_at(step, epoch)`: what to multiply the optimizer's learning rate with at step `step` (counted from
     0), which begins after `epoch` passes over the data. None: always 1. With weak scaling a step of w workers counts
     as w, so that schedules go by the data seen."""
+    plateau: Callable[[torch.optim.Optimizer], Any] | None = None
+    """`plateau(optimizer)` makes a `torch.optim.lr_scheduler.ReduceLROnPlateau`, which is given the mean loss of each
+    epoch. For all-reduce jobs. None: the rate does not depend on the loss."""
     parameter_groups: Callable[[nn.Module], Iterable[Any]] | None = None
     """`parameter_groups(model)`: what one would give torch's optimizer, a list of dicts with "params" and any of "lr"
     and "weight_decay" (see `optimus_workers.task.parameter_groups`). None: all parameters are updated alike."""
@@ -109,7 +114,11 @@ class TrainingTask:
             "dataset must be map-style: it needs len(dataset) and dataset[index]",
         )
         _need(callable(self.collate), "collate must be a function of a list of examples")
-        _need(isinstance(self.optimizer, OptimizerSpec), "optimizer must be an OptimizerSpec")
+        _need(
+            isinstance(self.optimizer, OptimizerSpec | TorchOptimizer),
+            "optimizer must be an OptimizerSpec or a TorchOptimizer",
+        )
+        _need(self.plateau is None or callable(self.plateau), "plateau must be a function of the optimizer")
         _need(_positive(self.micro_batches), "micro_batches must be a whole number from 1")
         _need(_positive(self.global_batch_size), "global_batch_size must be a whole number from 1")
         _need(
@@ -122,6 +131,13 @@ class TrainingTask:
         )
         check_depth(self.prefetch)
         _need(self.evaluate is None or callable(self.evaluate), "evaluate must be a function of the model")
+
+    @property
+    def why_no_servers(self) -> str | None:
+        """Why parameter servers cannot train this; None when they can."""
+        needs = "optimizer: a TorchOptimizer" if isinstance(self.optimizer, TorchOptimizer) else None
+        needs = "plateau: a schedule by the loss" if needs is None and self.plateau is not None else needs
+        return None if needs is None else f"{needs} is for jobs without parameter servers: --architecture allreduce"
 
     @property
     def n_examples(self) -> int:

@@ -25,7 +25,10 @@ def report_planned_rates(task: TrainingTask, spec: JobSpec, client: ServiceClien
 
 
 def planned_rates(task: TrainingTask, spec: JobSpec) -> PlannedRates | None:
-    """By steps of the base batch; None when it cannot be found out. What a larger batch multiplies is not in it."""
+    """By steps of the base batch; None when it cannot be found out, or depends on the loss. What a larger batch
+    multiplies is not in it."""
+    if task.plateau is not None:
+        return None
     end = 1 if task.learning_rate_at is None else _last_step(task, spec)
     try:
         return planned([(step, float(task.learning_rate(step))) for step in sampled_steps(0, end)])

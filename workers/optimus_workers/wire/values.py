@@ -41,6 +41,8 @@ class UpdateRule:
     groups: tuple[UpdateGroup, ...] = ()
     """The groups cover all parameters; none: all are updated alike."""
     max_gradient_norm: float | None = None
+    extra_sections: int = 0
+    """Vectors of state that the members of an all-reduce job know by themselves how to use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from optimus_workers.task.definition import TrainingTask
+from optimus_workers.task.definition import OptimizerSpec, TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
+from optimus_workers.task.torch_optimizer import TorchOptimizer
 from optimus_workers.task.user_code import run_user_code
 from optimus_workers.wire.memory import private_floats, shareable_floats
 from optimus_workers.wire.norms import block_squares, clip_coefficient
@@ -144,20 +146,14 @@ def make_flat(
 
 
 def task_profile(
-    task: TrainingTask, flat: FlatModel, groups: tuple[UpdateGroup, ...] = (), gradient_period: int = 0
+    task: TrainingTask,
+    flat: FlatModel,
+    groups: tuple[UpdateGroup, ...] = (),
+    gradient_period: int = 0,
+    extra_sections: int = 0,
 ) -> TaskProfile:
     """Raises `UserCodeFailed` when the data set has no length."""
-    spec = task.optimizer
-    rule = UpdateRule(
-        kind=spec.kind,
-        momentum=float(spec.momentum),
-        nesterov=bool(spec.nesterov),
-        weight_decay=float(spec.weight_decay),
-        betas=(float(spec.betas[0]), float(spec.betas[1])),
-        eps=float(spec.eps),
-        groups=groups,
-        max_gradient_norm=None if spec.max_gradient_norm is None else float(spec.max_gradient_norm),
-    )
+    rule = replace(update_rule(task.optimizer), groups=groups, extra_sections=extra_sections)
     return TaskProfile(
         n_parameters=flat.n_parameters,
         parameter_floats=flat.parameter_floats,
@@ -167,6 +163,22 @@ def task_profile(
         micro_batches=task.micro_batches,
         update=rule,
         gradient_period=gradient_period,
+    )
+
+
+def update_rule(optimizer: OptimizerSpec | TorchOptimizer) -> UpdateRule:
+    """As values. Of torch's optimizers only their members know what they do (`allreduce.torch_state`)."""
+    limit = None if optimizer.max_gradient_norm is None else float(optimizer.max_gradient_norm)
+    if isinstance(optimizer, TorchOptimizer):
+        return UpdateRule("torch", 0.0, False, 0.0, (0.0, 0.0), 0.0, max_gradient_norm=limit)
+    return UpdateRule(
+        kind=optimizer.kind,
+        momentum=float(optimizer.momentum),
+        nesterov=bool(optimizer.nesterov),
+        weight_decay=float(optimizer.weight_decay),
+        betas=(float(optimizer.betas[0]), float(optimizer.betas[1])),
+        eps=float(optimizer.eps),
+        max_gradient_norm=limit,
     )
 
 

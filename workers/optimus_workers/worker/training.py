@@ -20,7 +20,7 @@ from torch import Tensor
 from optimus_contract.telemetry import Sample
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.errors import WireError
+from optimus_workers.errors import TaskError, WireError
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task.network import report_network
 from optimus_workers.task.planned_rates import report_planned_rates
@@ -119,7 +119,8 @@ class Training(ABC, Generic[AnySession]):
             report_planned_rates(self._task, spec, client)
         self._compute_options.prepare_model(self._flat.model)
         self._batches = Batches(self._task, device, prefetcher)
-        self.profile = task_profile(self._task, self._flat, groups, period_of_spec(spec))
+        extra = run_user_code(self._extra_sections)
+        self.profile = task_profile(self._task, self._flat, groups, period_of_spec(spec), extra)
         self._gradients = GradientStatistics(0)
 
     # --- what the two architectures do differently -------------------------------------------------------------------
@@ -135,6 +136,13 @@ class Training(ABC, Generic[AnySession]):
     @abstractmethod
     def answer_halt(self, halt: Halt) -> None:
         """Report what this worker holds, if the parameters are not on servers."""
+
+    def _extra_sections(self) -> int:
+        """Vectors of state beside those that servers keep. Raises `TaskError` where the task needs other workers."""
+        why_not = self._task.why_no_servers
+        if why_not is not None:
+            raise TaskError(why_not)
+        return 0
 
     @abstractmethod
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
