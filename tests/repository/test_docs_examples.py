@@ -22,6 +22,7 @@ from optimus_contract.answers import Problem
 from optimus_contract.job import JobSpec
 from optimus_service.requests import checked
 from optimus_simulator.traces.own import read_own
+from optimus_workers.task import TrainingTask
 
 _APP: Any = typer.main.get_command(app)
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
@@ -168,8 +169,9 @@ BEFORE: dict[str, tuple[str, ...]] = {
     "simulator/README.md": (),
 }
 """What an example takes for granted."""
-ELSEWHERE = {"docs/client.md", "models/README.md"}
-"""Their examples are run by tests/client/test_docs.py and tests/models/test_public_api.py."""
+GUIDES = {"docs/from-plain-loop.md", "docs/from-hugging-face.md", "docs/from-lightning.md"}
+ELSEWHERE = {"docs/client.md", "models/README.md", *GUIDES}
+"""Their examples are run by test_docs.py and test_guides.py in tests/client, and tests/models/test_public_api.py."""
 PYTHON = [each for each in examples("python") if each.page not in ELSEWHERE]
 
 
@@ -191,6 +193,13 @@ def test_training_runs(example: Example, tmp_path: Path) -> None:
     with agent(tmp_path) as heard:
         run((TRAINING if "model" in example.text else REPORTING) + example.text, heard.variables)
         assert heard.steps
+
+
+def test_the_table_of_a_task_has_all_of_its_fields() -> None:
+    page = (ROOT / "docs/tasks.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page.partition("\n\n`task: ")[0], re.MULTILINE) == [
+        each.name for each in fields(TrainingTask)
+    ]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

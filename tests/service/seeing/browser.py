@@ -72,4 +72,4 @@ def opened(chromium: Browser, url: str, **context: Any) -> Iterator[Page]:
         yield page
         expected = [each for each in complaints if "401" not in each and "ERR_CONNECTION" not in each]
         assert expected == []
-        assert asked <= {url.partition("/#")[0].rstrip("/")}
+        assert asked <= {re.sub(r"(?<=\d)/.*", "", url)}
