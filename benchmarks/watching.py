@@ -143,7 +143,7 @@ def measure_service(services: Services) -> dict[str, Any]:
 
 def measure_browser(url: str, change: Callable[[], None]) -> dict[str, Any]:
     """What the page costs the browser's main thread."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -167,7 +167,7 @@ def measure_browser(url: str, change: Callable[[], None]) -> dict[str, Any]:
         page.get_by_text("2 %").first.wait_for(timeout=60_000)
         changed = busy()
         page.get_by_role("searchbox").fill("job-00042")
-        page.wait_for_function("document.querySelectorAll('table.jobs tbody tr').length === 1")
+        expect(page.locator("table.jobs tbody tr")).to_have_count(1)
         typed = busy()
         elements = page.evaluate("document.querySelectorAll('*').length")
         browser.close()
