@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from optimus_contract.fields import Name
 from optimus_contract.job import LEAST_PRIORITY, MOST_PRIORITY, Convergence
-from optimus_contract.labels import LABELS, MAX_LABELS
+from optimus_contract.labels import LABELS, MAX_LABELS, SCHEMA
 from optimus_contract.limits import MAX_RETRIES, MAX_TASKS
 from optimus_contract.message import FINITE, About, Message
 
@@ -67,7 +67,13 @@ class JobChange(Message):
     labels: Annotated[
         dict[str, str | None],
         LABELS,
-        About("null takes a label away", max_length=MAX_LABELS, examples=({"team": "vision", "try": None},)),
+        About(
+            "null takes a label away",
+            max_length=MAX_LABELS,
+            json_schema=SCHEMA
+            | {"additionalProperties": {"anyOf": [SCHEMA["additionalProperties"], {"type": "null"}]}},
+            examples=({"team": "vision", "try": None},),
+        ),
     ] = field(default_factory=dict)
     workers: SizeChange = SizeChange()
     servers: SizeChange = SizeChange()

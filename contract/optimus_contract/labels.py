@@ -27,5 +27,10 @@ def _checked(labels: dict[str, str | None]) -> dict[str, str | None]:
     return labels
 
 
+SCHEMA = {
+    "propertyNames": {"pattern": rf"^(?=.{{1,253}}$)({_WORD}/)?{_WORD}$"},
+    "additionalProperties": {"type": "string", "pattern": rf"^(?=.{{0,63}}$)({_WORD})?$"},
+}
+"""The same as a JSON schema."""
 LABELS = Check(_checked)
 """Metadata of a field with labels; a value of None is one that is to go."""
