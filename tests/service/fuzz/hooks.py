@@ -23,6 +23,7 @@ RULES = [
     # (field, what the answer says of it): rules about several fields, or about what the service knows at the moment
     ("cursor", "must be the next_cursor of an earlier answer"),
     ("task", "the job has no task of this name"),
+    ("label", "is no label"),
     # the code that a job names, and what the cluster has
     ("task", "^(?!must |should )"),
     # scripts, and what goes with them alone
@@ -33,12 +34,12 @@ RULES = [
     ("from_job", "^there is no job|checkpoint"),
     (r"(workers|servers)(\.min|\.resources\.\w+)?|gpu_types", "the largest node has|the cluster has|the whole cluster"),
     (r"convergence\.max_cost", "price"),
-    ("deadline", "is in the past|expected a date and time|say which time it is"),
+    ("deadline|deadline_seconds", "is in the past|expected a date and time|say which time it is"),
     ("share", "the other projects have"),
     # two fields of a job that do not go together
     (r"workers|servers|elastic_batch", r"^(min|minimum) \(\d+\) must not be above max"),
     (r"convergence\.target_metric", "give one of at_least and at_most|best goes with at_least"),
-    (r"convergence|body", "give at least one of|samples or tasks are required"),
+    (r"convergence|body", "give at least one of|samples, tasks or checkpoints are required"),
     ("body", "all-reduce|a job without servers says|give one of |scaling weak|the whole specification may have"),
     ("elastic_batch", "an elastic batch is for|give one of elastic_batch|must be from|one worker computes"),
     # what tasks report
