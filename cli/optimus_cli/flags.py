@@ -68,7 +68,7 @@ USUAL = (
 """What `--help` shows; `--help-all` shows everything."""
 
 _WORDS: dict[str, tuple[str | None, str | None]] = {
-    "name": (None, "Default: made from the task's."),
+    "name": (None, "Default: the task's, or its module's."),
     "task": (None, "MODULE:FUNCTION that returns a TrainingTask."),
     "set": ("KEY=VALUE", "An argument of the task; repeatable."),
     "env": ("KEY=VALUE", "A variable of the tasks; repeatable."),

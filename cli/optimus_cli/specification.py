@@ -113,11 +113,16 @@ def _set_script(document: dict[str, Any], script: Script) -> None:
         document.setdefault("python", script.python)
 
 
+_SAY_NOTHING = frozenset({"task", "make_task", "get_task", "create_task", "training_task", "main", "make", "build"})
+"""Names of functions by which one task cannot be told from another."""
+
+
 def name_for(trains: str) -> str:
     """A job name from the last word of a task's import path, or from a script: `pkg.train:BigNet` gives `bignet`,
-    `scripts/train.py` gives `train`."""
+    `scripts/train.py` gives `train`. A word that says nothing gives way to the module: `pkg.bert:task` gives `bert`."""
     file = re.fullmatch(r"(?:.*/)?([^/]+)\.py", trains)
-    last = (file[1] if file else re.split(r"[.:/]", trains)[-1]).lower()
+    words = [file[1]] if file else re.split(r"[.:/]", trains)
+    last = (words[-2] if len(words) > 1 and words[-1].lower() in _SAY_NOTHING else words[-1]).lower()
     return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
 
 

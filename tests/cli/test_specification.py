@@ -49,7 +49,14 @@ def test_a_task_is_needed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [("pkg.train:BigNet", "bignet"), ("a:my_task", "my-task"), ("a:" + "x" * 99, "x" * 63), ("a:___", "job")],
+    [
+        ("pkg.train:BigNet", "bignet"),
+        ("my_training:task", "my-training"),
+        ("pkg.bert:make_task", "bert"),
+        ("a:my_task", "my-task"),
+        ("a:" + "x" * 99, "x" * 63),
+        ("a:___", "job"),
+    ],
 )
 def test_the_name_comes_from_the_task(task: str, name: str) -> None:
     assert name_for(task) == name
