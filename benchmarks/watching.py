@@ -126,14 +126,16 @@ def cpu_seconds(action: Callable[[], Any]) -> float:
 def measure_service(services: Services) -> dict[str, Any]:
     """What the service does for those who watch."""
     repository, now = services.repository, time.time()
-    view = read_view(repository, services.cluster, "optimus", "0")
+    view = read_view(repository, services.cluster, "optimus", "0", services.clock())
 
     def history() -> None:
         jobs, memberships = repository.jobs_since(now - 3600, 2000)
         timeline(jobs, memberships, "cpu_cores", now - 3600, now, 160)
 
     return {
-        "view_cpu_seconds": cpu_seconds(lambda: read_view(repository, services.cluster, "optimus", "0")),
+        "view_cpu_seconds": cpu_seconds(
+            lambda: read_view(repository, services.cluster, "optimus", "0", services.clock())
+        ),
         "view_bytes": sum(map(len, view.jobs.values())),
         "scrape_cpu_seconds": cpu_seconds(services.metrics.text),
         "scrape_bytes": len(services.metrics.text()),

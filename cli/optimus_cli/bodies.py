@@ -21,6 +21,20 @@ class Interval(TypedDict):
     high: float | None
 
 
+class Instants(TypedDict):
+    mean: str | None
+    low: str | None
+    high: str | None
+
+
+class ExpectedTimes(TypedDict):
+    computed_at: str
+    start_seconds: Interval | None
+    start_at: Instants | None
+    end_seconds: Interval | None
+    end_at: Instants | None
+
+
 class JobProfile(TypedDict):
     n_parameters: int | None
     n_examples: int | None
@@ -77,6 +91,7 @@ class Job(TypedDict):
     progress: float | None
     remaining_steps: Interval | None
     remaining_seconds: Interval | None
+    expected: ExpectedTimes | None
     longer_than_predicted: bool
     reason: str | None
     message: str | None
@@ -153,6 +168,7 @@ class Expected(TypedDict):
     start_seconds: Interval | None
     finish_seconds: Interval | None
     finish_at: str | None
+    computed_at: str | None
 
 
 class PauseParts(TypedDict):
@@ -329,6 +345,7 @@ class Predictions(TypedDict):
     total_steps: Interval | None
     remaining_steps: Interval | None
     remaining_seconds: Interval | None
+    expected: ExpectedTimes | None
     confidence: float
     rule: str | None
     loss_curve: dict[str, float | None]

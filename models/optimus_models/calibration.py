@@ -1,16 +1,19 @@
-"""How much wider or narrower predicted intervals should be, by how earlier ones of the same kind turned out.
+"""How predicted intervals should be corrected, by how earlier ones of the same kind turned out.
 
-A promise is a predicted value with an 80 % interval. Once the truth is known, its score is the error in half-widths: 1
-at the upper bound, -1 at the lower one. Were intervals right, a tenth of the scores would be above 1 and a tenth below
--1; what the tenths are in fact is how much wider the next interval should be (split conformal prediction with a score
-for each side). Romano, Patterson, Candès, Conformalized Quantile Regression, NeurIPS 2019; Gibbs, Candès, Adaptive
-Conformal Inference Under Distribution Shift, NeurIPS 2021, for why old scores have to count less.
+A promise is a predicted value with an 80 % interval. Once the truth is known, its error is ln(true / predicted). The
+errors of promises that looked alike (same task, about the same part of a job's life, about as sure of themselves) are
+the distribution that the next promise is drawn from: its 10th, 50th and 90th percentile become the bounds and the
+median. Before there are any, errors are believed to be as the promise itself says: so many made-up ones come from its
+own interval. A conformal predictive distribution: Vovk and others, Computationally efficient versions of conformal
+predictive distributions, Neurocomputing 2020; with weights for what is alike: Tibshirani and others, Conformal
+prediction under covariate shift, NeurIPS 2019.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -18,105 +21,176 @@ import numpy as np
 
 from optimus_models.history import FloatArray
 
+MOST_JUDGED = 1000
+"""Newest ones that are made something of."""
 _TAIL = 0.1
 """Part of the truths that lies beyond each bound of an 80 % interval."""
-_PRIOR_COUNT, _PRIOR_POINTS = 12.0, 200
-"""What is believed before any was judged counts as so many promises, spread over so many made-up errors: a single real
-one far outside widens its side by half, two count in full."""
-_HALF_LIFE = 100.0
+_MADE_UP = 10
+"""What a promise says of itself counts as so many ended jobs: one that erred without bound moves no bound beyond it."""
+_HALF_LIFE = 400.0
 """Promises after which an older one counts half: tasks, machines and models change."""
-_LEAST, _MOST = 0.4, 5.0
-"""Bounds of what intervals are multiplied by: 60 promises of one task do not show more."""
-_NARROWEST = 0.01
-"""Half-widths are taken to be at least this (1 %): none at all would make any error an infinite score."""
+_SAME_PART = 0.12
+"""Parts of life that differ by this much are about the same: the scale of a normal kernel."""
+_AS_SURE = 1.0
+"""... and half-widths whose logarithms do."""
+_NARROWEST = 0.03
+"""Half-widths are taken to be at least this (3 %), in logarithms ..."""
+_WIDEST = 5.0
+"""... and at most this; an error is not larger either: a factor of 150 says no more than that nothing was known."""
+
+_LEAST = 0.2
+"""Half-widths become no smaller a part of what they were."""
 
 
 class Widening(NamedTuple):
-    """What the half-widths of an interval are multiplied by, in logarithms."""
+    """How an interval is corrected, in logarithms."""
 
     down: float = 1.0
+    """What the lower half-width is multiplied by ..."""
     up: float = 1.0
+    """... and the upper one."""
+    shift: float = 0.0
+    """Added to the middle."""
 
 
 AS_PREDICTED = Widening()
 
 
 class Calibration(NamedTuple):
-    """Of the two intervals that a job's forecast has."""
+    """How the intervals that a job's forecast has were corrected."""
 
     steps: Widening = AS_PREDICTED
     seconds: Widening = AS_PREDICTED
+    """Of the time left at its present size."""
+    time: Widening = AS_PREDICTED
+    """Of the time left, waiting and changes of size included."""
 
 
 UNCALIBRATED = Calibration()
 
 
-class Judged(NamedTuple):
-    """One promise and what came: logarithms, so that no unit matters."""
+class Promised(NamedTuple):
+    """An interval as it was or is to be said."""
 
-    error: float
-    """ln(true / predicted)."""
-    down: float
-    """ln(predicted / lower bound) as the model gave it, before any widening; inf for a bound of 0 ..."""
-    up: float
-    """... and ln(upper bound / predicted)."""
-
-    @classmethod
-    def of(cls, true: float, mean: float, low: float, high: float, widened: Widening = AS_PREDICTED) -> Judged | None:
-        """None for what cannot be compared in logarithms: a value that is not above 0.
-
-        `widened`: what the half-widths were multiplied by when it was promised.
-        """
-        if not (0 < true < math.inf and 0 < mean < math.inf):
-            return None
-        down = math.inf if low <= 0 else math.log(mean / min(low, mean)) / widened.down
-        up = math.inf if high == math.inf else math.log(max(high, mean) / mean) / widened.up
-        return cls(math.log(true / mean), down, up)
+    mean: float
+    low: float
+    high: float
 
     @property
-    def score(self) -> float:
-        """The error in half-widths of its side."""
-        return self.error / max(self.up if self.error > 0 else self.down, _NARROWEST)
+    def down(self) -> float:
+        """ln(mean / low); inf for a bound of 0."""
+        return math.inf if self.low <= 0 else math.log(self.mean / min(self.low, self.mean))
+
+    @property
+    def up(self) -> float:
+        """ln(high / mean)."""
+        return math.inf if self.high == math.inf else math.log(max(self.high, self.mean) / self.mean)
+
+    @property
+    def doubt(self) -> float:
+        """Mean of both half-widths, bounded."""
+        return min(max((min(self.down, _WIDEST) + min(self.up, _WIDEST)) / 2.0, _NARROWEST), _WIDEST)
+
+    def uncorrected(self, by: Widening) -> Promised:
+        """What it was before it was corrected."""
+        mean = self.mean * math.exp(-by.shift)
+        return Promised(mean, mean * math.exp(-self.down / by.down), mean * math.exp(min(self.up / by.up, 700.0)))
 
 
-def widening(
-    promises: Sequence[Judged], prior: Widening = AS_PREDICTED, shares: Sequence[float] | None = None
-) -> Widening:
-    """By judged promises of one kind, in the order in which they were judged.
+class Judged(NamedTuple):
+    """One promise and what came."""
 
-    Args:
-        promises: what was promised and what came.
-        prior: what is believed before any was: of a task, what all tasks together show.
-        shares: how much each counts, 1 for one that has nothing to do with the others. Promises of one job err
-            together: each of n has a share of 1/n, so that one job alone changes next to nothing.
-    """
-    if not promises:
-        return prior
-    scores = np.array([each.score for each in promises])
-    counts = np.ones(len(scores)) if shares is None else np.asarray(shares, dtype=np.float64)
-    since = counts.sum() - np.cumsum(counts)
-    weights = counts * np.exp2(-since / _HALF_LIFE)
-    down = _quantile(np.concatenate([-scores, prior.down * _RIGHT]), weights)
-    up = _quantile(np.concatenate([scores, prior.up * _RIGHT]), weights)
-    return Widening(_bounded(down), _bounded(up))
+    job: str
+    task: str
+    life: float
+    """Part of the job's life that was over, 0 to 1."""
+    doubt: float
+    """Half-width of the interval as it was predicted, in logarithms."""
+    error: float
+    """ln(true / predicted), bounded."""
 
-
-def _quantile(scores: FloatArray, weights: FloatArray) -> float:
-    """The score that `_TAIL` of the weight exceeds, `weights` being those of the real scores, which come first."""
-    order = np.argsort(scores, kind="stable")
-    below = np.cumsum(np.concatenate([weights, np.full(_PRIOR_POINTS, _PRIOR_COUNT / _PRIOR_POINTS)])[order])
-    place = int(np.searchsorted(below, (1.0 - _TAIL) * below[-1]))
-    return float(scores[order][min(place, len(order) - 1)])
+    @classmethod
+    def of(cls, job: str, task: str, life: float, promised: Promised, true: float) -> Judged | None:
+        """None for what cannot be compared in logarithms: a value that is not above 0. `promised`: not corrected."""
+        if not (0 < true < math.inf and 0 < promised.mean < math.inf):
+            return None
+        error = math.log(true) - math.log(promised.mean)
+        return cls(job, task, life, promised.doubt, min(max(error, -_WIDEST), _WIDEST))
 
 
-def _right() -> FloatArray:
-    """Scores of promises that are exactly right: quantiles of a normal distribution whose tenths are at -1 and 1."""
-    normal = NormalDist(0.0, 1.0 / NormalDist().inv_cdf(1.0 - _TAIL))
-    return np.array([normal.inv_cdf((n + 0.5) / _PRIOR_POINTS) for n in range(_PRIOR_POINTS)])
+class Errors:
+    """Judged promises of one kind, in the order in which they were judged. Immutable."""
+
+    def __init__(self, judged: Sequence[Judged] = ()) -> None:
+        judged = judged[-MOST_JUDGED:]
+        self._jobs = np.unique([each.job for each in judged], return_inverse=True)[1]
+        self._tasks = np.array([each.task for each in judged], dtype=object)
+        columns = np.array([(each.life, each.doubt, each.error) for each in judged], dtype=np.float64).reshape(-1, 3)
+        self._lives, self._doubts, self._errors = columns[:, 0], np.log(columns[:, 1]), columns[:, 2]
+        self._recency = np.exp2((np.arange(len(judged)) + 1.0 - len(judged)) / _HALF_LIFE)
+
+    def widening(self, task: str, life: float, promised: Promised, *, moves: bool = False) -> Widening:
+        """How the next promise is to be corrected.
+
+        Args:
+            task: of the job.
+            life: part of its life that is over, 0 to 1.
+            promised: its interval as it is predicted; `mean` above 0.
+            moves: whether its middle is corrected, too. What decisions rest on keeps it.
+        """
+        if not len(self._errors):
+            return AS_PREDICTED
+        down, up = promised.down, promised.up
+        made_up = np.array([each * min(up if each > 0 else down, _WIDEST) for each in _MADE_UP_ERRORS])
+        errors = np.concatenate([self._errors, made_up])
+        weights = np.concatenate([self._weights(task, life, promised.doubt), np.ones(_MADE_UP)])
+        low, middle, high = _percentiles(errors, weights)
+        if not moves:
+            low, middle, high = min(low, 0.0), 0.0, max(high, 0.0)
+        return Widening(_factor(middle - low, down), _factor(high - middle, up), middle)
+
+    def _weights(self, task: str, life: float, doubt: float) -> FloatArray:
+        """What each error counts; those of one job together no more than one.
+
+        Other tasks together count no more than what a promise says of itself, and less the more is known of its own.
+        """
+        alike = ((self._lives - life) / _SAME_PART) ** 2 + ((self._doubts - math.log(doubt)) / _AS_SURE) ** 2
+        weights = self._recency * np.exp(-0.5 * alike)
+        weights /= np.maximum(np.bincount(self._jobs, weights)[self._jobs], 1.0)
+        is_own = self._tasks == task
+        own, others = float(weights[is_own].sum()), float(weights[~is_own].sum())
+        part = _MADE_UP / max(others, _MADE_UP) * _MADE_UP / (_MADE_UP + own)
+        counted: FloatArray = np.where(is_own, weights, part * weights)
+        return counted
 
 
-_RIGHT = _right()
+@dataclass(frozen=True, eq=False)
+class Experience:
+    """How the predictions of each kind turned out, for a job of one task."""
+
+    task: str = ""
+    steps: Errors = field(default_factory=Errors)
+    seconds: Errors = field(default_factory=Errors)
+    time: Errors = field(default_factory=Errors)
 
 
-def _bounded(factor: float) -> float:
-    return min(max(factor, _LEAST), _MOST)
+NO_EXPERIENCE = Experience()
+
+
+def _factor(corrected: float, predicted: float) -> float:
+    """What a half-width is multiplied by; one without end stays so, and one without any width."""
+    return 1.0 if predicted == math.inf or predicted <= 0 else max(corrected / predicted, _LEAST)
+
+
+def _percentiles(errors: FloatArray, weights: FloatArray) -> tuple[float, float, float]:
+    """The 10th, 50th and 90th: errors that occur, so that a single one far outside moves none of them there."""
+    order = np.argsort(errors, kind="stable")
+    below = np.cumsum(weights[order])
+    places = np.searchsorted(below, np.array([_TAIL, 0.5, 1.0 - _TAIL]) * below[-1])
+    low, middle, high = errors[order][np.minimum(places, len(order) - 1)].tolist()
+    return low, middle, high
+
+
+_REACH = NormalDist().inv_cdf(1.0 - _TAIL)
+_MADE_UP_ERRORS = [NormalDist(0.0, 1.0 / _REACH).inv_cdf((n + 0.5) / _MADE_UP) for n in range(_MADE_UP)]
+"""In half-widths: of a promise that is as sure as it says."""

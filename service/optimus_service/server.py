@@ -4,6 +4,7 @@
 
     settings ─▶ data directory, database ─▶ repository ─┬─▶ API (uvicorn, the main thread)
                                                         ├─▶ scheduling loop (a thread) ─▶ cluster ─▶ tasks
+                                                        │        └─▶ queue ahead (a thread) ─▶ expected times
                                                         └─▶ hub (long polls) ◀── both
 """
 
@@ -26,8 +27,9 @@ import structlog
 import uvicorn
 
 from optimus_scheduler import round as cycle
+from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
-from optimus_scheduler.forecast.forecast import RememberingForecaster
+from optimus_scheduler.forecast.forecast import Forecaster, Overheard, RememberingForecaster
 from optimus_scheduler.model import Plan, Snapshot
 from optimus_scheduler.place.place import Placer
 from optimus_service.api.app import create_app
@@ -36,13 +38,14 @@ from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.task_users import TaskUsers
 from optimus_service.clusters.stop_all import stop_all_tasks
-from optimus_service.insight.dry_run import Preview
+from optimus_service.insight.dry_run import Foresight, Preview
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
-from optimus_service.loop.round import Planner, Round
+from optimus_service.loop.queue_ahead import QueueAhead
+from optimus_service.loop.round import Planner, Round, Told, nobody
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import Lessons
@@ -129,6 +132,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     def started() -> None:
         directory.write_address(url, parts.services.version)
         parts.loop.start()
+        parts.ahead.start()
         if training_jobs is not None:
             training_jobs.start()
         _log.info("listening", url=url, docs=f"{url}/docs", data_directory=str(settings.data_directory))
@@ -143,6 +147,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
         if training_jobs is not None:
             training_jobs.close()
         parts.loop.stop(_ROUND_GRACE_SECONDS)
+        parts.ahead.stop(_GRACE_SECONDS)
         if settings.stop_tasks:
             stop_all_tasks(parts.services.cluster)
         parts.services.cluster.close()
@@ -171,6 +176,7 @@ class Parts:
 
     services: Services
     loop: SchedulingLoop
+    ahead: QueueAhead
 
 
 def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -> Parts:
@@ -179,8 +185,10 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -
     Raises:
         UnknownPolicy: of that name.
     """
-    planner = make_planner(policy_named(settings.policy), settings)
     metrics = Metrics()
+    forecaster = Overheard(RememberingForecaster())
+    planner = make_planner(policy_named(settings.policy), settings, forecaster)
+    ahead = make_queue_ahead(settings, forecaster, metrics)
     engine = create_engine_from_url(settings.url)
     repository = Repository(engine, metrics.observe_transaction, settings.scheduling.retry_backoff)
     cluster = make_cluster(settings, clock)
@@ -189,7 +197,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
     applier = Applier(cluster, hub, context, clock, starts_at_once)
-    rounds = make_rounds(settings, repository, cluster, planner, applier, clock)
+    rounds = make_rounds(settings, repository, cluster, planner, applier, clock, ahead.note)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
@@ -208,10 +216,10 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, cluster, clock),
+        preview=make_preview(settings, repository, cluster, clock, ahead.recent),
         clock=clock,
     )
-    return Parts(services, loop)
+    return Parts(services, loop, ahead)
 
 
 def make_rounds(
@@ -221,6 +229,7 @@ def make_rounds(
     planner: Planner,
     applier: Applier,
     clock: Callable[[], float],
+    told: Told = nobody,
 ) -> Round:
     """What runs scheduling rounds."""
     histories = Histories(repository, settings.samples_per_round)
@@ -229,22 +238,31 @@ def make_rounds(
     exits = ExitNotices(cluster, histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
-        repository.as_leader, cluster, exits, observer, planner, applier, clock, settings.keep_seconds, unknown
+        repository.as_leader, cluster, exits, observer, planner, applier, clock, settings.keep_seconds, unknown, told
     )
 
 
-def make_preview(settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float]) -> Preview:
+def make_queue_ahead(settings: Settings, forecaster: Overheard, metrics: Metrics) -> QueueAhead:
+    """What simulates the queue forward. `forecaster`: that of the rounds."""
+    policy = policy_named(settings.policy)
+    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, settings.round_seconds)
+
+
+def make_preview(
+    settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float], recent: RecentJobs
+) -> Preview:
     """What says what a job would get. It has histories and a planner of its own: requests must not delay rounds."""
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
     observer = Observer(repository, Histories(repository), settings.scheduling, lessons)
-    planner = make_planner(policy_named(settings.policy), settings)
-    return Preview(cluster, observer, planner, settings.scheduling, clock)
+    forecaster, policy = Overheard(RememberingForecaster()), policy_named(settings.policy)
+    planner = make_planner(policy, settings, forecaster)
+    return Preview(cluster, observer, Foresight(planner, forecaster, policy, settings.scheduling, recent), clock)
 
 
-def make_planner(policy: Policy, settings: Settings) -> Planner:
+def make_planner(policy: Policy, settings: Settings, forecaster: Forecaster | None = None) -> Planner:
     """The pure middle of a round, with this policy. To be called by one thread at a time: it remembers rounds."""
-    constants = settings.scheduling
-    forecaster, placer = RememberingForecaster(), Placer()  # fits and assignments, from round to round
+    constants, placer = settings.scheduling, Placer()  # assignments, from round to round
+    forecaster = forecaster or RememberingForecaster()
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
         with collector_paused():

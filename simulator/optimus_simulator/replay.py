@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from optimus_models.calibration import MOST_JUDGED, Errors, Experience, Judged
 from optimus_scheduler.ahead.arrivals import RecentJobs
-from optimus_scheduler.ahead.look_ahead import look_ahead
-from optimus_scheduler.ahead.scores import Score, Scores
+from optimus_scheduler.ahead.foresee import Foreseen, foresee, judged
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.priors import EndedJobs
-from optimus_scheduler.model import Directive, Interval, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
+from optimus_scheduler.model import Directive, Job, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
@@ -67,7 +68,9 @@ class Replay:
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
         forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
         self._forecaster = Overheard(forecaster)
-        self._recent, self._scores = RecentJobs(), Scores()
+        self._recent = RecentJobs()
+        self._judged: list[Judged] = []
+        self._errors = Errors()
 
     @property
     def spent(self) -> float:
@@ -151,7 +154,7 @@ class Replay:
             return
         self._n_rounds += 1
         now = self._engine.now
-        jobs = tuple(job.seen(self._taught.of(job.entry.spec.family)) for job in self.active.values())
+        jobs = tuple(self._seen(job) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, placer=self._placer)
         for decision in outcome.decisions:
@@ -169,6 +172,10 @@ class Replay:
         self._note()
         self._progress(len(self._ended), now)
 
+    def _seen(self, job: RunningJob) -> Job:
+        family = job.entry.spec.family
+        return replace(job.seen(self._taught.of(family)), experience=Experience(family, time=self._errors))
+
     def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest promise is too old to be judged."""
         self._recent.note(self._forecaster.outlooks)
@@ -176,38 +183,30 @@ class Replay:
         if not due:
             return
         if self._options.promises:
-            left = self._time_left(snapshot, outcome)
+            found = self._foresee(snapshot, outcome)
+            promises = {job.id: _promise(found[job.id], snapshot.now) for job in due}
         else:
             left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}
+            promises = {job.id: Promise(snapshot.now, left[job.id]) for job in due}
         for job in due:
-            job.promises.note(self._promised(job, snapshot.now, left[job.id]))
-
-    def _promised(self, job: RunningJob, now: float, left: Interval | None) -> Promise:
-        if left is None or not self._options.promises:
-            return Promise(now, left)
-        corrected = self._scores.corrected(job.entry.spec.family, now - job.entry.submitted_at, left)
-        return Promise(now, corrected, left)
+            job.promises.note(promises[job.id])
 
     def _score(self, job: RunningJob) -> None:
         """Learn from what an ended job was promised."""
-        spec = job.entry.spec
-        self._scores.add(
-            [
-                Score.of(
-                    spec.family, each.promise.at - job.entry.submitted_at, each.promise.uncorrected, each.true_left
-                )
-                for each in job.judged_promises()
-                if each.promise.uncorrected is not None and each.kind != WHILE_RUNNING
-            ]
-        )
+        for each in job.judged_promises():
+            promise = each.promise
+            if promise.uncorrected is not None and each.kind != WHILE_RUNNING:
+                age = promise.at - job.entry.submitted_at
+                one = judged(job.id, job.entry.spec.family, age, promise.uncorrected, each.true_left)
+                self._judged = [*self._judged, *([] if one is None else [one])][-MOST_JUDGED:]
+        self._errors = Errors(self._judged)
 
-    def _time_left(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Interval | None]:
+    def _foresee(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Foreseen]:
         """By the queue simulated forward."""
         sizes = {decision.job_id: decision.allocation for decision in outcome.decisions}
         expected = self._recent.expected(snapshot.now)
         queue = Queue(snapshot.now, snapshot.nodes, self._forecaster.outlooks, sizes, snapshot.quotas, expected)
-        found = look_ahead(queue, self._policy, self._settings)
-        return {job_id: ahead.left(snapshot.now) for job_id, ahead in found.items()}
+        return foresee(queue, self._policy, self._settings)
 
     def _set_wanted(self, action: SetWanted) -> None:
         """The job goes on with these tasks after a stop; tasks that stay keep their places."""
@@ -286,6 +285,10 @@ class Replay:
         names = ", ".join(sorted(self.active)[:5])
         days = self._engine.now / 86_400
         return f"{len(self.active)} jobs have not ended after {days:.0f} virtual days, such as {names}"
+
+
+def _promise(found: Foreseen, now: float) -> Promise:
+    return Promise(now, found.shown.left(now), found.predicted.left(now))
 
 
 def _record(job: RunningJob, fairness: float) -> JobRecord:

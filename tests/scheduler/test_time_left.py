@@ -39,7 +39,7 @@ def width(value: Interval) -> float:
 
 INTERVALS = st.builds(around, SIZES, DOUBTS, DOUBTS)
 SPEEDS = st.builds(speed_around, st.floats(1e-3, 1e5), DOUBTS)
-WIDENINGS = st.builds(Widening, st.floats(0.4, 5.0), st.floats(0.4, 5.0))
+WIDENINGS = st.builds(Widening, st.floats(0.4, 5.0), st.floats(0.4, 5.0), st.floats(-3.0, 3.0))
 HABITS = st.builds(
     Habits,
     busy_part=st.floats(0.0, 1.0),

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from optimus_scheduler.ahead.scores import Score, Scores
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
 from optimus_simulator.comparison import as_json, compare
@@ -69,30 +66,10 @@ def test_with_an_oracle_the_time_left_is_right(ring_trace: Callable[..., Trace])
     assert max(errors) < 0.1
 
 
-@given(
-    scores=st.lists(st.floats(-20.0, 20.0), max_size=60),
-    mean=st.floats(1.0, 1e6),
-    spread=st.floats(1.0, 50.0),
-    age=st.floats(0.0, 1e6),
-)
-def test_corrected_percentiles_are_in_order(scores: list[float], mean: float, spread: float, age: float) -> None:
-    known = Scores()
-    known.add([Score("a", 0.5, score) for score in scores])
-    found = known.corrected("a", age, Interval(mean, mean / spread, mean * spread))
-    assert 0.0 <= found.low <= found.mean <= found.high
-
-
-def test_promises_that_were_twice_too_short_are_doubled() -> None:
-    known, promised = Scores(), Interval(100.0, 80.0, 125.0)
-    known.add([Score.of("a", 100.0, promised, 200.0)] * 60)
-    assert known.corrected("a", 100.0, promised).mean == pytest.approx(200.0, rel=0.05)
-    assert known.corrected("a", 1e6, promised).mean == pytest.approx(100.0, rel=0.05), "another part of life"
-
-
-def test_intervals_hold_eight_of_ten_after_many_errors_of_the_same_kind() -> None:
-    known, promised = Scores(), Interval(100.0, 99.0, 101.0)
-    truths = [100.0 * 1.02 ** (n % 21 - 10) for n in range(210)]
-    known.add([Score.of("a", 100.0, promised, true) for true in truths])
-    found = known.corrected("a", 100.0, promised)
-    held = sum(found.low <= true <= found.high for true in truths) / len(truths)
-    assert 0.75 <= held <= 0.9
+def test_what_ended_jobs_were_promised_corrects_what_later_ones_are(ring_trace: Callable[..., Trace]) -> None:
+    outcome = Replay(ring_trace(12, 1), policy_named("optimus"), Options(promises=True)).run()
+    said = [one.promise for job in outcome.jobs for one in job.promises if one.promise.left is not None]
+    assert any(promise.left != promise.uncorrected for promise in said)
+    for promise in said:
+        assert promise.left is not None
+        assert promise.left.low <= promise.left.mean <= promise.left.high

@@ -197,10 +197,30 @@ export interface components {
         Expected: {
             /** @description from now, of a job that waits; 0: with the next round */
             start_seconds: components["schemas"]["Interval"] | null;
-            /** @description from now, if it keeps what it has */
+            /** @description from now; without `computed_at` if it keeps what it has */
             finish_seconds: components["schemas"]["Interval"] | null;
             /** @description null beyond the year 9999, too */
             finish_at: string | null;
+            /**
+             * @description when the queue was simulated forward; null: waiting and later changes are not in it
+             * @default null
+             */
+            computed_at: string | null;
+        };
+        /**
+         * @description When a job is expected to start and to end, by the queue simulated forward (docs/ahead.md).
+         *
+         *     Waiting, stops and later changes of size are in it.
+         */
+        ExpectedTimes: {
+            /** Format: date-time */
+            computed_at: string;
+            /** @description from now; null: it has started, or nothing can be said */
+            start_seconds: components["schemas"]["Interval"] | null;
+            start_at: components["schemas"]["Instants"] | null;
+            /** @description from now; null: nothing is known of its length */
+            end_seconds: components["schemas"]["Interval"] | null;
+            end_at: components["schemas"]["Instants"] | null;
         };
         /** @description Why a job has what it has (`GET /v1/jobs/{id}/explanation`), from its latest decision. For ended jobs as well. */
         Explanation: {
@@ -252,6 +272,12 @@ export interface components {
             name: string;
             held: number[];
         };
+        /** @description A predicted moment with its 80 % interval; null: beyond the year 9999. */
+        Instants: {
+            mean: string | null;
+            low: string | null;
+            high: string | null;
+        };
         /** @description A prediction with its 80 % interval. */
         Interval: {
             mean: number;
@@ -292,7 +318,13 @@ export interface components {
             /** @description step / predicted total steps, 0 to 1 */
             progress: number | null;
             remaining_steps: components["schemas"]["Interval"] | null;
+            /** @description to its end, as `expected` says; without that at its present size, without any waiting */
             remaining_seconds: components["schemas"]["Interval"] | null;
+            /**
+             * @description null: it has ended, or the queue was not simulated forward lately
+             * @default null
+             */
+            expected: components["schemas"]["ExpectedTimes"] | null;
             /** @description it went on beyond the likeliest end; the time left counts that in */
             longer_than_predicted: boolean;
             /** @description reason code of the last decision */
@@ -353,6 +385,8 @@ export interface components {
             loss: number | null;
             progress: number | null;
             remaining_seconds: components["schemas"]["Interval"] | null;
+            /** @description from now, of a job that waits */
+            start_seconds: components["schemas"]["Interval"] | null;
             longer_than_predicted: boolean;
             /** Format: date-time */
             created_at: string;
@@ -847,6 +881,11 @@ export interface components {
             total_steps: components["schemas"]["Interval"] | null;
             remaining_steps: components["schemas"]["Interval"] | null;
             remaining_seconds: components["schemas"]["Interval"] | null;
+            /**
+             * @description as of a job
+             * @default null
+             */
+            expected: components["schemas"]["ExpectedTimes"] | null;
             confidence: number;
             rule: string | null;
             loss_curve: {
@@ -950,10 +989,10 @@ export interface components {
         /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
         PromiseScore: {
             /**
-             * @description what was predicted to be left
+             * @description what was left: steps, seconds at its size then, or time to the end, waiting and changes of size included
              * @enum {string}
              */
-            kind: "steps" | "seconds";
+            kind: "steps" | "seconds" | "time";
             /**
              * @description of the job's life, as far as it was known
              * @example first step
@@ -1127,9 +1166,11 @@ export type ElasticBatch = components['schemas']['ElasticBatch'];
 export type EvaluationSeries = components['schemas']['EvaluationSeries'];
 export type Event = components['schemas']['Event'];
 export type Expected = components['schemas']['Expected'];
+export type ExpectedTimes = components['schemas']['ExpectedTimes'];
 export type Explanation = components['schemas']['Explanation'];
 export type FittedPoint = components['schemas']['FittedPoint'];
 export type HistorySeries = components['schemas']['HistorySeries'];
+export type Instants = components['schemas']['Instants'];
 export type Interval = components['schemas']['Interval'];
 export type Job = components['schemas']['Job'];
 export type JobLine = components['schemas']['JobLine'];

@@ -25,8 +25,11 @@ class Expected(Message):
     """When a job is expected to start and to end; null where nothing can be said."""
 
     start_seconds: Annotated[Interval | None, About("from now, of a job that waits; 0: with the next round")]
-    finish_seconds: Annotated[Interval | None, About("from now, if it keeps what it has")]
+    finish_seconds: Annotated[Interval | None, About("from now; without `computed_at` if it keeps what it has")]
     finish_at: Annotated[datetime | None, About("null beyond the year 9999, too")]
+    computed_at: Annotated[
+        datetime | None, About("when the queue was simulated forward; null: waiting and later changes are not in it")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,29 @@ class Interval(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instants(Message):
+    """A predicted moment with its 80 % interval; null: beyond the year 9999."""
+
+    mean: datetime | None
+    low: datetime | None
+    high: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTimes(Message):
+    """When a job is expected to start and to end, by the queue simulated forward (docs/ahead.md).
+
+    Waiting, stops and later changes of size are in it.
+    """
+
+    computed_at: datetime
+    start_seconds: Annotated[Interval | None, About("from now; null: it has started, or nothing can be said")]
+    start_at: Instants | None
+    end_seconds: Annotated[Interval | None, About("from now; null: nothing is known of its length")]
+    end_at: Instants | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsage(Message):
     """What a job's workers take of their machines, all together; `/v1/jobs/{id}/tasks` has each task."""
 
@@ -96,7 +119,12 @@ class Job(Message):
     global_batch: Annotated[int | None, About("of a job with an elastic batch: what it is to have")] = None
     progress: Annotated[float | None, About("step / predicted total steps, 0 to 1")]
     remaining_steps: Interval | None
-    remaining_seconds: Interval | None
+    remaining_seconds: Annotated[
+        Interval | None, About("to its end, as `expected` says; without that at its present size, without any waiting")
+    ]
+    expected: Annotated[
+        ExpectedTimes | None, About("null: it has ended, or the queue was not simulated forward lately")
+    ] = None
     longer_than_predicted: Annotated[bool, About("it went on beyond the likeliest end; the time left counts that in")]
     reason: Annotated[str | None, About("reason code of the last decision")]
     message: str | None

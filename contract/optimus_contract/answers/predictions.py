@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from optimus_contract.answers.jobs import Interval, SpeedSource
+from optimus_contract.answers.jobs import ExpectedTimes, Interval, SpeedSource
 from optimus_contract.message import About, Message
 
 
@@ -124,7 +124,12 @@ class ReviewPoint(Message):
 class PromiseScore(Message):
     """How predictions of one kind turned out that were made at one part of the lives of jobs."""
 
-    kind: Annotated[Literal["steps", "seconds"], About("what was predicted to be left")]
+    kind: Annotated[
+        Literal["steps", "seconds", "time"],
+        About(
+            "what was left: steps, seconds at its size then, or time to the end, waiting and changes of size included"
+        ),
+    ]
     part: Annotated[str, About("of the job's life, as far as it was known", examples=("first step", "25 %"))]
     promises: Annotated[int, About("how many were judged")]
     held: Annotated[float, About("part of them whose 80 % interval held what came")]
@@ -203,6 +208,7 @@ class Predictions(Message):
     total_steps: Interval | None
     remaining_steps: Interval | None
     remaining_seconds: Interval | None
+    expected: Annotated[ExpectedTimes | None, About("as of a job")] = None
     confidence: float
     rule: str | None
     loss_curve: dict[str, float | None]

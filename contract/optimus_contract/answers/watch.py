@@ -29,6 +29,7 @@ class JobLine(Message):
     loss: float | None
     progress: float | None
     remaining_seconds: Interval | None
+    start_seconds: Annotated[Interval | None, About("from now, of a job that waits")]
     longer_than_predicted: bool
     created_at: datetime
     started_at: datetime | None

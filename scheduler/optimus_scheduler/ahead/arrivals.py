@@ -18,17 +18,16 @@ _GOLDEN = 0.6180339887498949
 
 
 class RecentJobs:
-    """The newest submissions, as they were seen last. Belongs to one shell."""
+    """The newest submissions, as they were seen last. One thread may note while others ask."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Outlook] = {}
 
     def note(self, outlooks: Sequence[Outlook]) -> None:
         """The jobs of a round."""
-        self._seen.update((one.id, one) for one in outlooks)
-        if len(self._seen) > _REMEMBERED:
-            newest = sorted(self._seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
-            self._seen = {one.id: one for one in newest}
+        seen = self._seen | {one.id: one for one in outlooks}
+        newest = sorted(seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
+        self._seen = {one.id: one for one in newest}
 
     def expected(self, now: float) -> tuple[Expected, ...]:
         """The next submissions, in order of time: at the rate of the remembered ones, and like each of them in turn.

@@ -86,7 +86,7 @@ def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory]) ->
     outlook = queue.outlooks[job]
     ends = np.concatenate([each.progress.end(job, _levels(work)) for each in futures])
     end = _interval(ends, queue.now)
-    if outlook.job.started_at is not None:
+    if outlook.job.started_at is not None and not queue.sizes.get(outlook.id, outlook.present).is_empty:
         return Ahead(None, end)
     starts = np.array([each.start_of(job) for each in futures])
     return Ahead(_interval(starts, queue.now), end)

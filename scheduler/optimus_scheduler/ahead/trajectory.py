@@ -116,7 +116,8 @@ class Trajectory:
     def _start_the_rest(self, present: Sequence[_Virtual]) -> None:
         """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
         for job in present:
-            if job.size.is_empty and job.ended_at == math.inf and job.is_feasible:
+            is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
+            if is_waiting and job.is_feasible:
                 self._resize(job, job.outlook.minimum)
         self._note()
 
@@ -153,14 +154,16 @@ class Trajectory:
         return max(shares, longest)
 
     def _next_event(self) -> float:
-        """The next end or arrival; inf when nothing will happen any more.
+        """The next end or arrival, or when a job may go on after an error; inf when nothing will happen any more.
 
         Soon after a change of sizes, as what is learned from it changes sizes again.
         """
         ends = [job.ends_at(self._now) for job in self._jobs if job.ended_at == math.inf]
         arrivals = [each.submitted_at for each in self._expected[:1]]
         changes = [self._now + _AGAIN_SECONDS] if self._has_changed else []
-        return min([*ends, *arrivals, *changes], default=math.inf)
+        waits = [job.outlook.job.retry.at for job in self._jobs if job.outlook.job.retry is not None]
+        retries = [at for at in waits if at > self._now]
+        return min([*ends, *arrivals, *changes, *retries], default=math.inf)
 
     def _go_to(self, time: float) -> None:
         for job in self._jobs:

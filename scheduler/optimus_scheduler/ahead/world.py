@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.time_left import given_not_ended
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Quota
 
 REACH = 1.2816
@@ -44,15 +45,29 @@ class Ahead(NamedTuple):
     """What is expected of one job: POSIX seconds; the median, and the 10th and 90th percentile as bounds."""
 
     start: Interval | None
-    """When it gets its first tasks; None for a job that has had some."""
+    """When it gets tasks, again if it is paused; None for a job that trains, or where it gets none."""
     end: Interval | None
     """None: nothing is known of its length."""
 
     def left(self, now: float) -> Interval | None:
         """Seconds from `now` to the end."""
-        if self.end is None:
-            return None
-        return Interval(*(max(instant - now, 0.0) for instant in (self.end.mean, self.end.low, self.end.high)))
+        return None if self.end is None else until(self.end, now)
+
+    def waiting(self, now: float) -> Interval | None:
+        """Seconds from `now` to the start."""
+        return None if self.start is None else until(self.start, now)
+
+
+def until(instant: Interval, now: float) -> Interval:
+    """Seconds from `now` to an instant; 0 for what is over."""
+    return Interval(*(max(each - now, 0.0) for each in (instant.mean, instant.low, instant.high)))
+
+
+def until_later(instant: Interval, said_at: float, now: float) -> Interval:
+    """Seconds from `now` to an instant that was foreseen at `said_at` and has not come yet."""
+    waited = max(now - said_at, 0.0)
+    total = given_not_ended(until(instant, said_at), 0.0, waited)
+    return Interval(*(max(each - waited, 0.0) for each in (total.mean, total.low, total.high)))
 
 
 class Work(NamedTuple):

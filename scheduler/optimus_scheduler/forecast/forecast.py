@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
 from optimus_models.loss.curve import LossCurve
@@ -34,6 +35,7 @@ from optimus_scheduler.forecast.time_left import (
     LINDY,
     Habits,
     beyond_announced,
+    correction,
     step_seconds,
     time_left,
     widened,
@@ -139,11 +141,11 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
     use = _Use.of(job, speeds, now, settings)
     rule = _converged_by(job, fitted, use, settings)
     prediction = None if _is_beyond_announced(job) else _predict_total(job, fitted, use)
-    remaining = _remaining_steps(job, curve, prediction)
+    remaining, by_steps = _remaining_steps(job, curve, prediction)
     if rule is not None or job.directive is Directive.FINISH:
         remaining = Interval(0.0, 0.0, 0.0)
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
-    seconds = _seconds(job, remaining, pace, prediction, now)
+    seconds, by_seconds = _seconds(job, remaining, pace, prediction, now)
     experts = curve.experts
     return Forecast(
         job_id=job.id,
@@ -156,7 +158,7 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
         steps_per_second=use.steps_per_second,
         remaining_seconds=seconds,
         seconds_per_step=pace,
-        calibration=job.calibration,
+        calibration=Calibration(by_steps, by_seconds),
         converged=rule is not None or job.directive is Directive.FINISH,
         finished_runs=experts.n_runs if experts else 0,
         finished_runs_share=1.0 - experts.own_share if experts else 0.0,
@@ -249,22 +251,35 @@ def as_rule(rule: ConvergenceRule) -> Rule:
     )
 
 
-def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) -> Interval | None:
+def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) -> tuple[Interval | None, Widening]:
+    """With how it was corrected."""
     most = max(step_limit(rule_of(job), epoch_steps(job)) - job.step, 0.0)
     if job.spec.announced_steps is not None and _is_beyond_announced(job):
-        return widened(beyond_announced(job.spec.announced_steps, job.step, most), job.calibration.steps, most)
+        return _corrected_steps(job, beyond_announced(job.spec.announced_steps, job.step, most), most)
     if prediction is None:
-        return Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
+        lindy = Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
+        return lindy, AS_PREDICTED
     low = prediction.low
     if _may_end_by_curve(job) and curve.n_points < LEAST_POINTS:
         low = min(low, job.step + job.step / LINDY)  # only the limit is known, and the loss may end it long before
     left = _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
-    return None if left is None else widened(left, job.calibration.steps, most)
+    return (None, AS_PREDICTED) if left is None else _corrected_steps(job, left, most)
+
+
+def _corrected_steps(job: Job, left: Interval, most: float) -> tuple[Interval, Widening]:
+    by = correction(job.experience.steps, job.experience.task, life_of(job, left), left)
+    return widened(left, by, most), by
 
 
 def _is_beyond_announced(job: Job) -> bool:
     """Whether it goes on after all steps that it announced, and no loss or metric says when it ends."""
     return job.spec.announced_steps is not None and not _may_end_by_curve(job)
+
+
+def life_of(job: Job, left: Interval) -> float:
+    """The part of its steps that a job has made, if so many are left."""
+    total = job.step + left.mean
+    return job.step / total if 0 < total < math.inf else 0.0
 
 
 def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
@@ -314,16 +329,27 @@ def _shifted(interval: Interval | None, steps: float) -> Interval | None:
 
 def _seconds(
     job: Job, remaining: Interval | None, pace: Interval | None, prediction: Prediction | None, now: float
-) -> Interval | None:
-    """Time left. Where a limit of time decides, its steps were made from its seconds: the way back has no doubt."""
+) -> tuple[Interval | None, Widening]:
+    """Time left, and how it was corrected.
+
+    Where a limit of time decides, its steps were made from its seconds: the way back has no doubt.
+    """
     if remaining is None or pace is None:
-        return None
+        return None, AS_PREDICTED
     most = math.inf
     if job.spec.convergence.max_seconds is not None and job.started_at is not None:
         most = max(job.started_at + job.spec.convergence.max_seconds - now, 0.0)
     if prediction is not None and prediction.rule == "max_seconds" and remaining.mean > 0:
-        return Interval(most, most * min(remaining.low / remaining.mean, 1.0), most)
-    return time_left(remaining, pace, job.calibration.seconds, most)
+        return Interval(most, most * min(remaining.low / remaining.mean, 1.0), most), AS_PREDICTED
+    return at_present_pace(job, remaining, pace, most)
+
+
+def at_present_pace(
+    job: Job, steps: Interval, pace: Interval, most_seconds: float = math.inf
+) -> tuple[Interval, Widening]:
+    """Seconds that a job needs for so many steps at so many seconds each, corrected by how earlier ones turned out."""
+    by = correction(job.experience.seconds, job.experience.task, life_of(job, steps), time_left(steps, pace))
+    return time_left(steps, pace, by, most_seconds), by
 
 
 def _cost(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from optimus_models.calibration import AS_PREDICTED, Widening
+from optimus_models.calibration import AS_PREDICTED, Errors, Promised, Widening
 from optimus_models.cost import Estimate
 from optimus_scheduler.model import Interval
 
@@ -84,17 +84,25 @@ def time_left(
     up = math.hypot(_log_ratio(steps.high, steps.mean), _log_ratio(seconds.high, seconds.mean))
     if steps.mean <= 0:  # it may end at once: only the upper bound says something
         return Interval(0.0, 0.0, min(steps.high * seconds.high, most_seconds) if steps.high > 0 else 0.0)
-    found = _around(steps.mean * seconds.mean, down * widening.down, up * widening.up)
+    middle = steps.mean * seconds.mean * math.exp(widening.shift)
+    found = _around(middle, down * widening.down, up * widening.up)
     return Interval(*(min(each, most_seconds) for each in (found.mean, found.low, found.high)))
 
 
 def widened(left: Interval, widening: Widening, most: float = math.inf) -> Interval:
-    """What is left, of steps or seconds, with its half-widths multiplied, in logarithms; at most `most`."""
+    """What is left, of steps or seconds, corrected by how earlier predictions turned out; at most `most`."""
     if left.mean <= 0:
         return left
     down, up = _log_ratio(left.mean, left.low) * widening.down, _log_ratio(left.high, left.mean) * widening.up
-    found = _around(left.mean, down, up)
-    return Interval(found.mean, found.low, max(min(found.high, most), found.mean))
+    found = _around(left.mean * math.exp(widening.shift), down, up)
+    return Interval(*(min(each, most) for each in (found.mean, found.low, found.high)))
+
+
+def correction(errors: Errors, task: str, life: float, left: Interval, *, moves: bool = False) -> Widening:
+    """How a prediction of what is left is to be corrected (`Errors.widening`). What is certain stays as it is."""
+    if left.mean <= 0 or left.mean == math.inf or left.low >= left.high:
+        return AS_PREDICTED
+    return errors.widening(task, life, Promised(left.mean, left.low, left.high), moves=moves)
 
 
 def after(waiting: Interval, left: Interval) -> Interval:

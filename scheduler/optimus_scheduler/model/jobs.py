@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from optimus_models.calibration import UNCALIBRATED, Calibration
+from optimus_models.calibration import NO_EXPERIENCE, Experience
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode
 from optimus_scheduler.model.resources import Resources, gpu_type_of
@@ -250,5 +250,5 @@ class Job:
     """tr(Σ)/|G|² at each of `noise_steps`, in examples (`optimus_models.speed.goodput`)."""
     busy_part: float = 1.0
     """Part of the time between its reports in which it made steps; the rest went to evaluations and checkpoints."""
-    calibration: Calibration = UNCALIBRATED
-    """What its intervals are to be multiplied by, for how those of earlier jobs of its task turned out."""
+    experience: Experience = NO_EXPERIENCE
+    """How earlier predictions turned out, by which its intervals are corrected."""

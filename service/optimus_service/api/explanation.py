@@ -8,7 +8,7 @@ from dataclasses import replace
 from fastapi import APIRouter
 
 from optimus_contract import answers
-from optimus_scheduler.model import Resources, TaskPhase
+from optimus_scheduler.model import TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.from_tasks import CHECKPOINTS
 from optimus_service.api.problems import documented
@@ -48,8 +48,6 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
             speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
             decisions=decisions,
-            capacity=_capacity(services),
-            quotas=[project.quota for project in repository.projects()],
             gives_more=None if job.state.is_final else _gives_more(services, job_id, others),
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=() if job.state.is_final else _warnings(services, job_id),
@@ -97,11 +95,3 @@ def _gives_more(services: Services, job_id: str, others: Mapping[str, JobRecord]
         )
     except ClusterUnavailable:
         return None
-
-
-def _capacity(services: Services) -> Resources | None:
-    try:
-        nodes = services.cluster.nodes()
-    except ClusterUnavailable:
-        return None
-    return sum((node.capacity for node in nodes if node.schedulable), Resources())

@@ -78,7 +78,9 @@ def predict_job(
     record = services.repository.get_job(job_id)
     now = services.clock()
     job = histories.job(record, services.repository.memberships(job_id), now)
-    decisions = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
+    latest = services.repository.latest_decisions([job_id]).values()  # with what is expected
+    earlier = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
+    decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     question = Question(*sizes, now, Limits(deadline_seconds, budget))
     checkpoints = _checkpoints(record, services)
     return predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints)

@@ -128,10 +128,10 @@ def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     decisions = services.repository.latest_decisions([job.id for job in jobs])
     running = [job.id for job in jobs if job.state is JobState.RUNNING]
     samples = services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
-    bodies = []
+    bodies, now = [], services.clock()
     for job in jobs:
         newest = samples.get(job.id, [])
-        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, services.clock()), newest))
+        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest))
     return bodies
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import Forecast, Interval, Resources
+from optimus_scheduler.model import Interval
 from optimus_scheduler.model.format import time_words
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
@@ -19,9 +19,8 @@ from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
-from optimus_service.insight.format import counted, foreseen, size, span
-from optimus_service.insight.progress import finite, progress_of
-from optimus_service.insight.queue_wait import expected_start
+from optimus_service.insight.format import counted, foreseen, moment, size, span
+from optimus_service.insight.progress import finite
 from optimus_service.insight.reasons import gives_more, text_of
 from optimus_service.store.records import JobRecord
 
@@ -50,42 +49,30 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec) -> answ
         raise unavailable("this replica has no scheduler")
     active = {job.id: job for job in services.repository.active_jobs()}
     previewed = services.preview.of(write(spec), {job.id: f"{job.name} ({job.id})" for job in active.values()})
-    return plan_body(previewed, active, _start(services, previewed, active), services.clock())
+    return plan_body(previewed, active, services.clock())
 
 
-def _start(services: Services, previewed: Previewed, active: Mapping[str, JobRecord]) -> answers.Interval | None:
-    if not previewed.decision.allocation.is_empty:
-        return answers.Interval(mean=0.0, low=0.0, high=0.0)
-    decisions = services.repository.latest_decisions(list(active))
-    left = {job_id: progress_of(job, decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
-    capacity = sum((node.capacity for node in services.cluster.nodes() if node.schedulable), Resources())
-    quotas = [project.quota for project in services.repository.projects()]
-    start = expected_start(previewed.record.id, [*active.values(), previewed.record], left, capacity, quotas)
-    return start.seconds if start.after else None
-
-
-def plan_body(
-    previewed: Previewed, active: Mapping[str, JobRecord], start: answers.Interval | None, now: float
-) -> answers.Plan:
+def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> answers.Plan:
     """The answer in words and figures. Pure."""
     decision, ahead = previewed.decision, previewed.forecast
-    finish = None if ahead is None else _interval(ahead.remaining_seconds)
+    start, finish = _interval(previewed.waiting), _interval(previewed.left)
     effects = [
         answers.Effect(
             job_id=effect.job_id,
             name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
             before=allocation_body(effect.before),
             after=allocation_body(effect.after),
-            finish_seconds_before=_finish(effect.forecast_before),
-            finish_seconds_after=_finish(effect.forecast_after),
+            finish_seconds_before=_interval(effect.left_before),
+            finish_seconds_after=_interval(effect.left_after),
         )
         for effect in previewed.effects
     ]
-    cost = None if ahead is None else _interval(ahead.cost)
+    cost = None if decision.allocation.is_empty else _interval(ahead.cost)
     expected = answers.Expected(
         start_seconds=start,
         finish_seconds=finish,
         finish_at=None if finish is None else foreseen(now + finish.mean),
+        computed_at=moment(now),
     )
     return answers.Plan(
         allocation=allocation_body(decision.allocation),
@@ -96,28 +83,34 @@ def plan_body(
         sentences=[decision.message, *_on_time(expected, previewed), *_on_money(cost), *_on_others(effects)],
         expected=expected,
         cost=cost,
-        speed_from=None if ahead is None else ahead.speed_from,
+        speed_from=ahead.speed_from,
         finished_runs=previewed.n_similar,
-        confidence=0.0 if ahead is None else ahead.confidence,
+        confidence=ahead.confidence,
         effects=effects,
     )
 
 
 def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
-    if previewed.forecast is None:
-        if expected.start_seconds is None:
-            return ["When it would start cannot be said: too little is known of the jobs that run."]
-        return [f"It would start in {span(expected.start_seconds)}, when enough of the others have ended."]
-    if expected.finish_seconds is None:
-        return ["When it would end cannot be said: no job of this kind has ended yet, and its speed is not measured."]
+    return [*_on_the_start(expected, previewed), _on_the_end(expected, previewed)]
+
+
+def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]:
+    if not previewed.decision.allocation.is_empty:
+        return []
+    if expected.start_seconds is None:
+        return ["When it would start cannot be said: nobody can tell when there is room for it."]
+    return [f"It would start in {span(expected.start_seconds)}, by the queue simulated forward."]
+
+
+def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
     limit = expected.finish_seconds
+    if limit is None:
+        return "When it would end cannot be said: no job of this kind has ended yet, and its speed is not measured."
     if limit.low is None and limit.high == limit.mean:
-        ends = f"With that size it would end in {span(limit)}, which is its limit"
-        return [f"{ends}: when it converges is not known before it has run."]
+        ends = f"It would end in {span(limit)}, which is its limit"
+        return f"{ends}: when it converges is not known before it has run."
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
-    return [
-        f"With that size it would end in {span(expected.finish_seconds)}{known}; it may grow once its speed is known."
-    ]
+    return f"It would end in {span(limit)}{known}; waiting and later changes of size are in it."
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:
@@ -142,10 +135,6 @@ def _delay(effect: answers.Effect) -> str:
         return ""
     later = after.mean - before.mean
     return f" and end {time_words(abs(later))} {'later' if later >= 0 else 'sooner'}"
-
-
-def _finish(ahead: Forecast | None) -> answers.Interval | None:
-    return None if ahead is None else _interval(ahead.remaining_seconds)
 
 
 def _interval(value: Interval | None) -> answers.Interval | None:

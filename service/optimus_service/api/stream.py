@@ -28,7 +28,9 @@ router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 def make_feed(services: Services) -> Feed:
     """The process's one feed."""
     return Feed(
-        lambda: read_view(services.repository, services.cluster, services.settings.policy, services.version),
+        lambda: read_view(
+            services.repository, services.cluster, services.settings.policy, services.version, services.clock()
+        ),
         lambda: services.hub.closed,
     )
 

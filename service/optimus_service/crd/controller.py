@@ -136,6 +136,7 @@ class TrainingJobController:
         self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord]
     ) -> dict[str, object]:
         """The object's status, after its job was made or changed if that was to be done."""
+        now = self._services.clock()
         try:
             body = body_of(found, job)
             if job is None:
@@ -148,7 +149,7 @@ class TrainingJobController:
         except Problem as problem:
             return refused_status(_words(problem), found.generation)
         if job.state.is_final:
-            return status_of(job, decisions.get(job.id), found.generation)
+            return status_of(job, decisions.get(job.id), found.generation, now)
         edit = edit_of(job.spec, body)
         if edit.changed and self._mirroring.is_as_made(found):
             found = self._mirroring.renewed(found, edit)  # the job was changed by REST
@@ -160,8 +161,8 @@ class TrainingJobController:
             apply(self._services, job, edit)  # where it was changed meanwhile, the next pass sees how
             job = self._services.repository.get_job(job.id)
         if edit.fixed:
-            self._show(found, job, status_of(job, None, found.generation, edit.fixed))
-        return status_of(job, decisions.get(job.id), found.generation, edit.fixed)
+            self._show(found, job, status_of(job, None, found.generation, now, edit.fixed))
+        return status_of(job, decisions.get(job.id), found.generation, now, edit.fixed)
 
     def _show(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
         """The job's owner, once for each change of the object, that something of it cannot be done."""
@@ -170,13 +171,12 @@ class TrainingJobController:
         message, data = f"Its object {found.name}: {status['message']}.", {"generation": found.generation}
         self._services.repository.add_event(job.id, NOT_CHANGED, message, data, self._services.clock())
 
-    @staticmethod
     def _invalid(
-        found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord], message: str
+        self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord], message: str
     ) -> dict[str, object]:
         if job is None:
             return refused_status(message, found.generation)
-        return invalid_status(job, decisions.get(job.id), message, found.generation)
+        return invalid_status(job, decisions.get(job.id), message, found.generation, self._services.clock())
 
     def _cancel_without_object(self, uids: set[str], jobs: Mapping[str, JobRecord]) -> None:
         """Of jobs whose object was deleted, or belongs to another installation by now."""

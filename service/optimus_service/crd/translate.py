@@ -152,9 +152,11 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, fixed: tuple[str, ...] = ()) -> Json:
+def status_of(
+    job: JobRecord, decision: DecisionRecord | None, generation: int, now: float, fixed: tuple[str, ...] = ()
+) -> Json:
     """What `kubectl get tj` shows of the job."""
-    seen = progress_of(job, decision)
+    seen = progress_of(job, decision, now)
     status: Json = {
         "jobId": job.id,
         "state": job.state.value,
@@ -172,9 +174,9 @@ def status_of(job: JobRecord, decision: DecisionRecord | None, generation: int, 
     return status
 
 
-def invalid_status(job: JobRecord, decision: DecisionRecord | None, message: str, generation: int) -> Json:
+def invalid_status(job: JobRecord, decision: DecisionRecord | None, message: str, generation: int, now: float) -> Json:
     """Of an object that was changed to something impossible while its job goes on as it was."""
-    return {**status_of(job, decision, generation), "reason": INVALID, "message": message}
+    return {**status_of(job, decision, generation, now), "reason": INVALID, "message": message}
 
 
 def refused_status(message: str, generation: int) -> Json:

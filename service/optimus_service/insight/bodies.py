@@ -30,11 +30,15 @@ from optimus_service.store.records import (
 
 
 def job_body(
-    job: JobRecord, decision: DecisionRecord | None, steps_per_second: float | None, newest: Sequence[Sample] = ()
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    steps_per_second: float | None,
+    now: float,
+    newest: Sequence[Sample] = (),
 ) -> answers.Job:
     """A job with what its latest decision and its newest samples say of it."""
     usage = job_usage(newest)
-    ahead = progress_of(job, decision)
+    ahead = progress_of(job, decision, now)
     explanation = explain(job, decision)
     # Not validated: rules for requests would be asked of the stored specification again.
     return answers.Job(
@@ -60,6 +64,7 @@ def job_body(
         progress=ahead.progress,
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
+        expected=ahead.expected,
         longer_than_predicted=ahead.longer_than_predicted,
         reason=explanation.reason,
         message=explanation.message,
@@ -141,7 +146,7 @@ def decision_body(decision: DecisionRecord) -> answers.Decision:
 
 
 def _forecast_body(forecast: Forecast) -> answers.Forecast:
-    steps, seconds = forecast.calibration
+    steps, seconds = forecast.calibration.steps, forecast.calibration.seconds
     return answers.Forecast(
         job_id=forecast.job_id,
         total_steps=interval_body(forecast.total_steps),

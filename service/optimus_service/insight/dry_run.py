@@ -1,4 +1,5 @@
-"""What would happen if a job were submitted now: the round's own `plan`, on the world with the job and without it."""
+"""What would happen if a job were submitted now: the round's own `plan` and its look at the queue ahead, with the job
+and without it."""
 
 from __future__ import annotations
 
@@ -9,9 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.foresee import Foreseen, foresee
+from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, forecast
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
-from optimus_scheduler.forecast.time_left import time_left
+from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -35,7 +40,7 @@ CANDIDATE = "dry-run"
 
 _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
-_Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
+Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,9 @@ class Effect:
     job_id: str
     before: Allocation
     after: Allocation
-    forecast_before: Forecast | None
-    """With the size that it would have; None when it would have no tasks."""
-    forecast_after: Forecast | None
+    left_before: Interval | None
+    """Seconds to its end without the new job; None: nothing can be said."""
+    left_after: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,12 @@ class Previewed:
     record: JobRecord
     """The job as it would be stored."""
     decision: Decision
-    forecast: Forecast | None
-    """With the size that it would get; None when it would get none."""
+    forecast: Forecast
+    """With the size that it would get, or its smallest where it would get none yet."""
+    waiting: Interval | None
+    """Seconds until it would start; None: nothing can be said."""
+    left: Interval | None
+    """Seconds until it would end; None: nothing can be said."""
     n_similar: int
     """Ended jobs of the same task that the forecast was helped by."""
     effects: tuple[Effect, ...]
@@ -67,22 +76,36 @@ class Previewed:
     """What each alone would give it more; None: not tried."""
 
 
+class Foresight:
+    """Plans a world and simulates it forward, as the leader does. To be called by one thread at a time."""
+
+    def __init__(
+        self, planner: Planner, forecaster: Overheard, policy: Policy, constants: SchedulerSettings, recent: RecentJobs
+    ) -> None:
+        """`forecaster`: the planner's; `recent`: the submissions by which later ones are foreseen."""
+        self.plan = planner
+        self.constants = constants
+        self._forecaster = forecaster
+        self._policy = policy
+        self._recent = recent
+
+    def planned(self, world: Snapshot) -> tuple[Plan, dict[str, Foreseen]]:
+        """What a round would decide in this world, and what is expected of each job then."""
+        plan = self.plan(world, _untimed)
+        outlooks = [one for one in self._forecaster.outlooks if not one.job.spec.tracked]
+        sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
+        queue = Queue(world.now, world.nodes, outlooks, sizes, world.quotas, self._recent.expected(world.now))
+        return plan, foresee(queue, self._policy, self.constants)
+
+
 class Preview:
     """Looks at the world and plans, without writing anything. Thread-safe; previews take turns."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        observer: Observer,
-        planner: _Planner,
-        constants: SchedulerSettings,
-        clock: Callable[[], float],
-    ) -> None:
-        """`observer` and `planner` are for this alone: they remember what they read and fitted."""
+    def __init__(self, cluster: Cluster, observer: Observer, foresight: Foresight, clock: Callable[[], float]) -> None:
+        """`observer` and `foresight` are for this alone: they remember what they read and fitted."""
         self._cluster = cluster
         self._observer = observer
-        self._planner = planner
-        self._constants = constants
+        self._foresight = foresight
         self._clock = clock
         self._turn = threading.Lock()
 
@@ -99,17 +122,21 @@ class Preview:
             record = as_record(spec, now)
             candidate = with_steps_per_epoch(self._observer.as_submitted(record, view, now))
             world = replace(without, jobs=(*without.jobs, candidate))
-            planned = self._planner(world, _untimed)
-            present = self._planner(without, _untimed)
+            planned, with_it = self._foresight.planned(world)
+            present, without_it = self._foresight.planned(without)
             gives_more = self._gives_more(world, CANDIDATE, names)
-        decisions = {decision.job_id: decision for decision in planned.decisions}
-        decision = decisions.pop(CANDIDATE)
+        decision = next(decision for decision in planned.decisions if decision.job_id == CANDIDATE)
+        ahead = self._forecast(candidate, decision.allocation, now)
+        expected = with_it[CANDIDATE].shown
+        waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
         return Previewed(
             record=record,
             decision=decision,
-            forecast=self._forecast(candidate, decision.allocation, now),
+            forecast=ahead,
+            waiting=waiting,
+            left=expected.left(now) or _after(waiting, ahead.remaining_seconds),
             n_similar=len(candidate.similar),
-            effects=self._effects({job.id: job for job in without.jobs}, present, decisions, now),
+            effects=_effects(present, planned, without_it, with_it, now),
             gives_more=gives_more,
         )
 
@@ -129,30 +156,40 @@ class Preview:
     def _gives_more(self, snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> tuple[str, ...] | None:
         if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
             return None
-        return what_gives_more(snapshot, job_id, lambda changed: self._planner(changed, _untimed), names)
+        return what_gives_more(snapshot, job_id, lambda changed: self._foresight.plan(changed, _untimed), names)
 
-    def _effects(
-        self, jobs: Mapping[str, Job], present: Plan, decisions: Mapping[str, Decision], now: float
-    ) -> tuple[Effect, ...]:
-        return tuple(
-            Effect(
-                job_id=before.job_id,
-                before=before.allocation,
-                after=after.allocation,
-                forecast_before=self._forecast(jobs[before.job_id], before.allocation, now),
-                forecast_after=self._forecast(jobs[before.job_id], after.allocation, now),
-            )
-            for before in present.decisions
-            if (after := decisions[before.job_id]).allocation != before.allocation
+    def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast:
+        """What is believed of the job with this size, or with its smallest where that is none."""
+        size = (
+            Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type) if size.is_empty else size
         )
-
-    def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast | None:
-        """What is believed of the job with this size."""
-        if size.is_empty:
-            return None
+        constants = self._foresight.constants
+        ahead = forecast(replace(job, allocation=size, allocated_at=now), now, constants).forecast
         granted = replace(job, allocation=size, allocated_at=now)
-        ahead = forecast(granted, now, self._constants).forecast
-        return ahead if ahead.total_steps is not None else like_similar(granted, ahead, self._constants)
+        return ahead if ahead.total_steps is not None else like_similar(granted, ahead, constants)
+
+
+def _effects(
+    present: Plan, planned: Plan, without_it: Mapping[str, Foreseen], with_it: Mapping[str, Foreseen], now: float
+) -> tuple[Effect, ...]:
+    """Of the jobs that would get another size."""
+    sizes = {decision.job_id: decision.allocation for decision in planned.decisions}
+    return tuple(
+        Effect(
+            job_id=before.job_id,
+            before=before.allocation,
+            after=sizes[before.job_id],
+            left_before=without_it[before.job_id].shown.left(now),
+            left_after=with_it[before.job_id].shown.left(now),
+        )
+        for before in present.decisions
+        if sizes[before.job_id] != before.allocation
+    )
+
+
+def _after(waiting: Interval | None, left: Interval | None) -> Interval | None:
+    """Where the look ahead says no end: that of its size, after the wait."""
+    return None if left is None or waiting is None else after(waiting, left)
 
 
 def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> Forecast:
@@ -171,7 +208,7 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
     epochs = np.array(told)
     low, middle, high = np.quantile(epochs, (0.1, 0.5, 0.9)) if len(epochs) > 1 else epochs[0] * np.array([0.5, 1, 2])
     steps = Interval(*(float(each) * job.steps_per_epoch for each in (middle, low, high)))
-    seconds = time_left(steps, ahead.seconds_per_step, job.calibration.seconds)
+    seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
     cost = None if price is None else _times(seconds, price)
     return replace(ahead, total_steps=steps, remaining_steps=steps, remaining_seconds=seconds, cost=cost)

@@ -9,16 +9,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from optimus_contract import answers
 from optimus_contract.membership import PauseParts
-from optimus_scheduler.model import Quota, Reason, Resources, SpeedSample
+from optimus_scheduler.model import Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import foreseen, moment, size, span, times
+from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
-from optimus_service.insight.queue_wait import ORDERS, Start, expected_start
 from optimus_service.insight.reasons import gives_more
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
@@ -38,10 +38,6 @@ class Case:
     """All active jobs by id, this one among them or not."""
     decisions: Mapping[str, DecisionRecord] = field(default_factory=dict)
     """The latest of each active job."""
-    capacity: Resources | None = None
-    """Of schedulable nodes; None: unknown."""
-    quotas: Sequence[Quota] = ()
-    """Of the projects that have one."""
     gives_more: Sequence[str] | None = None
     """What each alone would give it more, tried by planning again; None: not tried."""
     troubles: Sequence[str] = ()
@@ -56,14 +52,13 @@ def explanation_of(case: Case) -> answers.Explanation:
     """Everything that can be said of why the job has what it has."""
     job, decision, words = case.job, case.decision, explain(case.job, case.decision)
     marginal, effect = marginal_job(case), last_rescale(case)
-    start = _start_of(case)
-    expected = _expected(case, start)
+    expected = _expected(case)
     sentences = [
         words.message,
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *case.warnings,
         *_on_gains(case, words, marginal),
-        *_on_waiting(case, start),
+        *_on_waiting(case, expected),
         *_on_the_end(case, expected),
         *_on_the_last_rescale(case, effect),
         *_on_its_history(case),
@@ -151,22 +146,17 @@ _SETTLED = frozenset(
 # --- start and end ---------------------------------------------------------------------------------------------------
 
 
-def _start_of(case: Case) -> Start | None:
-    if case.job.state.is_final or not case.job.waits or case.capacity is None:
-        return None
-    active = {**case.others, case.job.id: case.job}
-    left = {job_id: progress_of(job, case.decisions.get(job_id)).remaining_seconds for job_id, job in active.items()}
-    start = expected_start(case.job.id, active.values(), left, case.capacity, case.quotas)
-    wait = _retry_wait(case)
-    if case.decision is not None and not start.after and not wait:
-        start = replace(start, seconds=None)  # a round has looked at it, and it was not its turn
-    if wait and start.seconds is not None:
-        low, mean, high = (
-            None if each is None else max(each, wait)
-            for each in (start.seconds.low, start.seconds.mean, start.seconds.high)
-        )
-        return replace(start, seconds=answers.Interval(mean=mean or wait, low=low, high=high))
-    return start
+def _expected(case: Case) -> answers.Expected:
+    if case.job.state.is_final:
+        return answers.Expected(start_seconds=None, finish_seconds=None, finish_at=None)
+    ahead = progress_of(case.job, case.decision, case.now)
+    left, times = ahead.remaining_seconds, ahead.expected
+    return answers.Expected(
+        start_seconds=times.start_seconds if times is not None and case.job.waits else None,
+        finish_seconds=left,
+        finish_at=None if left is None else foreseen(case.now + left.mean),
+        computed_at=None if times is None else times.computed_at,
+    )
 
 
 def _retry_wait(case: Case) -> float:
@@ -174,69 +164,57 @@ def _retry_wait(case: Case) -> float:
     return 0.0 if case.job.retry_at is None else max(case.job.retry_at - case.now, 0.0)
 
 
-def _on_waiting(case: Case, start: Start | None) -> list[str]:
-    if start is None:
+def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
+    if case.job.state.is_final or not case.job.waits:
         return []
     if wait := _retry_wait(case):
         return [f"It may go on in {time_words(wait)}, if there is room for it then."]
-    place = _place_in_the_queue(case, start)
-    if start.seconds is None:
-        return [*place, _unknown_start(case, start)]
-    if not start.after:
-        return [
-            *place,
-            "The minima of the others leave room for it: it is expected to start with one of the next rounds.",
-        ]
-    name = case.others[start.after].name if start.after in case.others else start.after
-    return [*place, f"It is expected to start in {span(start.seconds)}, when {name} ends."]
+    return [*_place_in_the_queue(case), _when_it_starts(case, expected)]
 
 
 _NAMED = 5
 """Waiting jobs that are named; of more the number is told."""
 
 
-def _place_in_the_queue(case: Case, start: Start) -> list[str]:
+def _place_in_the_queue(case: Case) -> list[str]:
     """How many were submitted before it and wait, which these are, and who of them comes first."""
-    if not start.ahead:
+    mine = case.job.created_at, case.job.id
+    waiting = sorted((job.created_at, job.id) for job in case.others.values() if job.waits)
+    ahead = [job_id for at, job_id in waiting if (at, job_id) < mine]
+    if not ahead:
         return ["In the queue: no job that was submitted before it waits."]
-    names = [f"{case.others[each].name} ({each})" for each in start.ahead[:_NAMED] if each in case.others]
-    more = len(start.ahead) - len(names)
+    names = [f"{case.others[each].name} ({each})" for each in ahead[:_NAMED]]
+    more = len(ahead) - len(names)
     named = ", ".join(names) + (f" and {more} more" if more else "")
-    waits = f"In the queue it is number {len(start.ahead) + 1}: {named} {'wait' if len(start.ahead) > 1 else 'waits'}"
+    waits = f"In the queue it is number {len(ahead) + 1}: {named} {'wait' if len(ahead) > 1 else 'waits'}"
     order = ORDERS.get(case.policy)
     by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
     return [f"{waits} since before it.{by}"]
 
 
-def _unknown_start(case: Case, start: Start) -> str:
-    if not start.has_room:
-        return "When it starts cannot be said: too little is known of the jobs that run."
-    needs = {
-        Reason.WAITING_FOR_QUOTA: "its project may have more",
-        Reason.NO_FEASIBLE_NODE: "a node has room for its tasks",
-    }
-    reason = "" if case.decision is None else case.decision.reason
-    when = next((words for code, words in needs.items() if code == reason), "others give up what they can spare")
-    return f"It starts when {when}, or when it is its turn: when that is cannot be said."
-
-
-def _expected(case: Case, start: Start | None) -> answers.Expected:
-    left = progress_of(case.job, case.decision).remaining_seconds
-    begins = None if start is None else start.seconds
-    if left is None or case.job.state.is_final or case.job.is_without_tasks:
-        return answers.Expected(start_seconds=begins, finish_seconds=None, finish_at=None)
-    return answers.Expected(start_seconds=begins, finish_seconds=left, finish_at=foreseen(case.now + left.mean))
+def _when_it_starts(case: Case, expected: answers.Expected) -> str:
+    goes = "start" if case.job.started_at is None else "go on"
+    if expected.start_seconds is not None:
+        return f"It is expected to {goes} in {span(expected.start_seconds)}, by the queue simulated forward."
+    if expected.computed_at is None:
+        return f"When it will {goes} cannot be said yet: the queue was not simulated forward since it came."
+    if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
+        return "It starts when a node has room for its tasks: when that is cannot be said."
+    return f"When it will {goes} cannot be said: not before the others have changed their sizes."
 
 
 def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
-    if case.job.state.is_final or case.job.is_without_tasks:
+    if case.job.state.is_final or case.job.owner_paused_at is not None:
         return []
     if has_made_all(case.job):
         left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
-    return [f"It is expected to end in {span(expected.finish_seconds)} if it keeps what it has."]
+    ends = f"It is expected to end in {span(expected.finish_seconds)}"
+    if expected.computed_at is None:
+        return [f"{ends} if it keeps what it has: the queue was not simulated forward lately."]
+    return [f"{ends}, waiting, stops and later changes of size included."]
 
 
 # --- the last rescale ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from optimus_contract import answers
 from optimus_contract.limits import MAX_METRICS
-from optimus_models.calibration import UNCALIBRATED
+from optimus_models.calibration import NO_EXPERIENCE
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
@@ -93,7 +93,7 @@ class HistoryCache:
             similar=self._similar(record),
             rescale_seconds=rescale_seconds(memberships),
             busy_part=busy_part,
-            calibration=UNCALIBRATED if self._lessons is None else self._lessons.calibration_of(spec.family),
+            experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
             spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
             allocation=record.intended,
             allocated_at=record.wanted_at,
@@ -175,12 +175,12 @@ def predictions_body(
     """
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
-    ahead = progress_of(record, latest)
+    ahead = progress_of(record, latest, question.now)
     total_steps = interval_body(believed.total_steps)
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
     allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
-    basis = Ahead(question.now, settings, estimate_of(ahead.remaining_seconds))
+    basis = Ahead(question.now, settings, estimate_of(ahead.at_its_size))
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     is_priced = has_prices(settings)
     return answers.Predictions(
@@ -188,6 +188,7 @@ def predictions_body(
         total_steps=total_steps,
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
+        expected=ahead.expected,
         confidence=finite(believed.confidence) or 0.0,
         rule=believed.rule,
         loss_curve=finite_document(believed.loss_curve),

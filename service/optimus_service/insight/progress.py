@@ -14,13 +14,14 @@ from optimus_contract import answers
 from optimus_models.calibration import Widening
 from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
+from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
-from optimus_service.insight.format import moment
+from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.store.forecasts import known
-from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
+from optimus_service.store.records import DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
 SPEED_WINDOW_SECONDS = 30.0
 """A job's measured speed is an average over so long: steady enough to read, young enough to show a change."""
@@ -69,17 +70,20 @@ class JobProgress:
     """0 to 1; None when nothing can be said."""
     remaining_steps: answers.Interval | None
     remaining_seconds: answers.Interval | None
+    """To its end by `expected`; without that, or where a limit of time ends it, at its present size."""
     longer_than_predicted: bool = False
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
+    at_its_size: answers.Interval | None = None
+    """Seconds left with the size that it has."""
+    expected: answers.ExpectedTimes | None = None
+    """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
 
-NOTHING_KNOWN = JobProgress(None, None, None)
+def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> JobProgress:
+    """The latest forecast, brought up to the job's present step, and when it starts and ends. One that ended has
+    nothing left.
 
-
-def progress_of(job: JobRecord, decision: DecisionRecord | None) -> JobProgress:
-    """The latest forecast, brought up to the job's present step. A job that ended has nothing left.
-
-    What is left of a job that went on is what its forecast says of jobs that have not ended by this step.
+    What is left of a job that went on is what its forecast says of jobs that have not ended by this step or this time.
     """
     end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
@@ -87,17 +91,43 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None) -> JobProgress:
         return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)
+    # Nobody knows when an owner lets a paused job go on.
+    is_held = job.owner_paused_at is not None
+    expected = None if decision is None or is_held else expected_times(decision.expected, now)
     if end is None:
-        return NOTHING_KNOWN
+        return JobProgress(None, None, None if expected is None else expected.end_seconds, expected=expected)
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
-    # Nobody knows when an owner lets a paused job go on.
-    seconds = None if job.owner_paused_at is not None else end.seconds(left)
+    at_its_size = None if is_held else interval_body(end.seconds(left))
+    is_limited = end.by_time and at_its_size is not None
+    to_the_end = None if expected is None or is_limited else expected.end_seconds
     return JobProgress(
         _part(job.step, total),
         interval_body(left),
-        interval_body(seconds),
+        to_the_end or at_its_size,
         longer_than_predicted=job.step > end.total.mean > 0,
+        at_its_size=at_its_size,
+        expected=expected,
+    )
+
+
+def expected_times(found: ExpectedTimes | None, now: float) -> answers.ExpectedTimes | None:
+    """What the queue simulated forward says, as of now; None when it said nothing, or too long ago."""
+    if found is None or now > found.good_until:
+        return None
+    start, end = (None if each is None else until_later(each, found.at, now) for each in (found.start, found.end))
+    return answers.ExpectedTimes(
+        computed_at=moment(found.at),
+        start_seconds=interval_body(start),
+        start_at=None if start is None else _instants(now, start),
+        end_seconds=interval_body(end),
+        end_at=None if end is None else _instants(now, end),
+    )
+
+
+def _instants(now: float, seconds: Interval) -> answers.Instants:
+    return answers.Instants(
+        mean=foreseen(now + seconds.mean), low=foreseen(now + seconds.low), high=foreseen(now + seconds.high)
     )
 
 

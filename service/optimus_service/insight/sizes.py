@@ -14,10 +14,10 @@ from optimus_contract import answers
 from optimus_models import cost as money
 from optimus_models.cost import Estimate, NothingFits
 from optimus_models.rescale import RescaleCost
-from optimus_scheduler.forecast.forecast import habits_of
+from optimus_scheduler.forecast.forecast import at_present_pace, habits_of
 from optimus_scheduler.forecast.prices import job_prices, priced
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.forecast.time_left import step_seconds, time_left
+from optimus_scheduler.forecast.time_left import step_seconds
 from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import interval_body
@@ -64,7 +64,7 @@ def sizes(
     left = Interval(*steps_left)
 
     def seconds_of(speed: Estimate) -> Estimate:
-        return Estimate(*astuple(time_left(left, step_seconds(speed, habits), job.calibration.seconds)))
+        return Estimate(*astuple(at_present_pace(job, left, step_seconds(speed, habits))[0]))
 
     factor = _up_to_date(job, speeds, seconds_of, ahead)
     found = []

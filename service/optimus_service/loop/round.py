@@ -15,7 +15,7 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
 from optimus_service.loop.unknown_tasks import UnknownTasks
-from optimus_service.observe.promises import Promised
+from optimus_service.observe.promises import PARTS, PromisedParts, plan_promises
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.observe.unknown_tasks import without_record
 from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
@@ -23,6 +23,14 @@ from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
 """`optimus_scheduler.round.plan` with its policy and constants: pure, but for the timer round its steps."""
+
+Told = Callable[[Snapshot, Plan, LeaderRepository], None]
+"""Is told what a round saw and decided."""
+
+
+def nobody(_snapshot: Snapshot, _plan: Plan, _leader: LeaderRepository) -> None:
+    """Nobody looks ahead."""
+
 
 _PRUNE_PERIOD_SECONDS = 3600.0
 _MAX_PRUNES = 20
@@ -67,11 +75,12 @@ class Round:
         clock: Callable[[], float],
         keep_seconds: float,
         unknown: UnknownTasks,
+        told: Told = nobody,
     ) -> None:
         """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
 
         `keep_seconds`: samples, decisions and logs of jobs that ended longer ago are deleted; what the job came to
-        stays.
+        stays. `told`: of each round that went well; it must return at once.
         """
         self._leader_with = leader_with
         self._cluster = cluster
@@ -82,7 +91,8 @@ class Round:
         self._clock = clock
         self._keep_seconds = keep_seconds
         self.unknown = unknown
-        self._promised = Promised()
+        self._told = told
+        self._promised = PromisedParts(PARTS)
         self._pruned_at: float | None = None  # the first round prunes: services that restart often must prune, too
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
@@ -134,6 +144,7 @@ class Round:
         leader.add_round(record, decision_records(plan, now), promises)
         self._promised.stored(promises, (job.id for job in snapshot.jobs))
         self.seen, self.decided = view, plan
+        self._told(snapshot, plan, leader)
         self._cluster.forget(forgettable(view, snapshot))  # the token was in force as the round was stored
         kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
         self._cluster.retain(retained(snapshot) | kept)
@@ -143,9 +154,9 @@ class Round:
 
     def _promises(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PromiseRecord]:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
-        if unknown := self._promised.unknown(plan):
+        if unknown := self._promised.unknown(decision.job_id for decision in plan.decisions):
             self._promised.know(leader.promised_parts(unknown), unknown)
-        return self._promised.new(snapshot.jobs, plan, snapshot.now)
+        return self._promised.new(plan_promises(snapshot.jobs, plan, snapshot.now))
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:
         """Remember a round that an error ended.

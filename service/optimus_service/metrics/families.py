@@ -85,7 +85,9 @@ JOB_PREDICTED_SPEED = _job_gauge("predicted_steps_per_second", "Predicted speed 
 JOB_TOTAL_STEPS = _job_gauge("predicted_total_steps", "Predicted step of the end, with its 80 % interval", "bound")
 JOB_REMAINING_STEPS = _job_gauge("predicted_remaining_steps", "Predicted steps left, with their 80 % interval", "bound")
 JOB_REMAINING = _job_gauge(
-    "predicted_remaining_seconds", "Predicted time left at the present allocation, with its 80 % interval", "bound"
+    "predicted_remaining_seconds",
+    "Predicted time left, waiting and later changes included, with its 80 % interval",
+    "bound",
 )
 JOB_CONFIDENCE = _job_gauge("confidence_ratio", "How sure the forecast is of itself")
 JOB_GAIN = _job_gauge("gain", "Marginal gain of the last task that it was granted; unit of the policy")
@@ -138,6 +140,17 @@ DECISIONS = Family("optimus_decisions_total", "counter", "Decisions by reason co
 ACTIONS = Family("optimus_actions_total", "counter", "Actions of rounds by kind", ("action",))
 MARGINAL_GAIN = Family(
     "optimus_marginal_gain", "gauge", "Least gain of a task granted in the leader's last round; unit of the policy"
+)
+LOOKS_AHEAD = Family(
+    "optimus_look_ahead_seconds",
+    "histogram",
+    "Time of simulating the queue forward, beside the rounds",
+    buckets=_ROUND_BUCKETS,
+)
+LAST_LOOK_AHEAD = Family(
+    "optimus_last_look_ahead_timestamp_seconds",
+    "gauge",
+    "State of the queue that this replica last simulated forward: expected starts and ends are as old",
 )
 LEADER = Family("optimus_leader", "gauge", "1 while this replica runs the rounds")
 UNKNOWN_TASKS = Family(
@@ -255,6 +268,8 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
             DECISIONS,
             ACTIONS,
             MARGINAL_GAIN,
+            LOOKS_AHEAD,
+            LAST_LOOK_AHEAD,
             LEADER,
             UNKNOWN_TASKS,
             LOOP_HEALTHY,

@@ -130,7 +130,7 @@ def job_figures(
     now: float,
 ) -> JobFigures:
     """One active job. Pure."""
-    ahead, believed = progress_of(job, decision), None if decision is None else decision.forecast
+    ahead, believed = progress_of(job, decision, now), None if decision is None else decision.forecast
     return JobFigures(
         job_id=job.id,
         name=job.name,

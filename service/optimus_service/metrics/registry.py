@@ -29,7 +29,7 @@ from optimus_service.store.records import IgnoredWhy
 __all__ = ["MAX_JOBS", "Metrics", "NoFigures"]
 
 TRANSACTION_KINDS = ("read", "write")
-THREADS = ("scheduling loop", "lease", "training jobs")
+THREADS = ("scheduling loop", "lease", "training jobs", "queue ahead")
 """Those that survive unexpected errors, and count them."""
 SAMPLE_OUTCOMES = ("accepted", *get_args(IgnoredWhy))
 JOB_OUTCOMES = ("succeeded", "failed")
@@ -103,6 +103,8 @@ class Metrics:
         self._decisions = self._counter(catalogue.DECISIONS)
         self._actions = self._counter(catalogue.ACTIONS)
         self._marginal_gain = self._gauge(catalogue.MARGINAL_GAIN)
+        self._looks_ahead = self._histogram(catalogue.LOOKS_AHEAD)
+        self._last_look_ahead = self._gauge(catalogue.LAST_LOOK_AHEAD)
         self._leader = self._gauge(catalogue.LEADER)
         self._unknown_tasks = self._gauge(catalogue.UNKNOWN_TASKS)
         self._loop_healthy = self._gauge(catalogue.LOOP_HEALTHY)
@@ -222,6 +224,11 @@ class Metrics:
             self._actions.labels(action).inc(count)
         gains = [each.gain for each in plan.decisions if each.gain is not None and math.isfinite(each.gain)]
         self._marginal_gain.set(min(gains, default=0.0))
+
+    def observe_look_ahead(self, at: float, seconds: float) -> None:
+        """The queue as it was at `at` was simulated forward."""
+        self._looks_ahead.observe(seconds)
+        self._last_look_ahead.set(at)
 
     def set_unknown_tasks(self, n_tasks: int) -> None:
         """How many running tasks belong to jobs that the database does not know."""

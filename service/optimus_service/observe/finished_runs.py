@@ -4,7 +4,7 @@
 
     a job succeeds ─▶ its sample history, condensed ─▶ finished_runs (database) ─▶ EndedJobs (memory, by task)
                       at most 128 losses, 8 speeds a size                          └─▶ `Job.similar` of active jobs
-    promises of jobs that ended (`promises`) ─▶ how much wider or narrower intervals should be ─▶ `Job.calibration`
+    promises of jobs that ended (`promises`) ─▶ how intervals are to be corrected ─▶ `Job.experience`
     a job's layers, before it has measured anything ─▶ speeds by arithmetic, at the percent of peak that others reached
 """
 
@@ -21,7 +21,7 @@ import structlog
 from optimus_contract.codec import read
 from optimus_contract.job import Convergence
 from optimus_models.analytic.description import cost_of_description
-from optimus_models.calibration import Calibration
+from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
@@ -63,10 +63,10 @@ class Lessons:
         self._since: float | None = None
         self._scores = Scores()
 
-    def calibration_of(self, task: str) -> Calibration:
-        """What intervals of a job of this task are multiplied by, as of the last `refresh`."""
+    def experience_of(self, task: str) -> Experience:
+        """What corrects the intervals of a job of this task, as of the last `refresh`."""
         with self._lock:
-            return self._scores.calibration_of(task)
+            return self._scores.experience_of(task)
 
     def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
         """Ended jobs of the same task, oldest first, as of the last `refresh`."""

@@ -1,68 +1,80 @@
 """What was predicted of jobs on the way, and how it turned out.
 
 A promise is what a round predicted when a job was submitted, when it had made its first step, and when it had done a
-tenth, a quarter, a half and three quarters of what was predicted: of the steps and of the seconds that were left. It is
-kept by itself, as decisions are many and are deleted some day. The end of the job judges it; jobs that failed or were
-cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what was predicted
-before is forgotten: nobody could know that.
+tenth, a quarter, a half and three quarters of what was predicted: of the steps and of the seconds that were left at its
+size. Promises of time are rows of their own: what the queue simulated forward said at submission and at these parts of
+the job's life since then, waiting included. They are kept by themselves, as decisions are many and are deleted some
+day. The end of the job judges them; jobs that failed or were cancelled judge nothing, as nobody knows when they would
+have ended. When its owner pauses a job, what was predicted before is forgotten: nobody could know that.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Judged, Widening, widening
+from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Promised, Widening
+from optimus_scheduler.ahead.foresee import Foreseen, life_part
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
-Kind = Literal["steps", "seconds"]
-KINDS: tuple[Kind, ...] = ("steps", "seconds")
+Kind = Literal["steps", "seconds", "time"]
+KINDS: tuple[Kind, ...] = ("steps", "seconds", "time")
 PARTS = ("submitted", "first step", "10 %", "25 %", "50 %", "75 %")
 """Of a job's life, as far as it was known then."""
 _FROM = (0.1, 0.25, 0.5, 0.75)
 """Where the last four begin."""
-MAX_PROMISES = 1000
+_OF_TIME = "time "
+"""Begins the stored names of the parts at which times were promised."""
+TIME_PARTS = tuple(f"{_OF_TIME}{part}" for part in PARTS if part != "first step")
+MAX_PROMISES = 2000
 """Judged promises that anything is made of, the newest: of some 200 jobs."""
 _OVERLAP_SECONDS = 600.0
 """Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
 
 
-class Promised:
-    """Which promises have been made, in the memory of the leader."""
+class PromisedParts:
+    """Which promises of one sort have been made, in the memory of the leader."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Sequence[str]) -> None:
+        """`order`: the parts of a life, as they follow each other."""
+        self._order = tuple(order)
         self._parts: dict[str, set[str]] = {}
 
-    def unknown(self, plan: Plan) -> set[str]:
-        """Jobs of which it is not known yet: after the service has started."""
-        return {decision.job_id for decision in plan.decisions} - self._parts.keys()
+    def unknown(self, job_ids: Iterable[str]) -> set[str]:
+        """Those of these jobs of which it is not known yet: after the service has started."""
+        return set(job_ids) - self._parts.keys()
 
     def know(self, parts: Mapping[str, set[str]], job_ids: Iterable[str]) -> None:
         """Take over what is stored of these jobs."""
         self._parts |= {job_id: set(parts.get(job_id, ())) for job_id in job_ids}
 
-    def new(self, jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRecord]:
-        """The promises that a plan makes for the first time."""
-        known = {job.id: job for job in jobs}
-        found = []
-        for decision in plan.decisions:
-            job, forecast = known.get(decision.job_id), decision.forecast
-            part = None if job is None else part_of(job, forecast)
-            if job is not None and part is not None and part not in self._parts.get(job.id, ()):
-                found.append(_promise(job, part, forecast, now))
-        return found
+    def new(self, promises: Iterable[PromiseRecord]) -> list[PromiseRecord]:
+        """Those that are made for the first time."""
+        return [each for each in promises if each.part not in self._parts.get(each.job_id, ())]
 
     def stored(self, promises: Iterable[PromiseRecord], active: Iterable[str]) -> None:
         """These are stored now, and only these jobs can make further ones."""
         for each in promises:
             # A part that was passed between two rounds is over: what is said later is no promise of then.
-            self._parts.setdefault(each.job_id, set()).update(PARTS[: PARTS.index(each.part) + 1])
+            self._parts.setdefault(each.job_id, set()).update(self._order[: self._order.index(each.part) + 1])
         kept = set(active)
         self._parts = {job_id: parts for job_id, parts in self._parts.items() if job_id in kept}
+
+
+def plan_promises(jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRecord]:
+    """What a plan predicts of each job, where it predicts anything."""
+    known = {job.id: job for job in jobs}
+    found = []
+    for decision in plan.decisions:
+        job, forecast = known.get(decision.job_id), decision.forecast
+        part = None if job is None else part_of(job, forecast)
+        if job is not None and part is not None:
+            found.append(_promise(job, part, forecast, now))
+    return found
 
 
 def part_of(job: Job, forecast: Forecast) -> str | None:
@@ -89,6 +101,17 @@ def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseReco
     )
 
 
+def time_promise(job: Job, foreseen: Foreseen, now: float) -> PromiseRecord | None:
+    """What is expected of a job's end; None where nothing is, or it is there."""
+    left = foreseen.shown.left(now)
+    if left is None or not 0 < left.mean < math.inf:
+        return None
+    life = life_part(now - job.submitted_at, left)
+    part = TIME_PARTS[sum(life >= begins for begins in _FROM)]
+    by = UNCALIBRATED._replace(time=foreseen.by)
+    return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, time=left, calibration=by)
+
+
 class Verdict(NamedTuple):
     """A promise, what came, and whether its interval held it."""
 
@@ -100,7 +123,7 @@ class Verdict(NamedTuple):
     true: float
     held: bool
     judged: Judged
-    """In half-widths as they were before any widening."""
+    """As it was before any correction."""
 
 
 def verdicts(kept: Iterable[KeptPromise]) -> Iterator[Verdict]:
@@ -113,27 +136,42 @@ def verdicts(kept: Iterable[KeptPromise]) -> Iterator[Verdict]:
 
 
 def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
-    promise = kept.promise
-    predicted, total, left = known(getattr(promise, kind)), known(promise.total_steps), known(promise.steps)
-    if predicted is None or total is None or left is None or predicted.low >= predicted.high:
+    promise, predicted = kept.promise, known(getattr(kept.promise, kind))
+    true = _truth(kept, kind)
+    if predicted is None or true is None or predicted.low >= predicted.high:
         return None
-    done = total.mean - left.mean
-    true = kept.total_steps - done if kind == "steps" else kept.finished_at - promise.at
+    part = promise.part.removeprefix(_OF_TIME)
     by: Widening = getattr(promise.calibration, kind)
-    judged = Judged.of(true, predicted.mean, predicted.low, predicted.high, by)
+    said = Promised(predicted.mean, predicted.low, predicted.high)
+    judged = Judged.of(promise.job_id, promise.task, _LIFE[part], said.uncorrected(by), true)
     if judged is None:
         return None
-    one = 1.0 if kind == "steps" else 0.0  # steps are counted in whole ones
+    one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
     held = predicted.low - one <= true <= predicted.high + one
-    return Verdict(promise.job_id, promise.task, kind, promise.part, predicted, true, held, judged)
+    return Verdict(promise.job_id, promise.task, kind, part, predicted, true, held, judged)
+
+
+_LIFE = dict(zip(PARTS, (0.0, 0.0, *_FROM), strict=True))
+"""Part of a job's life that was over, by its name."""
+
+
+def _truth(kept: KeptPromise, kind: Kind) -> float | None:
+    """What was left when the promise was made; None where that cannot be said."""
+    if kind == "time":
+        return kept.finished_at - kept.promise.at
+    total, left = known(kept.promise.total_steps), known(kept.promise.steps)
+    if total is None or left is None:
+        return None
+    return kept.total_steps - (total.mean - left.mean) if kind == "steps" else kept.finished_at - kept.promise.at
 
 
 class Scores:
-    """How the promises of each task turned out, and what that says about the next ones. Not thread-safe."""
+    """How promises turned out, and what that says about the next ones. Not thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], KeptPromise] = OrderedDict()
-        self._known: dict[str, Calibration] = {}
+        self._errors: dict[Kind, Errors] = {kind: Errors() for kind in KINDS}
+        self._of_task: dict[str, Experience] = {}
 
     @property
     def since(self) -> float:
@@ -149,27 +187,12 @@ class Scores:
         self._kept |= {(each.promise.job_id, each.promise.part): each for each in new}
         while len(self._kept) > MAX_PROMISES:
             self._kept.popitem(last=False)
-        self._known = _calibrations(list(verdicts(self._kept.values())))
+        found = list(verdicts(self._kept.values()))
+        self._errors = {kind: Errors([each.judged for each in found if each.kind == kind]) for kind in KINDS}
+        self._of_task.clear()
 
-    def calibration_of(self, task: str) -> Calibration:
-        """What the intervals of a job of this task are to be multiplied by."""
-        return self._known.get(task) or self._known.get(_ALL, UNCALIBRATED)
-
-
-_ALL = ""
-"""Stands for all tasks: none has this import path."""
-
-
-def _calibrations(found: list[Verdict]) -> dict[str, Calibration]:
-    """By task; of little that is known of one, the other tasks together are believed."""
-    by_task = {_ALL: Calibration(*(_widening(found, kind, AS_PREDICTED) for kind in KINDS))}
-    for task in {verdict.task for verdict in found}:
-        own, others = ([each for each in found if (each.task == task) is its_own] for its_own in (True, False))
-        by_task[task] = Calibration(*(_widening(own, kind, _widening(others, kind, AS_PREDICTED)) for kind in KINDS))
-    return by_task
-
-
-def _widening(found: Iterable[Verdict], kind: Kind, prior: Widening) -> Widening:
-    those = [verdict for verdict in found if verdict.kind == kind]
-    of_job = Counter(verdict.job_id for verdict in those)
-    return widening([each.judged for each in those], prior, [1.0 / of_job[each.job_id] for each in those])
+    def experience_of(self, task: str) -> Experience:
+        """What corrects the intervals of a job of this task."""
+        if task not in self._of_task:
+            self._of_task[task] = Experience(task, **self._errors)
+        return self._of_task[task]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import structlog
 
-from optimus_models.calibration import UNCALIBRATED
+from optimus_models.calibration import NO_EXPERIENCE
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import (
@@ -314,7 +314,7 @@ class Observer:
             owner_paused=record.owner_paused_at is not None,
             rescale_seconds=rescale_seconds(memberships),
             busy_part=history.pauses.busy_part,
-            calibration=UNCALIBRATED if self._lessons is None else self._lessons.calibration_of(spec.family),
+            experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
             wanted_tasks=wanted.tasks,
             batch=wanted.batch,
             stragglers=stragglers(history, memberships, wanted.tasks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ MAX_ACTIVE = 5000
 """Active jobs that are shown, the newest: some 2 MB."""
 MAX_ENDED = 50
 """Ended jobs that are shown, the newest."""
+_STEADY_SECONDS = 10.0
+"""How old the expected times of waiting jobs may be that are shown."""
 _ENDED = frozenset(state for state in JobState if state.is_final)
 
 
@@ -31,7 +34,7 @@ class View:
     """By id, in the order in which they are shown."""
 
 
-def read_view(repository: Repository, cluster: Cluster, policy: str, version: str) -> View:
+def read_view(repository: Repository, cluster: Cluster, policy: str, version: str, now: float) -> View:
     """The present state. A few queries, whatever the number of jobs.
 
     Raises:
@@ -55,13 +58,15 @@ def read_view(repository: Repository, cluster: Cluster, policy: str, version: st
         version=version,
         cluster_error=error,
     )
-    lines = {job.id: as_json(job_line(job, decisions.get(job.id))) for job in shown}
+    lines = {job.id: as_json(job_line(job, decisions.get(job.id), now)) for job in shown}
     return View(as_json(summary), lines)
 
 
-def job_line(job: JobRecord, decision: DecisionRecord | None) -> answers.JobLine:
+def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> answers.JobLine:
     """One job in a list. Pure."""
-    ahead, words = progress_of(job, decision), explain(job, decision)
+    # What waits does not change from second to second: thousands of such lines would be sent again each time.
+    now = math.floor(now / _STEADY_SECONDS) * _STEADY_SECONDS if job.is_without_tasks else now
+    ahead, words = progress_of(job, decision, now), explain(job, decision)
     return answers.JobLine(
         id=job.id,
         name=job.name,
@@ -77,6 +82,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None) -> answers.JobLine
         loss=finite(job.loss),
         progress=ahead.progress,
         remaining_seconds=ahead.remaining_seconds,
+        start_seconds=None if ahead.expected is None else ahead.expected.start_seconds,
         longer_than_predicted=ahead.longer_than_predicted,
         created_at=moment(job.created_at),
         started_at=moment_or_none(job.started_at),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from optimus_models.calibration import Calibration, Widening
+from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
 from optimus_service.store.records import Document
 
@@ -28,11 +28,17 @@ def plain(value: Any) -> Any:
         case Interval(mean=mean, low=low, high=high):
             return {"mean": mean, "low": low, "high": high}
         case Calibration():
-            return {name: {"down": part.down, "up": part.up} for name, part in value._asdict().items()}
+            parts = {name: _factors(part) for name, part in value._asdict().items()}
+            return {name: factors for name, factors in parts.items() if name != "time" or value.time != AS_PREDICTED}
         case Mapping():
             return dict(value)
         case _:
             return value
+
+
+def _factors(widening: Widening) -> Document:
+    factors: Document = {"down": widening.down, "up": widening.up}
+    return factors | ({"shift": widening.shift} if widening.shift else {})
 
 
 def from_json(job_id: str, document: object) -> Forecast:
@@ -76,14 +82,15 @@ def known(value: Interval | None) -> Interval | None:
 
 
 def calibration(document: object) -> Calibration:
-    """What the intervals were multiplied by; releases before promises were judged do not say it."""
+    """How the intervals were corrected; releases before promises were judged do not say it."""
     stored = _object(document)
-    return Calibration(_widening(stored.get("steps")), _widening(stored.get("seconds")))
+    return Calibration(*(_widening(stored.get(kind)) for kind in Calibration._fields))
 
 
 def _widening(document: object) -> Widening:
     stored = _object(document)
-    return Widening(_number_or(1.0, stored.get("down")), _number_or(1.0, stored.get("up")))
+    down, up, shift = (_number_or(instead, stored.get(name)) for name, instead in AS_PREDICTED._asdict().items())
+    return Widening(down, up, shift)
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sqlalchemy import Select, func, insert, select
@@ -12,9 +13,10 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.model import Allocation
 from optimus_service.store import forecasts
 from optimus_service.store.dialects import chunks
+from optimus_service.store.expected_times import record_of
 from optimus_service.store.pages import Key, decode_cursor, make_page
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
-from optimus_service.store.tables import DecisionRow, EventRow, JobRow, RoundRow
+from optimus_service.store.tables import DecisionRow, EventRow, ExpectedTimesRow, JobRow, RoundRow
 
 Row = TypeVar("Row", EventRow, RoundRow, DecisionRow)
 Item = TypeVar("Item")
@@ -74,8 +76,13 @@ def latest_decisions(session: Session, job_ids: Collection[str]) -> dict[str, De
     """See `Repository.latest_decisions`. One look into the index per job, whatever the length of its history."""
     newest = select(func.max(DecisionRow.id)).where(DecisionRow.job_id == JobRow.id).scalar_subquery()
     ids = select(newest).where(JobRow.id.in_(job_ids))
-    rows = session.scalars(select(DecisionRow).where(DecisionRow.id.in_(ids)))
-    return {row.job_id: _decision(row) for row in rows}
+    with_times = select(DecisionRow, ExpectedTimesRow).outerjoin(
+        ExpectedTimesRow, ExpectedTimesRow.job_id == DecisionRow.job_id
+    )
+    return {
+        row.job_id: replace(_decision(row), expected=None if times is None else record_of(times))
+        for row, times in session.execute(with_times.where(DecisionRow.id.in_(ids)))
+    }
 
 
 def _page(

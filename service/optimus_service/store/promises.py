@@ -16,13 +16,13 @@ from optimus_service.store.tables import JobRow, PromiseRow
 
 
 def add(session: Session, promises: Sequence[PromiseRecord]) -> None:
-    """See `LeaderRepository.add_round`. What was promised before stays."""
+    """See `Repository.add_round`. What was promised before stays."""
     if promises:
         session.execute(insert_for(session, PromiseRow).on_conflict_do_nothing(), [_values(each) for each in promises])
 
 
 def _values(promise: PromiseRecord) -> dict[str, Any]:
-    said = ("steps", "seconds", "total_steps", "calibration")
+    said = ("steps", "seconds", "total_steps", "time", "calibration")
     return {
         "job_id": promise.job_id,
         "part": promise.part,
@@ -65,6 +65,7 @@ def _kept(row: PromiseRow, step: int, finished_at: float) -> KeptPromise:
         steps=forecasts.interval(said.get("steps")),
         seconds=forecasts.interval(said.get("seconds")),
         total_steps=forecasts.interval(said.get("total_steps")),
+        time=forecasts.interval(said.get("time")),
         calibration=forecasts.calibration(said.get("calibration")),
     )
     return KeptPromise(promise=promise, total_steps=step, finished_at=finished_at)

@@ -145,6 +145,21 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTimes:
+    """When a job is expected to start and to end, by the queue simulated forward (`optimus_scheduler.ahead`)."""
+
+    job_id: str
+    at: float
+    """When it was simulated."""
+    good_until: float
+    """Later it is too old to be shown."""
+    start: Interval | None
+    """POSIX seconds; None for a job that has started."""
+    end: Interval | None
+    """POSIX seconds; None where nothing is known of its length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
     """What a round decided for one job, and why."""
 
@@ -164,6 +179,8 @@ class DecisionRecord:
     batch: int | None = None
     """The global batch, of a job with an elastic one."""
     forecast: Forecast
+    expected: ExpectedTimes | None = None
+    """The newest of the job; of `Repository.latest_decisions` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,13 +251,15 @@ class PromiseRecord:
     part: str
     task: str
     at: float
-    steps: Interval | None
+    steps: Interval | None = None
     """How many were left."""
-    seconds: Interval | None
+    seconds: Interval | None = None
     """... that were left."""
-    total_steps: Interval | None
+    total_steps: Interval | None = None
+    time: Interval | None = None
+    """Seconds to the end, by the queue simulated forward: of promises of their own."""
     calibration: Calibration = UNCALIBRATED
-    """What the first two were multiplied by."""
+    """How each was corrected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
+    expected_times,
     finished_runs,
     history,
     jobs,
@@ -58,6 +59,7 @@ from optimus_service.store.records import (
     DecisionRecord,
     Document,
     EventRecord,
+    ExpectedTimes,
     FinishedRunRecord,
     JobRecord,
     KeptPromise,
@@ -642,6 +644,15 @@ class Repository:
         with self._write() as session:
             promises.add(session, promised)
             return history.add_round(session, record, decisions)
+
+    def put_expected_times(self, times: Sequence[ExpectedTimes], promised: Sequence[PromiseRecord] = ()) -> None:
+        """Store when jobs are expected to start and to end, in the place of all that was expected before.
+
+        What is said of jobs that are not there any more is left out. `promised`: to be judged by the ends.
+        """
+        with self._write() as session:
+            known = expected_times.replace_all(session, times)
+            promises.add(session, [each for each in promised if each.job_id in known])
 
     def rounds(self, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[RoundRecord]:
         """Rounds, newest first.

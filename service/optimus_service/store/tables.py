@@ -10,6 +10,7 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            ├─▶ tasks           processes (pods) that were started
            ├─▶ finished_runs   what it taught about its kind, once it has ended
            ├─▶ promises        what was predicted of it on the way, to be judged by its end
+           ├─▶ expected_times  when it is expected to start and to end, by the queue simulated forward
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
     projects                   what each is guaranteed of the cluster
@@ -282,6 +283,18 @@ class PromiseRow(Base):
     at: Mapped[float]
     document: Mapped[dict[str, Any]] = mapped_column(Json)
     """See `optimus_service.observe.promises`."""
+
+
+class ExpectedTimesRow(Base):
+    """When an active job is expected to start and to end. Each look at the queue ahead replaces all rows."""
+
+    __tablename__ = "expected_times"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    at: Mapped[float]
+    good_until: Mapped[float]
+    document: Mapped[dict[str, Any]] = mapped_column(Json)
+    """`start` and `end`: [median, 10th, 90th percentile] each, POSIX seconds, or null."""
 
 
 class TaskRow(Base):

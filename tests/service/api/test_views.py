@@ -58,7 +58,7 @@ def made_at(step: int) -> dict[str, Any]:
 
 
 def test_what_is_left_at_the_step_of_the_forecast_is_as_it_said() -> None:
-    found = progress_of(job(step=40), decision(**made_at(40)))
+    found = progress_of(job(step=40), decision(**made_at(40)), NOW)
     assert found.progress == pytest.approx(0.4)
     assert found.remaining_steps == answers.Interval(mean=60, low=10, high=160)
     assert found.remaining_seconds is not None
@@ -68,7 +68,7 @@ def test_what_is_left_at_the_step_of_the_forecast_is_as_it_said() -> None:
 
 
 def test_steps_made_since_the_forecast_leave_fewer_and_rule_out_an_early_end() -> None:
-    found = progress_of(job(step=80), decision(**made_at(40)))
+    found = progress_of(job(step=80), decision(**made_at(40)), NOW)
     assert found.remaining_steps is not None
     assert 20 < found.remaining_steps.mean < 60
     assert (found.remaining_steps.low or 0) > 0
@@ -81,7 +81,7 @@ def test_steps_made_since_the_forecast_leave_fewer_and_rule_out_an_early_end() -
 def test_a_command_goes_on_after_all_its_steps_for_as_long_as_it_has_since_then(step: int) -> None:
     certain = made_at(step) | {"total_steps": total(step, step, step), "remaining_steps": total(0, 0, 0)}
     script = job(step=step, profile={"total_steps": 100})
-    found = progress_of(script, decision(**certain))
+    found = progress_of(script, decision(**certain), NOW)
     since = step - 100 + 1
     assert found.longer_than_predicted
     left = found.remaining_steps
@@ -92,13 +92,13 @@ def test_a_command_goes_on_after_all_its_steps_for_as_long_as_it_has_since_then(
     assert found.remaining_seconds.mean > 0
     assert found.progress == pytest.approx(min(step / (step + since), MOST_PROGRESS))
     limited = job(step=step, profile={"total_steps": 100}, spec={"convergence": {"max_steps": step}})
-    at_its_limit = progress_of(limited, decision(**certain))
+    at_its_limit = progress_of(limited, decision(**certain), NOW)
     assert at_its_limit.remaining_steps == answers.Interval(mean=0, low=0, high=0)
 
 
 @pytest.mark.parametrize("step", [101, 199, 250, 10_000])
 def test_a_job_beyond_its_forecast_says_so_and_has_something_left(step: int) -> None:
-    found = progress_of(job(step=step), decision(**made_at(40)))
+    found = progress_of(job(step=step), decision(**made_at(40)), NOW)
     assert found.longer_than_predicted
     assert found.progress is not None
     assert found.progress < 1.0
@@ -112,7 +112,7 @@ def test_a_job_beyond_its_forecast_says_so_and_has_something_left(step: int) -> 
 def test_a_forecast_of_an_earlier_release_has_a_doubtful_speed_too() -> None:
     stored = made_at(40)
     del stored["seconds_per_step"]
-    found = progress_of(job(step=40), decision(**stored | {"total_steps": {"mean": 100, "low": 100, "high": 100}}))
+    found = progress_of(job(step=40), decision(**stored | {"total_steps": {"mean": 100, "low": 100, "high": 100}}), NOW)
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean == 30
     assert (found.remaining_seconds.low or 0) < 30 < (found.remaining_seconds.high or 0)
@@ -120,21 +120,21 @@ def test_a_forecast_of_an_earlier_release_has_a_doubtful_speed_too() -> None:
 
 def test_a_limit_of_steps_bounds_what_is_left() -> None:
     limited = job(step=150, spec={"convergence": {"max_steps": 160}})
-    found = progress_of(limited, decision(**made_at(40)))
+    found = progress_of(limited, decision(**made_at(40)), NOW)
     assert found.remaining_steps is not None
     assert found.remaining_steps.high == 10
 
 
 @pytest.mark.parametrize("forecast", [{}, {"total_steps": None}, {"total_steps": total(math.inf)}])
 def test_without_a_forecast_nothing_is_said(forecast: dict[str, Any]) -> None:
-    found = progress_of(job(), decision(**forecast))
+    found = progress_of(job(), decision(**forecast), NOW)
     assert (found.progress, found.remaining_steps, found.remaining_seconds) == (None, None, None)
-    assert progress_of(job(), None).progress is None
+    assert progress_of(job(), None, NOW).progress is None
 
 
 @pytest.mark.parametrize(("state", "progress"), [(JobState.SUCCEEDED, 1.0), (JobState.FAILED, 0.4)])
 def test_an_ended_job_has_nothing_left(state: JobState, progress: float) -> None:
-    found = progress_of(job(state=state), decision(total_steps=total(100), steps_per_second=2.0))
+    found = progress_of(job(state=state), decision(total_steps=total(100), steps_per_second=2.0), NOW)
     assert (found.progress, found.remaining_steps, found.remaining_seconds) == (progress, None, None)
 
 

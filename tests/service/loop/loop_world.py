@@ -12,6 +12,7 @@ from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Gradients, Sample
 from optimus_models.speed.goodput import gain
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
 from optimus_scheduler.model import Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
 from optimus_service import server
@@ -19,6 +20,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Planner
+from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
@@ -105,10 +107,15 @@ class World:
         self.clock = clock or VirtualClock()
         self.heard = Heard()
         self.settings = Settings(data_directory=directory, **settings)
-        planner = planner or server.make_planner(policy_named("optimus"), self.settings)
+        forecaster = Overheard(RememberingForecaster())
+        planner = planner or server.make_planner(policy_named("optimus"), self.settings, forecaster)
         context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
         applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
-        self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock)
+        self.looks_ahead = False
+        self.metrics = Metrics()
+        self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics)
+        told = self.ahead.note
+        self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock, told)
         self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}
         self.loss_at: Callable[[float], float] = loss_at
@@ -160,7 +167,11 @@ class World:
     # --- what the service does --------------------------------------------------------------------------------------
 
     def round(self, trigger: str = "test") -> RoundRecord:
-        return self.rounds.run(trigger, self.fence)
+        """A round, and then the look ahead that the service makes beside the next ones, where a test wants it."""
+        record = self.rounds.run(trigger, self.fence)
+        if self.looks_ahead:
+            self.ahead.look()
+        return record
 
     # --- what jobs do -----------------------------------------------------------------------------------------------
 

@@ -100,12 +100,12 @@ def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:
     pause(world)
     world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
     job, decision = job_of(world), world.repository.latest_decisions(["job-1"])["job-1"]
-    told = explanation_of(Case(job=job, decision=decision, now=world.clock(), capacity=None))
+    told = explanation_of(Case(job=job, decision=decision, now=world.clock()))
     assert told.reason == Reason.PAUSED_BY_OWNER
     assert told.message.startswith("Paused by its owner since 1970-01-12 13:")
     assert told.what_would_change_it == "`optimus resume job-1` lets it go on."
     assert told.expected.start_seconds is told.expected.finish_seconds is None
-    assert progress_of(job, decision).remaining_seconds is None
+    assert progress_of(job, decision, world.clock()).remaining_seconds is None
 
 
 def test_a_paused_job_stays_paused_over_a_restart_of_the_service(world: World) -> None:

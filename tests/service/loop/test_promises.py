@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 from tests.service.loop.loop_world import World
 
-from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
+from optimus_models.calibration import AS_PREDICTED, Calibration, Promised, Widening
 from optimus_scheduler.model import Interval
+from optimus_service.insight.review import scorecard
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.promises import KINDS, PARTS, Scores, verdicts
+from optimus_service.observe.promises import KINDS, PARTS, TIME_PARTS, Scores, verdicts
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def finish(world: World, job_id: str = "job-1") -> None:
+    world.looks_ahead = True
     world.submit(job_id)
     world.live_until(f"{job_id} has ended", lambda: world.state(job_id).is_final)
     world.round()
@@ -25,7 +27,9 @@ def finish(world: World, job_id: str = "job-1") -> None:
 def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> None:
     finish(world)
     kept = world.repository.kept_promises(0.0, 100)
-    parts = [each.promise.part for each in kept]
+    parts = [each.promise.part for each in kept if each.promise.part not in TIME_PARTS]
+    times = [each.promise.part for each in kept if each.promise.part in TIME_PARTS]
+    assert times == sorted(set(times), key=TIME_PARTS.index)
     assert parts == sorted(set(parts), key=PARTS.index)
     assert {"first step", "50 %", "75 %"} <= set(parts)
     job = world.repository.get_job("job-1")
@@ -70,13 +74,31 @@ def test_what_was_learned_from_promises_is_in_the_next_forecast(world: World) ->
     finish(world)
     lessons = Lessons(world.repository, 1e6)
     lessons.refresh()
-    learned = lessons.calibration_of("m:f")
-    assert learned != UNCALIBRATED
-    assert lessons.calibration_of("another:task") != UNCALIBRATED  # all tasks together
-    world.submit("job-2")
+    errors = lessons.experience_of("m:f").seconds
+    assert errors.widening("m:f", 0.0, SAID) != AS_PREDICTED
+    assert errors.widening("another:task", 0.0, SAID) != AS_PREDICTED  # all tasks together
+    finish(world, "job-2")
+    kept = [each.promise for each in world.repository.kept_promises(0.0, 100) if each.promise.job_id == "job-2"]
+    assert any(each.calibration.seconds != AS_PREDICTED for each in kept)
+
+
+def test_the_time_to_the_end_is_promised_at_submission_and_on_the_way(world: World) -> None:
+    finish(world)
+    world.submit("first", workers={"min": 6, "max": 6}, servers={"max": 1})
+    world.live_until("it trains", lambda: world.repository.get_job("first").step > 0)
+    world.submit("second", workers={"min": 6, "max": 6}, servers={"max": 1})
     world.round()
-    decision = world.repository.latest_decisions(["job-2"])["job-2"]
-    assert decision.forecast.calibration.seconds == pytest.approx(learned.seconds)
+    assert world.repository.get_job("second").wanted.is_empty
+    assert "time submitted" in world.repository.promised_parts(["second"])["second"]
+    world.live_until("both have ended", lambda: world.state("second").is_final)
+    world.round()
+    found = [each for each in verdicts(world.repository.kept_promises(0.0, 100)) if each.kind == "time"]
+    assert {each.part for each in found if each.job_id == "second"} >= {"submitted", "75 %"}
+    waited = next(each for each in found if (each.job_id, each.part) == ("second", "submitted"))
+    record = world.repository.get_job("second")
+    assert record.finished_at is not None
+    assert waited.true == pytest.approx(record.finished_at - record.created_at, abs=10.0)
+    assert {"time"} <= {score.kind for score in scorecard(world.repository.kept_promises(0.0, 100)).scores}
 
 
 # --- judged ----------------------------------------------------------------------------------------------------------
@@ -107,8 +129,17 @@ def scores(*kept: KeptPromise) -> Scores:
     return found
 
 
+def widened(found: Scores, task: str = "m:f") -> Calibration:
+    """How the next promise of this kind is corrected, at a quarter of its life."""
+    known = found.experience_of(task)
+    return Calibration(*(getattr(known, kind).widening(task, 0.25, SAID) for kind in KINDS))
+
+
+SAID = Promised(1000.0, 1000.0 / 1.25, 1000.0 * 1.25)
+
+
 def test_promises_that_were_too_sure_widen_the_next_ones() -> None:
-    by = scores(*(promise(n, 1000.0, 1000.0 * (2.0 if n % 2 else 0.5)) for n in range(60))).calibration_of("m:f")
+    by = widened(scores(*(promise(n, 1000.0, 1000.0 * (2.0 if n % 2 else 0.5)) for n in range(60))))
     assert by.seconds.up > 2.0
     assert by.seconds.down > 2.0
     assert by.steps.up > 2.0
@@ -116,8 +147,8 @@ def test_promises_that_were_too_sure_widen_the_next_ones() -> None:
 
 def test_a_widened_promise_is_judged_as_it_was_before() -> None:
     """Else the factors would fall back as soon as they help."""
-    plain = scores(*(promise(n, 1000.0, 1600.0) for n in range(60))).calibration_of("m:f")
-    wide = scores(*(promise(n, 1000.0, 1600.0, widened=2.5) for n in range(60))).calibration_of("m:f")
+    plain = widened(scores(*(promise(n, 1000.0, 1600.0) for n in range(60))))
+    wide = widened(scores(*(promise(n, 1000.0, 1600.0, widened=2.5) for n in range(60))))
     assert wide.seconds == pytest.approx(plain.seconds)
 
 
@@ -126,8 +157,8 @@ def test_a_task_has_factors_of_its_own() -> None:
         *(promise(n, 1000.0, 1000.0 * (1.1 if n % 2 else 0.9)) for n in range(60)),
         *(promise(100 + n, 1000.0, 3000.0, task="other:task") for n in range(60)),
     )
-    assert found.calibration_of("other:task").seconds.up > 3.0
-    assert found.calibration_of("m:f").seconds.up < 2.0
+    assert widened(found, "other:task").seconds.up > 3.0
+    assert widened(found).seconds.up < 2.0
 
 
 def test_many_promises_of_one_job_change_no_more_than_one() -> None:
@@ -135,15 +166,15 @@ def test_many_promises_of_one_job_change_no_more_than_one() -> None:
     for part in PARTS:
         made = replace(promise(1, 1000.0, 8000.0).promise, part=part)
         parts.append(KeptPromise(promise=made, total_steps=8000, finished_at=8100.0))
-    assert scores(*parts).calibration_of("m:f").seconds.up < 1.6
+    assert widened(scores(*parts)).seconds.up < 1.6
 
 
 def test_the_same_promise_counts_once() -> None:
     kept = [promise(n, 1000.0, 2000.0) for n in range(20)]
     found = scores(*kept)
-    before = found.calibration_of("m:f")
+    before = widened(found)
     found.add(kept)
-    assert found.calibration_of("m:f") == before
+    assert widened(found) == before
 
 
 def test_a_certain_number_of_steps_is_no_prediction() -> None:

@@ -81,7 +81,7 @@ def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
 def test_live_view_and_scrape(repository: Repository, tmp_path: Path) -> None:
     measured(repository, tmp_path, 12)
     with counted(repository._engine) as view:
-        shown = read_view(repository, FakeCluster([]), "optimus", "1")
+        shown = read_view(repository, FakeCluster([]), "optimus", "1", 0.0)
     assert len(shown.jobs) == 12
     assert view.statements <= MOST_STATEMENTS
     read = figures_reader(repository, lambda: 0.0, lambda: True, lambda: (), Settings().scheduling)

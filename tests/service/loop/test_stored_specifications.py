@@ -91,7 +91,7 @@ def test_whatever_is_stored_is_read_or_named(document: dict[str, Any]) -> None:
     else:
         assert 0 <= spec.worker.minimum <= spec.worker.maximum
         assert spec.priority > 0
-    assert json.loads(adapter(answers.Job).dump_json(job_body(job, None, None), warnings="error"))["name"] == "a"
+    assert json.loads(adapter(answers.Job).dump_json(job_body(job, None, None, 0.0), warnings="error"))["name"] == "a"
 
 
 def store(world: World, job_id: str, document: Any) -> None:
@@ -122,7 +122,7 @@ def test_lists_and_metrics_show_all_others(name: str, world: World) -> None:
     for number, document in enumerate((RELEASED["low-priority"], GARBAGE[name])):
         world.submit(f"job-{number}")
         store(world, f"job-{number}", document)
-    assert {job_body(job, None, None).id for job in world.repository.list_jobs().items} == {"job-0", "job-1"}
+    assert {job_body(job, None, None, 0.0).id for job in world.repository.list_jobs().items} == {"job-0", "job-1"}
     figures = figures_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
     assert isinstance(figures, ClusterFigures)
     assert {job.job_id for job in figures.active_jobs} == {"job-0", "job-1"}

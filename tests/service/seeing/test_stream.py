@@ -144,7 +144,7 @@ def test_a_view_has_active_and_ended_jobs_and_why_some_wait(world: World) -> Non
     world.submit("second", workers={"min": 6, "max": 6})
     world.round()
     world.train(3)
-    found = read_view(world.repository, world.cluster, "optimus", "1")
+    found = read_view(world.repository, world.cluster, "optimus", "1", world.clock())
     cluster = json.loads(found.cluster)
     assert (cluster["capacity"]["cpu"], cluster["used"]["cpu"], cluster["nodes"]) == (8.0, 7.0, 2)
     assert cluster["waiting_by_reason"] == {"WaitingForResources": 1}
@@ -152,9 +152,11 @@ def test_a_view_has_active_and_ended_jobs_and_why_some_wait(world: World) -> Non
     assert (lines["first"]["state"], lines["first"]["workers"]) == ("running", 6)
     assert (lines["second"]["state"], lines["second"]["reason"]) == ("queued", "WaitingForResources")
     world.live_until("the first has ended", lambda: world.state("first") is JobState.SUCCEEDED)
-    assert "first" in read_view(world.repository, world.cluster, "optimus", "1").jobs
+    assert "first" in read_view(world.repository, world.cluster, "optimus", "1", world.clock()).jobs
     world.cluster.available = False
-    assert json.loads(read_view(world.repository, world.cluster, "optimus", "1").cluster)["cluster_error"]
+    assert json.loads(read_view(world.repository, world.cluster, "optimus", "1", world.clock()).cluster)[
+        "cluster_error"
+    ]
 
 
 # --- over time -------------------------------------------------------------------------------------------------------

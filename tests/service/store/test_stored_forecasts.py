@@ -31,7 +31,7 @@ NAMES = tuple(each.name for each in fields(Forecast))
 numbers = st.floats(allow_nan=False)
 intervals = st.none() | st.builds(Interval, numbers, numbers, numbers)
 coefficients = st.dictionaries(st.text(max_size=5), numbers, max_size=3)
-widenings = st.builds(Widening, numbers, numbers)
+widenings = st.builds(Widening, numbers, numbers, numbers)
 FORECASTS = st.builds(
     Forecast,
     st.just("job-1"),
@@ -44,7 +44,7 @@ FORECASTS = st.builds(
     steps_per_second=st.none() | numbers,
     remaining_seconds=intervals,
     seconds_per_step=intervals,
-    calibration=st.builds(Calibration, widenings, widenings),
+    calibration=st.builds(Calibration, widenings, widenings, widenings),
     finished_runs=st.integers(0, 99),
     finished_runs_share=numbers,
     speed_from=st.none() | st.sampled_from(SpeedSource),

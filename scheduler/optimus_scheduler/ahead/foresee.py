@@ -1,0 +1,77 @@
+"""What users are told of each job's start and end: the queue simulated forward, corrected by earlier promises. Pure.
+
+The live service, its dry run and the simulator all call `foresee`; what it said of jobs that have ended since
+(`judged`) corrects what it says next.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from optimus_models.calibration import AS_PREDICTED, Judged, Promised, Widening
+from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.world import Ahead, Queue
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.time_left import correction, widened
+from optimus_scheduler.model import Interval
+from optimus_scheduler.settings import Settings
+
+_LEAST_SECONDS = 1.0
+"""Shorter times are taken for this long: rounds and reports come seconds apart."""
+
+
+class Foreseen(NamedTuple):
+    """What is said of one job."""
+
+    shown: Ahead
+    predicted: Ahead
+    """The same before it was corrected ..."""
+    by: Widening
+    """... and how its time left was."""
+
+
+def foresee(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Foreseen]:
+    """Start and end of every job of the queue, by id. Deterministic."""
+    found = look_ahead(queue, policy, settings)
+    return {one.id: _corrected(one, _sayable(one, found[one.id]), queue.now) for one in queue.outlooks}
+
+
+def _sayable(outlook: Outlook, ahead: Ahead) -> Ahead:
+    """Of a job of unknown length no end, though the queue has to assume one. Nothing starts during an error's wait.
+
+    Nobody knows when an owner lets a paused job go on.
+    """
+    if outlook.job.owner_paused:
+        return Ahead(None, None)
+    retry = outlook.job.retry
+    if retry is not None and ahead.start is not None:
+        ahead = ahead._replace(start=Interval(*(max(each, retry.at) for each in _bounds(ahead.start))))
+    is_known = outlook.forecast.remaining_steps is not None and outlook.speeds.is_known
+    return ahead if is_known or outlook.forecast.converged else ahead._replace(end=None)
+
+
+def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:
+    job, left = outlook.job, ahead.left(now)
+    if left is None:
+        return Foreseen(ahead, ahead, AS_PREDICTED)
+    by = correction(job.experience.time, job.spec.family, life_part(now - job.submitted_at, left), left, moves=True)
+    end = Interval(*(now + each for each in _bounds(widened(left, by))))
+    if ahead.start is not None:  # a corrected end is not before the start
+        end = Interval(*(max(*both) for both in zip(_bounds(end), _bounds(ahead.start), strict=True)))
+    return Foreseen(Ahead(ahead.start, end), ahead, by)
+
+
+def life_part(age: float, left: Interval) -> float:
+    """The part of a job's life since its submission that is over, if so much is left."""
+    return age / max(age + left.mean, _LEAST_SECONDS)
+
+
+def judged(job: str, task: str, age: float, promised: Interval, true: float) -> Judged | None:
+    """A promise of time as it was before its correction, and the seconds that were left in truth."""
+    bounds = Promised(*(max(each, _LEAST_SECONDS) for each in _bounds(promised)))
+    return Judged.of(job, task, life_part(age, promised), bounds, max(true, _LEAST_SECONDS))
+
+
+def _bounds(value: Interval) -> tuple[float, float, float]:
+    return value.mean, value.low, value.high

@@ -1,0 +1,185 @@
+"""Beside the rounds: the queue simulated forward, so that each job has an expected start and end.
+
+::
+
+    a round ─▶ what it saw and decided ─▶ the newest only ─▶ foresee ─▶ expected_times, promises
+    (its thread)                          (own thread, one look at a time, a tenth of one core at most)
+
+Never inside a round, and a look that fails hurts none: it is counted, told once as an event, and tried again with the
+next round. What was expected before is shown until it is too old.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.foresee import foresee
+from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Plan, Snapshot
+from optimus_scheduler.settings import Settings
+from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.promises import TIME_PARTS, PromisedParts, time_promise
+from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
+from optimus_service.store.records import ExpectedTimes, PromiseRecord
+from optimus_service.store.repository import LeaderRepository
+
+THREAD = "queue ahead"
+LOOK_AHEAD_FAILED = "LookAheadFailed"
+_LOAD = 0.1
+"""Part of one core that looks take at most: after a long one the next waits."""
+_GOOD_ROUNDS, _GOOD_SECONDS = 3.0, 30.0
+"""What is expected is shown for so many periods of rounds, and at least so long, after which it is too old."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A round that went well."""
+
+    queue: Queue
+    leader: LeaderRepository
+
+    @property
+    def key(self) -> object:
+        """Two rounds with equal keys see the same future."""
+        jobs = tuple(
+            (one.id, one.job.state, one.job.step, one.job.directive, one.forecast.remaining_steps, one.job.retry)
+            for one in self.queue.outlooks
+        )
+        return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas
+
+
+class QueueAhead:
+    """`note` is called by the thread of the rounds; `start` begins a thread that looks. `look` is one look."""
+
+    def __init__(
+        self,
+        outlooks: Callable[[], Sequence[Outlook]],
+        policy: Policy,
+        constants: Settings,
+        metrics: Metrics,
+        round_seconds: float,
+    ) -> None:
+        """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds."""
+        self._outlooks = outlooks
+        self._policy = policy
+        self._constants = constants
+        self._metrics = metrics
+        self._good_seconds = max(_GOOD_ROUNDS * round_seconds, _GOOD_SECONDS)
+        self.recent = RecentJobs()
+        self._promised = PromisedParts(TIME_PARTS)
+        self._wake_up = threading.Condition()
+        self._newest: Seen | None = None
+        self._last_key: object = None
+        self._good_until = 0.0
+        self._failure: str | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+
+    # --- from other threads ------------------------------------------------------------------------------------------
+
+    def note(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
+        """A round went well: its world takes the place of one that nobody has looked at yet. Returns at once."""
+        outlooks = tuple(one for one in self._outlooks() if not one.job.spec.tracked)
+        self.recent.note(outlooks)
+        sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
+        expected = self.recent.expected(snapshot.now)
+        queue = Queue(snapshot.now, snapshot.nodes, outlooks, sizes, snapshot.quotas, expected)
+        with self._wake_up:
+            self._newest = Seen(queue, leader)
+            self._wake_up.notify_all()
+
+    def start(self) -> None:
+        """Begin to look after each round."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End after the look in progress."""
+        with self._wake_up:
+            self._stopping = True
+            self._wake_up.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            with self._wake_up:
+                self._wake_up.wait_for(lambda: self._stopping or self._newest is not None)
+            if self._stopping:
+                return
+            took = self.look()
+            with self._wake_up:
+                self._wake_up.wait_for(lambda: self._stopping, took / _LOAD - took)
+
+    def look(self) -> float:
+        """Look at the newest world that was noted, if it is another one than before; the seconds that it took."""
+        with self._wake_up:
+            seen, self._newest = self._newest, None
+        if seen is None or self._is_known(seen):
+            return 0.0
+        started = time.monotonic()
+        try:
+            self._look(seen)
+        except (DatabaseNotAvailable, StaleLeader) as error:
+            _log.warning("what is expected of jobs could not be stored", error=str(error))
+        except Exception as error:  # noqa: BLE001 - without this thread nothing would be expected any more
+            self._fail(seen, error)
+        else:
+            self._failure = None
+            self._last_key = seen.key
+            self._metrics.observe_look_ahead(seen.queue.now, time.monotonic() - started)
+        return time.monotonic() - started
+
+    def _is_known(self, seen: Seen) -> bool:
+        """Whether nothing has happened since the last look, and that is young enough to be shown for a while."""
+        return seen.key == self._last_key and seen.queue.now < self._good_until - self._good_seconds / 2.0
+
+    def _look(self, seen: Seen) -> None:
+        queue, now = seen.queue, seen.queue.now
+        started = time.monotonic()
+        found = foresee(queue, self._policy, self._constants)
+        rest = (time.monotonic() - started) / _LOAD
+        good_until = now + self._good_seconds + 2.0 * rest
+        times = [
+            ExpectedTimes(job_id=job_id, at=now, good_until=good_until, start=each.shown.start, end=each.shown.end)
+            for job_id, each in sorted(found.items())
+        ]
+        promises = [
+            promise for one in queue.outlooks if (promise := time_promise(one.job, found[one.id], now)) is not None
+        ]
+        new = self._new(promises, seen)
+        seen.leader.put_expected_times(times, new)
+        self._promised.stored(new, (one.id for one in queue.outlooks))
+        self._good_until = good_until
+
+    def _new(self, promises: Sequence[PromiseRecord], seen: Seen) -> list[PromiseRecord]:
+        """Those that are made for the first time."""
+        job_ids = {one.id for one in seen.queue.outlooks}
+        if unknown := self._promised.unknown(job_ids):
+            self._promised.know(seen.leader.promised_parts(unknown), unknown)
+        return self._promised.new(promises)
+
+    def _fail(self, seen: Seen, error: Exception) -> None:
+        """Make a mistake in code visible where people look: a metric, the list of events, the log."""
+        message = f"{type(error).__name__}: {error}"
+        _log.exception("the queue could not be simulated forward")
+        self._metrics.count_unexpected_error(THREAD)
+        if message == self._failure:
+            return
+        self._failure = message
+        words = f"The queue could not be simulated forward, times are those at present sizes: {message}"
+        try:
+            seen.leader.add_event(None, LOOK_AHEAD_FAILED, words, {}, seen.queue.now)
+        except (DatabaseNotAvailable, StaleLeader) as unavailable:
+            _log.warning("the failure could not be told", error=str(unavailable))

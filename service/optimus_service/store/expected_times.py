@@ -1,0 +1,51 @@
+"""Statements about when jobs are expected to start and to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from optimus_scheduler.model import Interval
+from optimus_service.store.dialects import chunks
+from optimus_service.store.records import ExpectedTimes
+from optimus_service.store.tables import ExpectedTimesRow, JobRow
+
+
+def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
+    """See `Repository.put_expected_times`; which of the jobs there are."""
+    session.execute(delete(ExpectedTimesRow))
+    present: set[str] = set()
+    for chunk in chunks([each.job_id for each in times]):
+        present |= set(session.scalars(select(JobRow.id).where(JobRow.id.in_(chunk))))
+    rows = [_values(each) for each in times if each.job_id in present]
+    if rows:
+        session.execute(insert(ExpectedTimesRow), rows)
+    return present
+
+
+def _values(each: ExpectedTimes) -> dict[str, Any]:
+    document = {"start": _plain(each.start), "end": _plain(each.end)}
+    return {"job_id": each.job_id, "at": each.at, "good_until": each.good_until, "document": document}
+
+
+def record_of(row: ExpectedTimesRow) -> ExpectedTimes:
+    """A row as it was put."""
+    return ExpectedTimes(
+        job_id=row.job_id,
+        at=row.at,
+        good_until=row.good_until,
+        start=_interval(row.document["start"]),
+        end=_interval(row.document["end"]),
+    )
+
+
+def _plain(value: Interval | None) -> tuple[float, ...] | None:
+    return None if value is None else astuple(value)
+
+
+def _interval(bounds: list[float] | None) -> Interval | None:
+    return None if bounds is None else Interval(*bounds)

@@ -1,0 +1,164 @@
+"""Beside the rounds the queue is simulated forward: what jobs are told of their start and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.service.clusters.cluster_harness import wait_until
+from tests.service.loop.loop_world import World
+
+from optimus_contract import answers
+from optimus_scheduler.lifecycle import CancelRequested
+from optimus_service.insight.progress import progress_of
+from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD
+from optimus_service.metrics.registry import Metrics
+from optimus_service.store.records import ExpectedTimes
+from optimus_service.store.repository import LEADER_LEASE
+
+once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+BIG: dict[str, Any] = {"workers": {"min": 6, "max": 6}, "servers": {"max": 1}}
+"""No two of them fit."""
+
+
+def times(world: World, job_id: str) -> answers.ExpectedTimes | None:
+    decision = world.repository.latest_decisions([job_id]).get(job_id)
+    return progress_of(world.repository.get_job(job_id), decision, world.clock()).expected
+
+
+def stored(world: World, job_id: str) -> ExpectedTimes:
+    found = world.repository.latest_decisions([job_id])[job_id].expected
+    assert found is not None
+    return found
+
+
+def end_of(world: World, job_id: str) -> float:
+    found = stored(world, job_id).end
+    assert found is not None
+    return found.mean
+
+
+def metric(metrics: Metrics, name: str) -> float:
+    lines = metrics.text().decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+@pytest.fixture
+def queue(world: World) -> World:
+    """A job that trains, and two that wait; the task's speed is known."""
+    world.submit("teacher", **BIG)
+    world.live_until("it has ended", lambda: world.state("teacher").is_final, rounds=40)
+    world.looks_ahead = True
+    for job_id in ("first", "second", "third"):
+        world.submit(job_id, **BIG)
+        world.round()
+    world.live_until("the first trains", lambda: world.repository.get_job("first").step > 0, seconds=2)
+    world.round()
+    assert [world.state(job_id) for job_id in ("first", "second", "third")] == ["running", "queued", "queued"]
+    return world
+
+
+def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
+    for job_id in ("second", "third"):
+        found = times(queue, job_id)
+        assert found is not None
+        assert found.start_seconds is not None
+        assert found.end_seconds is not None
+        for name in ("low", "mean", "high"):
+            assert 0 <= getattr(found.start_seconds, name) <= getattr(found.end_seconds, name)
+    assert stored(queue, "first").start is None, "it trains"
+    assert end_of(queue, "first") <= end_of(queue, "second") <= end_of(queue, "third")
+
+
+@once
+def test_an_end_moves_when_a_job_ahead_is_cancelled(queue: World) -> None:
+    before = end_of(queue, "third")
+    queue.repository.advance_job("second", CancelRequested(has_tasks=False), queue.clock())
+    queue.round()
+    assert end_of(queue, "third") < before
+
+
+@once
+def test_time_left_is_until_the_expected_end(queue: World) -> None:
+    decision = queue.repository.latest_decisions(["second"])["second"]
+    found = progress_of(queue.repository.get_job("second"), decision, queue.clock())
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean == pytest.approx(end_of(queue, "second") - queue.clock())
+    too_late = stored(queue, "second").good_until + 1.0
+    assert progress_of(queue.repository.get_job("second"), decision, too_late).expected is None
+
+
+@once
+def test_a_job_that_goes_on_after_its_expected_end_is_never_said_to_end_now(queue: World) -> None:
+    times_ = stored(queue, "first")
+    assert times_.end is not None
+    decision = queue.repository.latest_decisions(["first"])["first"]
+    now = min(times_.end.high + 1.0, times_.good_until)
+    found = progress_of(queue.repository.get_job("first"), decision, now)
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean > 0
+
+
+@once
+def test_an_unchanged_queue_is_not_looked_at_again(queue: World) -> None:
+    queue.round()
+    at = stored(queue, "first").at
+    looks = metric(queue.metrics, "optimus_look_ahead_seconds_count")
+    queue.clock.now += 1.0
+    queue.round()
+    assert metric(queue.metrics, "optimus_look_ahead_seconds_count") == looks
+    assert stored(queue, "first").at == at
+    queue.clock.now = stored(queue, "first").good_until
+    queue.round()
+    assert stored(queue, "first").at == queue.clock.now, "else it would be too old to be shown"
+
+
+@once
+def test_a_look_that_fails_hurts_no_round_and_is_seen(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stored(queue, "second")
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr("optimus_service.loop.queue_ahead.foresee", broken)
+    for _ in range(2):
+        queue.train(1)
+        assert queue.round().error is None
+    found = [event for event in queue.repository.events(limit=50).items if event.type == LOOK_AHEAD_FAILED]
+    assert [event.job_id for event in found] == [None], "told once"
+    assert "ZeroDivisionError: made up" in found[0].message
+    assert metric(queue.metrics, f'optimus_unexpected_errors_total{{thread="{THREAD}"}}') == 2
+    assert stored(queue, "second") == before, "what was expected before is shown until it is too old"
+    monkeypatch.undo()
+    queue.train(1)
+    queue.round()
+    assert stored(queue, "second").at > before.at
+
+
+@once
+def test_another_leader_writes_over_nothing(queue: World) -> None:
+    """A look that ends after its process has lost the lease."""
+    before = stored(queue, "second")
+    queue.train(1)
+    queue.looks_ahead = False
+    queue.round()
+    lease = queue.repository.current_lease(LEADER_LEASE)
+    assert lease is not None
+    queue.repository.release_lease(LEADER_LEASE, lease.holder)
+    queue.repository.acquire_lease(LEADER_LEASE, "another", 10.0)
+    queue.ahead.look()
+    assert stored(queue, "second") == before
+
+
+@once
+def test_the_thread_looks_after_a_round_and_ends(queue: World) -> None:
+    queue.looks_ahead = False
+    before = stored(queue, "second").at
+    queue.ahead.start()
+    try:
+        queue.train(1)
+        queue.round()
+        wait_until("another look", lambda: stored(queue, "second").at > before)
+    finally:
+        queue.ahead.stop(30.0)
+    assert not queue.ahead._thread.is_alive()
