@@ -46,6 +46,8 @@ class JobProfile(TypedDict):
     fixed_workers: int | None
     checkpoint_every_seconds: float | None
     checkpoint_write_seconds: float | None
+    unread_line: str | None
+    suggested_pattern: str | None
 
 
 class JobResult(TypedDict):

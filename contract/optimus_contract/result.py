@@ -42,6 +42,12 @@ class JobProfile(Message):
     checkpoint_write_seconds: Annotated[
         float | None, FINITE, About("script: for which it writes one of them", gt=0, le=1e9)
     ] = None
+    unread_line: Annotated[
+        str | None, About("script: what it prints while no step is recognised, for some minutes", max_length=300)
+    ] = None
+    suggested_pattern: Annotated[
+        str | None, About("script: the --progress-pattern that would read it", max_length=1000)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

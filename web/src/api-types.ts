@@ -436,6 +436,16 @@ export interface components {
              * @default null
              */
             checkpoint_write_seconds: number | null;
+            /**
+             * @description script: what it prints while no step is recognised, for some minutes
+             * @default null
+             */
+            unread_line: string | null;
+            /**
+             * @description script: the --progress-pattern that would read it
+             * @default null
+             */
+            suggested_pattern: string | null;
         };
         /** @description How the job ended (`POST /v1/jobs/{id}/result`). */
         JobResult: {

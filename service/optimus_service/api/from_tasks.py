@@ -22,6 +22,7 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
+from optimus_service.insight.unread import unread_words
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import why_not_succeeded
 from optimus_service.store.records import JobRecord, MembershipRecord
@@ -89,8 +90,13 @@ def put_profile(
 ) -> None:
     """Report what only the job's code knows: parameters, examples, steps per epoch. 409: the job has ended."""
     with services.repository.write() as tx:
-        known = (_active(tx, job_id).profile or {}).get("fixed_workers")
+        before = _active(tx, job_id).profile or {}
+        known = before.get("fixed_workers")
         tx.put_profile(job_id, write(profile))
+        if profile.unread_line is not None and before.get("unread_line") is None:
+            data = {"line": profile.unread_line, "pattern": profile.suggested_pattern}
+            words = unread_words(profile.unread_line, profile.suggested_pattern)
+            tx.add_event(job_id, "NothingLearned", words, data, services.clock())
         fixed = profile.fixed_workers
         is_fixed = fixed is not None and fixed != known
         if is_fixed:

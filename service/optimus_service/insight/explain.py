@@ -20,6 +20,7 @@ from optimus_service.insight.format import foreseen, moment, size, span, times
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.reasons import gives_more
+from optimus_service.insight.unread import on_unread
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -57,6 +58,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         words.message,
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *case.warnings,
+        *on_unread(case.job),
         *_on_gains(case, words, marginal),
         *_on_waiting(case, expected),
         *_on_the_end(case, expected),

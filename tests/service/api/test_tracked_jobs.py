@@ -82,3 +82,21 @@ def test_a_command_that_told_no_step_is_noted(api: Api, step: int, told: bool) -
     api.post(f"/v1/jobs/{job_id}/result", json={"outcome": "succeeded", "step": step}, token=token)
     events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
     assert ("NothingLearned" in [event["type"] for event in events]) is told
+
+
+def test_lines_that_are_not_understood_are_told_once_and_withdrawn_when_a_step_is(api: Api) -> None:
+    job_id, token = register(api)
+    api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=2, servers=0), token=token)
+    unread = {"unread_line": "it 12: J=3.25", "suggested_pattern": "it (?P<step>\\d+): J=(?P<loss>\\S+)"}
+    for _ in range(2):
+        api.call("PUT", f"/v1/jobs/{job_id}/profile", json=unread, token=token)
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    told = [event["message"] for event in events if event["type"] == "NothingLearned"]
+    assert len(told) == 1
+    assert "It prints: it 12: J=3.25" in told[0]
+    assert "optimus_client.report(step=step, loss=loss)" in told[0]
+    assert f"--progress-pattern '{unread['suggested_pattern']}'" in told[0]
+    sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert told[0] in sentences
+    api.call("PUT", f"/v1/jobs/{job_id}/profile", json={"learned_from": "client"}, token=token)
+    assert told[0] not in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]

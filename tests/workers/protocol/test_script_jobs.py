@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -493,3 +494,28 @@ def test_losses_that_are_no_numbers_are_told_as_such(make_script_job: Callable[.
     job.scale(worker(0))
     assert job.wait_for_result()["outcome"] == "succeeded"
     assert {str(sample["loss"]) for sample in job.service.samples} == {"NaN"}
+
+
+def test_output_that_is_not_understood_is_told_until_a_step_is(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import pathlib, time\n"
+        "for turn in range(1, 250):\n"
+        "    print(f'turn {turn}: J={1 / turn:.4f}')\n"
+        "while not pathlib.Path('go').exists():\n"
+        "    time.sleep(0.02)\n"
+        "print('step 7 loss 0.5', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    told = job.wait_for("what is not understood", lambda: (job.service.profile or {}).get("unread_line"))
+    assert told.startswith("turn ")
+    assert job.service.profile is not None
+    pattern = re.compile(job.service.profile["suggested_pattern"])
+    assert pattern.search("turn 12: J=3.25")
+    (tmp_path / "go").touch()
+    job.wait_for_step(7)
+    job.wait_for("its withdrawal", lambda: job.service.profile and job.service.profile["unread_line"] is None)

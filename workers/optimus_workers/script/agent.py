@@ -97,6 +97,8 @@ FILES_SECONDS = 2.0
 """How often event files are looked at."""
 LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
+UNREAD_SECONDS, UNREAD_LINES = 120.0, 200
+"""So long after the start, or after so many lines with figures, the user is told that no step was recognised."""
 MASTER_KEY = "master"
 """The key under which worker 0 publishes where the processes meet."""
 MISPLACED = (
@@ -510,6 +512,7 @@ class Agent:
             return
         if run.end is None:
             self._look_at_checkpoints(run, now)
+            self._look_at_unread(run, now)
             self._look_at_end(run)
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
@@ -538,6 +541,17 @@ class Agent:
         """Not before the steps that wait for the membership: they count, and the job may end with this message."""
         if run.end is not None and run.is_reported and not self._held:
             self._send(run.end)
+
+    def _look_at_unread(self, run: Run, now: float) -> None:
+        """Tell what is printed while nothing is recognised; once a step is, it is told no more."""
+        line = run.printed.unread if run.progress.step is None else None
+        is_late = now >= run.begun_at + UNREAD_SECONDS or run.printed.n_unread >= UNREAD_LINES
+        told = run.progress.learned.unread_line
+        if line is None and told is not None:
+            run.progress.learned = replace(run.progress.learned, unread_line=None)
+        elif line is not None and told is None and is_late and run.order.rank == 0:
+            run.progress.learned = replace(run.progress.learned, unread_line=line)
+            self._report_learned(run)
 
     def _look_at_checkpoints(self, run: Run, now: float) -> None:
         if run.order.rank == 0:
@@ -740,6 +754,7 @@ class Agent:
             found = json.loads((self._environment.job_directory / MEMORY_NAME).read_text())
             known = {each.name: found[each.name] for each in fields(Learned) if found.get(each.name) is not None}
             channel = known.pop("channel", None)
+            known.pop("unread_line", None)  # these processes may print other lines
             if not all(isinstance(value, int | float) and 0 <= value <= MAX_COUNT for value in known.values()):
                 return Learned()  # the job's directory is the script's, too
             return Learned(None if channel is None else Channel(channel), **known)

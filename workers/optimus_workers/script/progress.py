@@ -72,6 +72,8 @@ class Learned:
     """... and with which step the epoch before it began."""
     assumes_no_loss: bool | None = None
     """That step was not said: it is assumed that no step was lost before."""
+    unread_line: str | None = None
+    """It prints such lines, and no step is recognised."""
 
 
 class Progress:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from optimus_contract.result import JobProfile
 from optimus_contract.telemetry import Sample
+from optimus_workers.script.channels.unread import suggested_pattern
 from optimus_workers.script.checkpoints import Checkpoints
 from optimus_workers.script.progress import Advance, Learned
 from optimus_workers.telemetry.sender import Aggregator
@@ -70,6 +71,8 @@ def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:
         fixed_workers=learned.fixed_workers,
         checkpoint_every_seconds=learned.checkpoint_every_seconds,
         checkpoint_write_seconds=learned.checkpoint_write_seconds,
+        unread_line=learned.unread_line,
+        suggested_pattern=None if learned.unread_line is None else suggested_pattern(learned.unread_line),
     )
 
 

@@ -14,6 +14,7 @@ from optimus_workers.script.channels.epochs import Counted, EpochCounts
 from optimus_workers.script.channels.names import in_english, normal, one_blank
 from optimus_workers.script.channels.said import NUMBER, WHOLE, Said, figures_of_json, whole
 from optimus_workers.script.channels.tables import Tables
+from optimus_workers.script.channels.unread import MAX_CHARACTERS, has_figures
 from optimus_workers.script.reading import Reading
 
 MAX_LINE_BYTES = 8192
@@ -98,6 +99,10 @@ class Printed:
         """The heading of an evaluation was printed, and no count since."""
         self.n_lines = 0
         """Lines printed so far."""
+        self.unread: str | None = None
+        """The newest line with figures of which none was recognised ..."""
+        self.n_unread = 0
+        """... and how many there were."""
         self._n_with_count = self._n_without = 0
         """Lines with a loss."""
 
@@ -146,6 +151,8 @@ class Printed:
         self._bytes_left -= len(line)
         text = (_ANSI.sub(b"", line) if b"\x1b" in line else line).decode(errors="replace")
         reading = self._read(text, at)
+        if reading is None and has_figures(text[:MAX_CHARACTERS]):
+            self.n_unread, self.unread = self.n_unread + 1, text.strip()[:MAX_CHARACTERS]
         return [] if reading is None else [reading]
 
     def _whole_lines(self, data: bytes) -> bytes | None:

@@ -1,0 +1,22 @@
+"""What its owner is told of a script in whose output no step is recognised. Pure."""
+
+from __future__ import annotations
+
+from optimus_service.store.records import JobRecord
+
+
+def unread_words(line: str, pattern: str | None) -> str:
+    """What was looked for, what is there, and the one-line mend."""
+    found = f"No step was recognised so far; looked for lines such as `step 12/200 loss 0.4`. It prints: {line}"
+    mend = "One line in the script, optimus_client.report(step=step, loss=loss), or --progress-pattern"
+    if pattern is None:
+        return f"{found} - {mend} shows its progress (docs/scripts.md)."
+    return f"{found} - {mend} '{pattern}' shows its progress; see that the groups fit (docs/scripts.md)."
+
+
+def on_unread(job: JobRecord) -> list[str]:
+    """The same as a sentence, while it holds."""
+    profile = job.profile or {}
+    if not profile.get("unread_line") or job.step > 0:
+        return []
+    return [unread_words(profile["unread_line"], profile.get("suggested_pattern"))]
