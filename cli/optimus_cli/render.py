@@ -187,10 +187,10 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         facts.append(("Learned from", learned_from(profile, spec)))
     elif spec.get("command") and job["state"] == "running" and not job["step"]:
         facts.append(("Learned from", "nothing: no step was recognised in what it prints; use --progress-pattern"))
-        if profile is not None and profile.get("unread_line") is not None:
-            facts.append(("It prints", profile["unread_line"]))
-        if profile is not None and profile.get("suggested_pattern") is not None:
-            facts.append(("Pattern for it", f"--progress-pattern '{profile['suggested_pattern']}'"))
+        if profile is not None and (line := profile.get("unread_line")) is not None:
+            facts.append(("It prints", line))
+        if profile is not None and (pattern := profile.get("suggested_pattern")) is not None:
+            facts.append(("Pattern for it", f"--progress-pattern '{pattern}'"))
     if job["reason"] is not None:
         facts.append(("Last decision", f"{job['reason']}: {job['message'] or ''}"))
     if job.get("last_error") is not None:

@@ -507,6 +507,8 @@ class Agent:
                 readings = run.printed.newest(time.time())
             self._learn(readings)
             self._telemetry.put_open()
+            if run.order.rank == 0:
+                self._report_learned(run)
         if self._stopping is not None:
             self._look_at_stopping(run, self._stopping, now)
             return
