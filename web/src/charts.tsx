@@ -38,24 +38,31 @@ export function Chart({ title, summary, data, options, read, shape, height = 220
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const [index, setIndex] = useState<number | null>(null);
+  /** Where the values are read: a picture that is made anew goes on reading there. */
+  const left = useRef(-10);
   const theme = useTheme();
   useEffect(() => {
     const element = place.current;
     if (!element) return undefined;
     const made = options(element.clientWidth);
+    const noted = (it: uPlot) => {
+      left.current = it.cursor.left ?? -10;
+      setIndex(it.cursor.idx ?? null);
+    };
     plot.current = new uPlot(
       {
         padding: [8, 24, 0, 0],
         legend: { show: false },
         ...made,
         cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
-        hooks: { ...made.hooks, setCursor: [(it) => setIndex(it.cursor.idx ?? null)] },
+        hooks: { ...made.hooks, setCursor: [noted] },
         width: element.clientWidth,
         height,
       },
       data,
       element,
     );
+    if (left.current >= 0) plot.current.setCursor({ left: left.current, top: 0 });
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height }));
     observer.observe(element);
     return () => {
