@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { get, type PromiseScore, type Scorecard } from "./api";
 import { count, percent } from "./words";
 
-const KINDS = { steps: "steps left", seconds: "time left" };
+const KINDS = { steps: "steps left", seconds: "time left at its size", time: "time to the end" };
 
 export function Promises() {
   const [open, setOpen] = useState(false);
