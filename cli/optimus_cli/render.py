@@ -127,6 +127,8 @@ def time_left(job: Job) -> str:
     """Predicted time to convergence; for a job that has ended, what it took."""
     if job["finished_at"] is not None:
         return f"took {wording.duration(job['jct_seconds'])}"
+    if starts := starts_in(job):
+        return f"starts in {starts[0][1]}"
     return wording.duration_interval(job["remaining_seconds"])
 
 
@@ -137,6 +139,13 @@ def left(job: Job) -> str:
     if time == wording.UNKNOWN:
         return LONGER if is_longer else "not known yet how much is left"
     return f"{time} left" + (f", {LONGER}" if is_longer else "")
+
+
+def starts_in(job: Job) -> list[tuple[str, str]]:
+    """When a waiting job gets tasks, by the queue simulated forward; nothing of others."""
+    expected = job.get("expected")
+    start = None if expected is None else expected["start_seconds"]
+    return [] if start is None or job["finished_at"] else [("Starts in", wording.duration_interval(start))]
 
 
 def job_description(
@@ -173,6 +182,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
         ("Time", time_left(job) if job["finished_at"] else left(job)),
+        *starts_in(job),
         ("Size", size(job)),
         ("Rescales", str(job["rescales"])),
     ]

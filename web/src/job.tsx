@@ -21,7 +21,7 @@ import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, duration, number, precise, range, size, UNKNOWN } from "./words";
+import { ago, clock, count, duration, left, number, precise, range, size, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -380,7 +380,8 @@ function Ends({
       <div class="tile">
         <span class="name">Starts in</span>
         <span class="value">{start?.mean === 0 ? "a moment" : duration(start?.mean)}</span>
-        <span class="quiet">{start ? "expected" : "not known yet"}</span>
+        <span class="quiet">{start ? range(start) : "not known yet"}</span>
+        {finish && <span class="quiet">{`ends ${at ? `at ${clock(at)}` : "later"}; in ${left(finish)}`}</span>}
       </div>
     );
   }

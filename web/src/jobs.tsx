@@ -224,6 +224,7 @@ function timeOf(job: JobLine, age: number): string {
     case "ended":
       return `took ${duration(age)}`;
     default:
+      if (job.start_seconds) return `starts in ${left(job.start_seconds)}`;
       return job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN;
   }
 }
