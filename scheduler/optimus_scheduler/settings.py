@@ -50,8 +50,9 @@ class Settings:
     speed_exponent: float = 0.65
     """p of speed k^p on k units, for the weights of jobs by rank; the mean JCT is within 2 % from 0.4 to 0.9."""
 
-    class_width: float = 30.0
-    """Policy `predictable`: jobs that need so many times as much as others are of another class, and yield to them."""
+    least_efficiency: float = 0.75
+    """Policy `predictable`: no job starts with a size at which a task is worth less than this part of one at its
+    minimum."""
 
     # --- elastic batches
     scale_batches: bool = True

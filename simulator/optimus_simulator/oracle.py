@@ -119,7 +119,9 @@ class Oracle:
             steps_per_second=speeds.at(job.allocation) or None,
             converged=False,
         )
-        return replace(outlook, forecast=told, speeds=speeds, measured=True, learning=False)
+        # Where changes cost nothing, there is no stop to learn that from.
+        stop = outlook.stop_seconds if self._options.restart_seconds else 0.0
+        return replace(outlook, forecast=told, speeds=speeds, stop_seconds=stop, measured=True, learning=False)
 
     def _speeds_of(self, job_id: str, gpu_type: str | None) -> TrueSpeeds:
         if (job_id, gpu_type) not in self._speeds:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work
-from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import step_seconds
 from optimus_scheduler.model import Directive, Interval
@@ -48,6 +48,10 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
         settings = replace(settings, scale_batches=False)
     work = [_work(one, queue) for one in outlooks]
     n_futures, n_instants = _extent(len(outlooks) + len(queue.expected) // 2)
+    if isinstance(policy, PlanningPolicy):
+        n_futures = (
+            1  # its plan is what it promises; the doubts of others would mix it with plans that it does not have
+        )
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
     return {one.id: _ahead(queue, j, work[j], futures) for j, one in enumerate(outlooks)}

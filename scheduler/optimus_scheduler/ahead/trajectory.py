@@ -2,7 +2,8 @@
 
 Between two instants jobs train at the speed of the size that they have, after the stop of a change. An instant comes
 with the next end or arrival, but no sooner than a spacing that grows with the distance from now: what happens
-tomorrow need not be known to the second.
+tomorrow need not be known to the second. A policy that plans whole lives is asked once, and its plan followed to the
+second.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.world import Expected, Queue
 from optimus_scheduler.allocate.allocate import allocate
-from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Reason, Snapshot
 from optimus_scheduler.place.place import Placer
@@ -95,6 +96,9 @@ class Trajectory:
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""
         self._note()
+        if isinstance(self._rules.policy, PlanningPolicy) and not self._queue.quotas:
+            self._follow(self._rules.policy)
+            return
         present = list(self._jobs)
         horizon = self._horizon()
         for k in range(1, self._rules.instants + 1):
@@ -108,6 +112,20 @@ class Trajectory:
             if all(job.ended_at < math.inf for job in present):
                 return
         self._start_the_rest(present)
+
+    def _follow(self, policy: PlanningPolicy) -> None:
+        """Give all jobs what their plan says, from instant to instant of it. Later jobs change nothing."""
+        capacity = Snapshot(self._now, self._queue.nodes, ()).capacity
+        seen = {job.outlook.id: self._seen(job) for job in self._jobs}
+        plan = policy.plan(AllocationInput(tuple(seen.values()), capacity), self._rules.settings)
+        begin = self._now
+        for after in sorted({instant for one in plan.values() for instant in (one.start, one.end)}):
+            self._go_to(begin + after)
+            for job in self._jobs:
+                planned = plan.get(job.outlook.id)
+                if planned is not None and planned.start == after:
+                    self._resize(job, planned.size)
+            self._note()
 
     def start_of(self, job: int) -> float:
         """When this job of the queue gets its first tasks; inf if it does not within the instants."""

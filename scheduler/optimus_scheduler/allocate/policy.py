@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Reason, Resources
@@ -63,3 +63,20 @@ class Policy(Protocol):
 
     def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""
+
+
+class Planned(NamedTuple):
+    """When a job is to have which size. Seconds from now."""
+
+    start: float
+    """0 for a job that has its tasks, or gets them now."""
+    size: Allocation
+    end: float
+
+
+@runtime_checkable
+class PlanningPolicy(Policy, Protocol):
+    """A policy that decides about the whole life of every job at once, and keeps to it."""
+
+    def plan(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Planned]:
+        """Every competing job from its start to its end; without those that have no room even alone."""

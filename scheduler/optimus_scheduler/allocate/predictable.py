@@ -1,31 +1,40 @@
-"""Predictable: first come, first served within classes of size, so that later jobs hardly delay earlier ones."""
+"""Predictable: each job has a place in a plan of the whole queue, which no later job changes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from optimus_scheduler.allocate.baselines.fixed_ratio import grant, largest_fitting, one_more
-from optimus_scheduler.allocate.policy import AllocationInput, Grant
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.allocate.baselines.fixed_ratio import by_arrival, grant, largest_fitting, one_more
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, Planned
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
-_LEAST_WORK = 1e-9
-_LEAST_EFFICIENCY = 0.6
-"""No job gets so many tasks that each is worth less than this part of one at its minimum: others wait for them."""
+FloatArray = NDArray[np.float64]
+
+_HAIR = 1e-9
+"""Cores are compared to within so much, as elsewhere."""
+_LONGEST_SECONDS = 1e12
+"""A job that makes no progress takes so long."""
 
 
 class PredictablePolicy:
-    """Jobs in order of their class of size, the small ones first, and of their arrival within it.
+    """Plans all jobs to their ends, in the order of arrival, and keeps to the plan.
 
-    A promise of the end made at submission is a soft constraint: no later job of the same class or a larger one
-    takes anything away from a job, whatever that would save on average. Only jobs that are smaller by whole classes
-    do, and they delay it little, as they are small. Each job gets as much as it can use of what is left.
+    A promise of the end made at submission is a soft constraint: no later job delays it. A job that has started keeps
+    its size to its end. A waiting one takes the start and the size for which its end comes first, of the sizes that
+    make good use of their tasks (`Settings.least_efficiency`): others wait for them. A small job may start in a gap
+    before its turn, where that moves nobody else. The plan is a function of the jobs that are there, so it need not be
+    stored: as long as the jobs take as long as predicted, each round finds the same one. What a job may choose from
+    only shrinks with time, and what it chose stays.
 
-    References: Faisal et al., "When will my ML job finish? Toward providing completion time estimates through
-    predictability-centric scheduling", OSDI 2024 (its classes share the cluster by weights; ours have strict priority).
+    It is conservative backfilling (Mu'alem and Feitelson, TPDS 2001) of jobs whose size is chosen when they start.
+    Reference for its purpose: Faisal et al., "When will my ML job finish? Toward providing completion time estimates
+    through predictability-centric scheduling", OSDI 2024.
     """
 
     name = "predictable"
@@ -36,40 +45,108 @@ class PredictablePolicy:
 
     def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""
-        available = inputs.capacity
-        grants: dict[str, Grant] = {}
-        for outlook in sorted(inputs.competing, key=lambda one: _place_in_line(one, inputs.capacity, settings)):
-            size = largest_fitting(outlook, available, _efficient(outlook))
-            grants[outlook.id] = grant(outlook, size)
-            available = available - outlook.demand(size) if size else available
-        return grants
+        planned = self.plan(inputs, settings)
+        return {
+            one.id: grant(one, planned[one.id].size if one.id in planned and planned[one.id].start <= 0.0 else None)
+            for one in inputs.competing
+        }
+
+    def plan(self, inputs: AllocationInput, settings: Settings, /) -> dict[str, Planned]:
+        """Every competing job from its start to its end; without those that have no room even alone."""
+        plan: dict[str, Planned] = {}
+        free = _FreeOverTime(inputs.capacity)
+        for outlook in sorted(inputs.competing, key=_place_in_line):
+            found = _kept(outlook, free) if outlook.has_tasks else _first_end(outlook, free, settings)
+            if found is not None:
+                plan[outlook.id] = found
+                free.take(found, outlook)
+        return plan
 
 
-def _efficient(outlook: Outlook) -> Allocation:
-    """The largest size that makes good use of its tasks, grown in step from the minimum."""
+def _place_in_line(outlook: Outlook) -> tuple[bool, float, str]:
+    """Running jobs first: what they have is theirs."""
+    return not outlook.has_tasks, *by_arrival(outlook)
+
+
+def _kept(outlook: Outlook, free: _FreeOverTime) -> Planned | None:
+    """A running job keeps its size, or as much of it as a cluster that has lost nodes still holds."""
+    size = largest_fitting(outlook, free.now, outlook.present)
+    if size is None:
+        return None
+    starting = max(outlook.stop_seconds - outlook.held_seconds, 0.0)
+    return Planned(0.0, size, starting + _seconds(outlook, size))
+
+
+def _first_end(outlook: Outlook, free: _FreeOverTime, settings: Settings) -> Planned | None:
+    """The start and the size of a waiting job; None if it has no room even alone."""
+    first: Planned | None = None
+    for size in _sizes(outlook, settings.least_efficiency):
+        seconds = outlook.stop_seconds + _seconds(outlook, size)
+        start = free.earliest(outlook.demand(size), seconds)
+        if start is None:
+            break
+        if first is None or start + seconds < first.end:
+            first = Planned(start, size, start + seconds)
+    return first
+
+
+def _sizes(outlook: Outlook, least_efficiency: float) -> Iterator[Allocation]:
+    """From the minimum on, workers and servers in step, as long as the tasks are worth it."""
     size = outlook.minimum
-    least = outlook.speeds.at(size) / (size.workers + size.servers) * _LEAST_EFFICIENCY
+    least = outlook.speeds.at(size) / (size.workers + size.servers) * least_efficiency
+    yield size
     while (larger := one_more(outlook, size)) is not None:
         if outlook.speeds.at(larger) < least * (larger.workers + larger.servers):
-            break
+            return
         size = larger
-    return size
+        yield size
 
 
-def _place_in_line(outlook: Outlook, capacity: Resources, settings: Settings) -> tuple[int, float, str]:
-    return size_class(outlook, capacity, settings.class_width), outlook.job.submitted_at, outlook.id
+def _seconds(outlook: Outlook, size: Allocation) -> float:
+    """Time left with that size. Of a job of unknown length the typical one counts, at the minimum."""
+    if outlook.forecast.remaining_steps is None or outlook.speeds.source is None:
+        return outlook.typical_seconds / outlook.speedup(size, outlook.minimum)
+    return min(max(outlook.remaining_seconds(size), 0.0), _LONGEST_SECONDS)
 
 
-def size_class(outlook: Outlook, capacity: Resources, width: float) -> int:
-    """The class of a job by its whole work in share-seconds at its minimum; each is `width` times as large as the last.
+class _FreeOverTime:
+    """What is free from now on, in segments of constant amounts; the last one lasts for ever."""
 
-    The work that is done counts with the rest: a job stays in its class to its end.
-    """
-    remaining = outlook.forecast.remaining_steps
-    least = outlook.minimum
-    if remaining is None or not outlook.speeds.is_known:
-        work = outlook.job.attained_share_seconds
-    else:
-        seconds = (outlook.job.step + remaining.mean) / outlook.speeds.at(least)
-        work = seconds * min(outlook.demand(least).dominant_share(capacity), 1.0)
-    return math.floor(math.log(max(work, _LEAST_WORK)) / math.log(width))
+    def __init__(self, capacity: Resources) -> None:
+        self._kinds = sorted(capacity.gpus)
+        self.now = capacity
+        """What is free at this moment."""
+        self._begins = np.zeros(1)  # (segments,) seconds from now
+        self._free = self._amounts(capacity)[np.newaxis]  # (segments, kinds)
+
+    def _amounts(self, resources: Resources) -> FloatArray:
+        gpus = (resources.gpus.get(kind, 0) for kind in self._kinds)
+        return np.array([resources.cpu, resources.memory_bytes, *gpus], dtype=np.float64)
+
+    def earliest(self, demand: Resources, seconds: float) -> float | None:
+        """The first start from which the demand fits for so long; None if there is none."""
+        if any(kind not in self._kinds for kind, count in demand.gpus.items() if count > 0):
+            return None
+        fits: NDArray[np.bool_] = np.all(self._free >= self._amounts(demand) - _HAIR, axis=1)
+        if not fits[-1]:
+            return None
+        # Where each segment's stretch of fitting ones ends: the begin of the next segment that does not fit.
+        stops = np.where(fits, np.inf, self._begins)
+        stretch_ends = np.minimum.accumulate(stops[::-1])[::-1]
+        return float(self._begins[np.argmax(fits & (stretch_ends - self._begins >= seconds))])
+
+    def take(self, planned: Planned, outlook: Outlook) -> None:
+        """The job has its size from its start to its end."""
+        demand = outlook.demand(planned.size)
+        first, last = self._cut(planned.start), self._cut(planned.end)
+        self._free[first:last] -= self._amounts(demand)
+        if planned.start <= 0.0:
+            self.now = self.now - demand
+
+    def _cut(self, instant: float) -> int:
+        """The number of the segment that begins there; made, if need be."""
+        number = int(np.searchsorted(self._begins, instant))
+        if number == len(self._begins) or self._begins[number] != instant:
+            self._begins = np.insert(self._begins, number, instant)
+            self._free = np.insert(self._free, number, self._free[number - 1], axis=0)
+        return number
