@@ -338,6 +338,8 @@ def test_only_its_own_files_may_be_loaded(live: LiveService) -> None:
         assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
         assets = re.findall(r'"(/assets/[^"]+)"', page.text)
         assert {path.rpartition(".")[2] for path in assets} == {"js", "css"}
+        assert not [path for path in assets if "/docs-" in path], "the viewer of the API is for /docs only"
+        assert sum(len(client.get(path).content) for path in assets) < 200_000
         assert all("immutable" in client.get(path).headers["cache-control"] for path in assets)
         assert client.get("/assets/../index.html").status_code in (200, 404)
         assert client.get("/assets/none.js").status_code == 404
