@@ -54,7 +54,8 @@ class Lightning:
         self.version = max(self.version, self.seen)
 
     def _draw(self, progress: Progress, printed: Printed, place: Place, each: int) -> None:
-        line = f"Epoch {place.epoch}/-2 ━━━━╺━━━ {place.batch}/{each} 0:00:03 • 0:00:09 12.73it/s train_loss: 1.5\n"
+        total = min(each, (self.meant.total_steps or MAX_STEPS) - place.step + place.batch)
+        line = f"Epoch {place.epoch}/-2 ━━━━╺━━━ {place.batch}/{total} 0:00:03 • 0:00:09 12.73it/s train_loss: 1.5\n"
         self.clock += 1.0
         for reading in printed.feed(line.encode(), self.clock):
             progress.add(reading)
@@ -84,6 +85,20 @@ def test_steps_that_were_assumed_do_not_go_beyond_the_end() -> None:
     training.train(1, 60)
     training.train(3, 45, lost=5)  # it goes on at 55, which the bar does not tell
     assert (training.seen, training.learned.total_steps) == (100, 100)
+
+
+def test_the_last_epoch_is_cut() -> None:
+    """Its bar shows the steps that are left."""
+    training = Lightning(max_steps=150)
+    training.train(1, 140)
+    assert training.seen == 140
+    training.train(2, 10)
+    assert training.seen == 150
+
+
+def test_lightning_says_at_its_end_how_many_steps_there_were() -> None:
+    found = Printed().feed(b"0.742`Trainer.fit` stopped: `max_steps=160` reached.\n", 1.0)
+    assert [each.step for each in found] == [160]
 
 
 CHANGES = st.lists(st.tuples(st.integers(1, 6), st.integers(12, 300), st.integers(0, 10)), min_size=1, max_size=6)

@@ -67,6 +67,8 @@ class EpochCounts:
         self._n_done = 0
         """... and how far it is."""
         self._other: _OtherBar | None = None
+        self._cut: tuple[int, int] | None = None
+        """The epoch that is shorter than those before it, and what its bar says of its length."""
 
     def names(self, epoch: int, total_epochs: int | None, *, is_alone: bool = False) -> None:
         """An epoch was named, alone or beside a count."""
@@ -122,6 +124,8 @@ class EpochCounts:
             return None
         if count > total:
             return self._beyond(count, total)
+        if self._total is not None and self._is_cut(total):
+            total = self._total
         if self._total is not None and total != self._total and not self._is_of_epochs(count, total):
             return None  # another bar: of an evaluation, a download
         if total == self._total and self._goes_back_a_little(count):
@@ -142,6 +146,14 @@ class EpochCounts:
                 self._before = max(self._before, self._epochs_before() * total)
         self._last, self._counted_epoch = count, self._epoch
         return self._counted(count, total)
+
+    def _is_cut(self, total: int) -> bool:
+        """Whether it is the last epoch, in which the training ends: a bar of Lightning shows what is left of it."""
+        if self._total is None or self._total_epochs is not None or self._epoch is None or total >= self._total:
+            return False
+        if self._is_new_epoch():
+            self._cut = (self._epoch, total)
+        return self._cut == (self._epoch, total)
 
     def _goes_back_a_little(self, count: int) -> bool:
         """Within an epoch that was named: Keras draws an older bar after a newer one now and then."""

@@ -70,6 +70,8 @@ _HEADING = re.compile(r"[^\d=]{3,60}")
 _EPOCHS_BAR = re.compile(r"\b(?:epochs?|epoche|époques?)\s*:?\s*$", re.IGNORECASE)
 _LIGHTNING = re.compile(r"^ ?Epoch \d+/\d+ .*\d:\d\d • ")
 """Its bar names the last epoch, counted from 0: `Epoch 0/5 ━━━ 10/40 0:00:03 • 0:00:09 12.73it/s`."""
+_ENDED = re.compile(r"stopped: \W?max_steps=(\d{1,9})\W? reached")
+"""What Lightning says at its end: "`Trainer.fit` stopped: `max_steps=160` reached."."""
 _FOR = re.compile(r"\bfor (\d{1,9}) (epochs|steps|iterations|iters)\b", re.IGNORECASE)
 """`Starting training for 100 epochs`."""
 _FIGURE = re.compile(r"\d|nan|inf", re.IGNORECASE)
@@ -223,6 +225,8 @@ class Printed:
 
     def _counted(self, line: str, said: Said) -> Counted | None:
         """How far the training is, if the line says that."""
+        if "max_steps=" in line and (ended := _ENDED.search(line)):
+            return Counted(int(ended[1]))
         bar = _BAR.search(line) if "%|" in line else None
         before = "" if bar is None else line[: bar.start()]
         if bar is not None and said.epoch is None and (leading := _LEADING_EPOCH.match(before)):
