@@ -44,8 +44,16 @@ Unset = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeChange(Message):
-    """Other bounds; what is left out stays."""
+class WorkerChange(Message):
+    """Other bounds of workers; what is left out stays."""
+
+    min: Annotated[int | None, About(ge=1, le=MAX_TASKS)] = None
+    max: Annotated[int | None, About(ge=1, le=MAX_TASKS)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerChange(WorkerChange):
+    """The same of parameter servers, of which there may be none."""
 
     min: Annotated[int | None, About(ge=0, le=MAX_TASKS)] = None
     max: Annotated[int | None, About(ge=0, le=MAX_TASKS)] = None
@@ -75,8 +83,8 @@ class JobChange(Message):
             examples=({"team": "vision", "try": None},),
         ),
     ] = field(default_factory=dict)
-    workers: SizeChange = SizeChange()
-    servers: SizeChange = SizeChange()
+    workers: WorkerChange = WorkerChange()
+    servers: ServerChange = ServerChange()
     priority: Annotated[float | None, FINITE, About(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = None
     convergence: ConvergenceChange = ConvergenceChange()
     deadline: Annotated[
