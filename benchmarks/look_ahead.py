@@ -18,7 +18,7 @@ import time
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
-from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Snapshot
@@ -39,13 +39,13 @@ def measure(n_jobs: int, n_nodes: int, runs: int, policy_name: str) -> dict[str,
     seconds = []
     for _ in range(runs + 1):
         begin = time.process_time()
-        found = look_ahead(queue, policy, settings)
+        found = foresee(queue, policy, settings)
         seconds.append(time.process_time() - begin)
     return {
         "jobs": n_jobs,
         "nodes": n_nodes,
         "policy": policy_name,
-        "with_an_end": sum(each.end is not None for each in found.values()),
+        "with_an_end": sum(each.shown.end is not None for each in found.values()),
         "first_seconds": seconds[0],
         "median_seconds": statistics.median(seconds[1:]),
     }

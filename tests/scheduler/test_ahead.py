@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh
@@ -135,6 +136,32 @@ def test_a_waiting_job_starts_when_the_running_one_ends() -> None:
     assert start is not None
     assert end is not None
     assert start.mean == pytest.approx(end.mean, rel=0.0, abs=0.2 * (end.mean - NOW))
+
+
+def test_a_start_is_as_doubtful_as_the_end_that_it_waits_for() -> None:
+    one_size = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(max_steps=1000))
+    first = a_job("a", has=(2, 2), spec=one_size, measured=samples(law(), ALL_SIZES))
+    second = a_job("b", spec=one_size, measured=samples(law(), ALL_SIZES))
+    found = look_ahead(a_queue(first, second, cpu=4.0), policy_named("fifo"), Settings())
+    start, end = found["b"].start, found["a"].end
+    assert start is not None
+    assert end is not None
+    relative = [(each.high - each.low) / (each.mean - NOW) for each in (start, end)]
+    assert relative[0] == pytest.approx(relative[1], rel=0.3)
+
+
+@settings(max_examples=15)
+@given(drawn=jobs_drawn)
+def test_an_owner_s_pause_has_no_end_and_an_unknown_length_neither(
+    drawn: list[tuple[int, tuple[int, int], int]],
+) -> None:
+    queue = drawn_queue(drawn)
+    first = queue.outlooks[0]
+    paused = replace(first, job=replace(first.job, owner_paused=True))
+    unknown = replace(first, forecast=replace(first.forecast, remaining_steps=None, total_steps=None))
+    for instead, known in ((paused, False), (unknown, False), (first, True)):
+        shown = foresee(replace(queue, outlooks=(instead, *queue.outlooks[1:])), OPTIMUS, Settings())[first.id].shown
+        assert (shown.end is not None) == known
 
 
 def test_jobs_that_are_going_to_come_delay_those_that_are_there() -> None:

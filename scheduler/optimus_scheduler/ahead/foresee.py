@@ -34,16 +34,12 @@ class Foreseen(NamedTuple):
 def foresee(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Foreseen]:
     """Start and end of every job of the queue, by id. Deterministic."""
     found = look_ahead(queue, policy, settings)
-    return {one.id: _corrected(one, _sayable(one, found[one.id]), queue.now) for one in queue.outlooks}
+    nothing = Ahead(None, None)  # of jobs that their owners paused
+    return {one.id: _corrected(one, _sayable(one, found.get(one.id, nothing)), queue.now) for one in queue.outlooks}
 
 
 def _sayable(outlook: Outlook, ahead: Ahead) -> Ahead:
-    """Of a job of unknown length no end, though the queue has to assume one. Nothing starts during an error's wait.
-
-    Nobody knows when an owner lets a paused job go on.
-    """
-    if outlook.job.owner_paused:
-        return Ahead(None, None)
+    """Of a job of unknown length no end, though the queue has to assume one. Nothing starts during an error's wait."""
     retry = outlook.job.retry
     if retry is not None and ahead.start is not None:
         ahead = ahead._replace(start=Interval(*(max(each, retry.at) for each in _bounds(ahead.start))))

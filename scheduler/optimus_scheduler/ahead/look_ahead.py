@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
+from statistics import NormalDist, median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import Ahead, Queue, Work
+from optimus_scheduler.ahead.world import REACH, Ahead, Queue, Work
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import step_seconds
@@ -54,7 +54,23 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
         )
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
-    return {one.id: _ahead(queue, j, work[j], futures) for j, one in enumerate(outlooks)}
+    doubt = _doubt_about_waits(queue, work)
+    return {one.id: _ahead(queue, j, work[j], futures, doubt) for j, one in enumerate(outlooks)}
+
+
+def _doubt_about_waits(queue: Queue, work: Sequence[Work]) -> tuple[float, float]:
+    """Half-widths (ln, down and up) of how long jobs wait: those of how long the jobs take that train, in the middle.
+
+    The few futures alone differ by too little: each holds the ends of some jobs that are early and some that are late.
+    """
+    training = [
+        each
+        for each, one in zip(work, queue.outlooks, strict=True)
+        if not queue.sizes.get(one.id, one.present).is_empty
+    ]
+    if not training:
+        return 0.0, 0.0
+    return REACH * median(each.down for each in training), REACH * median(each.up for each in training)
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
@@ -86,14 +102,25 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 
-def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory]) -> Ahead:
+def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory], doubt: tuple[float, float]) -> Ahead:
     outlook = queue.outlooks[job]
     ends = np.concatenate([each.progress.end(job, _levels(work)) for each in futures])
     end = _interval(ends, queue.now)
     if outlook.job.started_at is not None and not queue.sizes.get(outlook.id, outlook.present).is_empty:
         return Ahead(None, end)
     starts = np.array([each.start_of(job) for each in futures])
-    return Ahead(_interval(starts, queue.now), end)
+    return Ahead(_start(_interval(starts, queue.now), end, queue.now, doubt), end)
+
+
+def _start(found: Interval | None, end: Interval | None, now: float, doubt: tuple[float, float]) -> Interval | None:
+    """A start with the doubt about the wait; no later than the end."""
+    if found is None:
+        return None
+    wait = found.mean - now
+    low, high = min(found.low, now + wait * math.exp(-doubt[0])), max(found.high, now + wait * math.exp(doubt[1]))
+    if end is None:
+        return Interval(found.mean, low, high)
+    return Interval(min(found.mean, end.mean), min(low, end.low), max(min(high, end.high), min(found.mean, end.mean)))
 
 
 def _levels(work: Work) -> FloatArray:

@@ -93,7 +93,7 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
         return _beyond_announced(job, end)
     # Nobody knows when an owner lets a paused job go on.
     is_held = job.owner_paused_at is not None
-    expected = None if decision is None or is_held else expected_times(decision.expected, now)
+    expected = None if decision is None or is_held else expected_times(decision.expected, now, waits=job.waits)
     if end is None:
         return JobProgress(None, None, None if expected is None else expected.end_seconds, expected=expected)
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
@@ -111,11 +111,15 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     )
 
 
-def expected_times(found: ExpectedTimes | None, now: float) -> answers.ExpectedTimes | None:
-    """What the queue simulated forward says, as of now; None when it said nothing, or too long ago."""
+def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> answers.ExpectedTimes | None:
+    """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
+
+    `waits`: whether the job still does; one that got its tasks since has started.
+    """
     if found is None or now > found.good_until:
         return None
-    start, end = (None if each is None else until_later(each, found.at, now) for each in (found.start, found.end))
+    start = None if found.start is None or not waits else until_later(found.start, found.at, now)
+    end = None if found.end is None else until_later(found.end, found.at, now)
     return answers.ExpectedTimes(
         computed_at=moment(found.at),
         start_seconds=interval_body(start),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.service.loop.loop_world import World
 
 from optimus_contract import answers
 from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.model import Allocation
 from optimus_service.insight.progress import progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD
 from optimus_service.metrics.registry import Metrics
@@ -67,6 +69,11 @@ def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
         for name in ("low", "mean", "high"):
             assert 0 <= getattr(found.start_seconds, name) <= getattr(found.end_seconds, name)
     assert stored(queue, "first").start is None, "it trains"
+    decision = queue.repository.latest_decisions(["second"])["second"]
+    started = replace(queue.repository.get_job("second"), wanted=Allocation(6, 1))
+    got = progress_of(started, decision, queue.clock()).expected
+    assert got is not None
+    assert got.start_seconds is None, "it has tasks since"
     assert end_of(queue, "first") <= end_of(queue, "second") <= end_of(queue, "third")
 
 
