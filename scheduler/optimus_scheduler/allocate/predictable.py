@@ -18,8 +18,8 @@ FloatArray = NDArray[np.float64]
 
 _HAIR = 1e-9
 """Cores are compared to within so much, as elsewhere."""
-_LONGEST_SECONDS = 1e12
-"""A job that makes no progress takes so long."""
+_LEAST_SECONDS, _LONGEST_SECONDS = 1e-6, 1e12
+"""What a job has it holds for now, though it should be done; one that makes no progress takes the longest."""
 
 
 class PredictablePolicy:
@@ -106,7 +106,7 @@ def _seconds(outlook: Outlook, size: Allocation) -> float:
     """Time left with that size. Of a job of unknown length the typical one counts, at the minimum."""
     if outlook.forecast.remaining_steps is None or outlook.speeds.source is None:
         return outlook.typical_seconds / outlook.speedup(size, outlook.minimum)
-    return min(max(outlook.remaining_seconds(size), 0.0), _LONGEST_SECONDS)
+    return min(max(outlook.remaining_seconds(size), _LEAST_SECONDS), _LONGEST_SECONDS)
 
 
 class _FreeOverTime:

@@ -183,7 +183,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"name": "Upper"}, "name", "lower-case letters, digits and -"),
     ({"name": "x" * 64}, "name", "at most 63"),
     ({"task": "no colon"}, "task", "package.module:name"),
-    ({"wrokers": {}}, "wrokers", "allowed here: name, project, task"),
+    ({"wrokers": {}}, "wrokers", "allowed here: name, project, labels"),
     ({"workers": {"resources": {"cpus": 1}}}, "workers.resources.cpus", "allowed here: cpu, memory_bytes, gpus"),
     ({"workers": {"resources": {"cpu": -1}}}, "workers.resources.cpu", "greater than or equal to 0"),
     ({"servers": {"resources": {"memory_bytes": -5}}}, "servers.resources.memory_bytes", "greater than or equal to 0"),

@@ -103,7 +103,7 @@ def test_a_task_that_prints_without_end_fills_no_disk(local: LocalHarness, monke
     cluster.tasks()
     told = (local.directory / "cluster" / "logs" / f"{KEY.name}.log").read_text()
     assert len(told) <= 200_000
-    assert told.startswith("[Optimus dropped the ")
+    assert "[Optimus dropped the " in told
     assert told.endswith("printed\n")
     cluster.stop(KEY, force=True)
 
