@@ -485,6 +485,31 @@ def test_a_script_that_ends_at_once_and_says_nothing(make_script_job: Callable[.
     assert (result["outcome"], result["step"], result["error"]) == ("succeeded", 0, None)
 
 
+@pytest.mark.parametrize("steps_again", [0, 3])
+def test_a_change_of_size_after_the_last_step_ends_the_job(
+    make_script_job: Callable[..., Job], tmp_path: Path, steps_again: int
+) -> None:
+    """The processes are stopped between their last step and their end: new ones find little or nothing to do."""
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "saved, wait = pathlib.Path('saved'), not pathlib.Path('saved').exists()\n"
+        "for step in range(int(saved.read_text()) if saved.exists() else 1, 41):\n"
+        "    if os.environ['RANK'] == '0':\n"
+        "        print(f'step {step}/40 loss {1 / step:.3f}', flush=True)\n"
+        "    time.sleep(0.02)\n"
+        f"saved.write_text('{41 - steps_again}')\n"
+        "while wait:\n"
+        "    time.sleep(0.05)\n"
+    )
+    job = make_script_job("torchrun", str(script))
+    job.scale(worker(0))
+    job.wait_for_step(40)
+    job.scale(worker(0), worker(1))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 40)
+
+
 def test_losses_that_are_no_numbers_are_told_as_such(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
     script = tmp_path / "nan.py"
     script.write_text(
