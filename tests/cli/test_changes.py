@@ -79,13 +79,14 @@ def test_delete_asks_before_it_deletes(scripted: ScriptedService, optimus: Optim
     nobody = optimus(*calls, input="")
     assert nobody.exit_code == 1
     assert "give --yes where nobody can" in nobody.stderr
+    assert optimus(*calls, "--json", input="").exit_code == 1
     assert not [request for request in scripted.requests if request.method == "DELETE"]
     agreed = optimus(*calls, "--checkpoints", input="y\n")
     assert agreed.exit_code == 0
     assert agreed.stdout.endswith(f"deleted {JOB} and its checkpoints\n")
     assert scripted.requests[-1].query == {"checkpoints": "true"}
     assert optimus(*calls, "--yes").stdout == f"deleted {JOB}\n"
-    assert json.loads(optimus(*calls, "--json").stdout) == {"deleted": JOB, "checkpoints": False}
+    assert json.loads(optimus(*calls, "--json", "--yes").stdout) == {"deleted": JOB, "checkpoints": False}
 
 
 def test_an_active_job_is_refused_without_a_question(service: ScriptedService, optimus: Optimus) -> None:

@@ -57,6 +57,6 @@ def test_a_job_is_changed_paused_resumed_run_again_and_deleted(service: Service)
     again = optimus(service, "retry", job_id)
     assert (again["spec"]["priority"], again["step"]) == (2.0, 0)
     wait_until("it trains again", lambda: service.job(again["id"])["step"] > 0)
-    assert optimus(service, "delete", job_id, "--checkpoints")["deleted"] == job_id
+    assert optimus(service, "delete", job_id, "--checkpoints", "--yes")["deleted"] == job_id
     assert [job["id"] for job in service.get("/v1/jobs")["jobs"]] == [again["id"]]
     assert not (service.directory / "jobs" / job_id).exists()

@@ -112,7 +112,7 @@ def delete(
     with connect(url) as client:
         found = find_job(client, job)
         what = " and its checkpoints" if checkpoints else ""
-        if is_final(found) and not yes and not as_json:
+        if is_final(found) and not yes:
             _ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?")
         client.delete(found["id"], checkpoints=checkpoints)
     if as_json:
