@@ -171,7 +171,7 @@ class Client(_Base):
         return self._do(calls.cancel(job_id))
 
     def pause(self, job_id: str) -> Job:
-        """Let a job write a checkpoint and give back what it has, until it is resumed."""
+        """Let a job save what it can and give back what it has, until it is resumed."""
         return self._do(calls.pause(job_id))
 
     def resume(self, job_id: str) -> Job:
@@ -373,7 +373,7 @@ class AsyncClient(_Base):
         return await self._do(calls.cancel(job_id))
 
     async def pause(self, job_id: str) -> Job:
-        """Let a job write a checkpoint and give back what it has, until it is resumed."""
+        """Let a job save what it can and give back what it has, until it is resumed."""
         return await self._do(calls.pause(job_id))
 
     async def resume(self, job_id: str) -> Job:

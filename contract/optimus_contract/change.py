@@ -27,7 +27,7 @@ CHANGEABLE: Final[Mapping[Path, str]] = {
     ("retries",): "the next error of its code is judged by it",
     ("labels",): "jobs are found by them",
     ("name",): "jobs are found by it; the id stays",
-    ("paused",): "true: it writes a checkpoint and gets nothing until it is false",
+    ("paused",): "true: its tasks save what they can, and it gets nothing until it is false",
 }
 """Fields of `JobSpec`, and what changing them does."""
 

@@ -189,7 +189,7 @@ def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
 
 def _paused_by_owner(outlook: Outlook, _grant: Grant) -> str:
     if outlook.has_tasks:
-        return "Paused by its owner: it writes a checkpoint and lets its tasks go."
+        return "Paused by its owner: its tasks save what they can and leave."
     return "Paused by its owner: it gets nothing until it is resumed."
 
 

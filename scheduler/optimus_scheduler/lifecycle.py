@@ -274,7 +274,7 @@ def _resume(status: JobStatus, _event: Event) -> Outcomes:
 
 def _pause(status: JobStatus, _event: Event) -> Outcomes:
     waits = "for its owner to resume it" if status.owner_paused else "for resources"
-    message = f"Training stopped after a checkpoint; the job waits {waits}."
+    message = f"Training stopped, with what its tasks had saved; the job waits {waits}."
     return replace(status, state=JobState.PAUSED), (EmitEvent("JobPaused", message),)
 
 
@@ -358,7 +358,7 @@ def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
     after = replace(
         status, state=status.state if stops else JobState.PAUSED, directive=Directive.PAUSE, owner_paused=True
     )
-    what = "it writes a checkpoint and lets its tasks go" if stops else "it gets no tasks"
+    what = "its tasks save what they can and leave" if stops else "it gets no tasks"
     return after, (ForgetPromises(), EmitEvent("PausedByOwner", f"Its owner paused the job: {what}."))
 
 

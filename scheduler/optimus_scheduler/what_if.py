@@ -34,7 +34,7 @@ _MOST_OTHERS = 3
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
-_NOT_COMPETING = frozenset(
+NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
         Reason.CONVERGED,
@@ -44,6 +44,7 @@ _NOT_COMPETING = frozenset(
         Reason.WAITING_FOR_RETRY,
     }
 )
+"""Reasons of jobs that take no part in the sharing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def what_gives_more(
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]
-    if decision.reason in _NOT_COMPETING:
+    if decision.reason in NOT_COMPETING:
         return ()
     found: dict[str, str] = {}
     for change in changes(snapshot, decision, present, names):

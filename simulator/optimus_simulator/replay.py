@@ -203,9 +203,8 @@ class Replay:
 
     def _foresee(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Foreseen]:
         """By the queue simulated forward."""
-        sizes = {decision.job_id: decision.allocation for decision in outcome.decisions}
         expected = self._recent.expected(snapshot.now)
-        queue = Queue(snapshot.now, snapshot.nodes, self._forecaster.outlooks, sizes, snapshot.quotas, expected)
+        queue = Queue.after_round(snapshot, outcome, self._forecaster.outlooks, expected)
         return foresee(queue, self._policy, self._settings)
 
     def _set_wanted(self, action: SetWanted) -> None:

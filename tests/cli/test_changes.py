@@ -20,13 +20,25 @@ def service(scripted: ScriptedService) -> ScriptedService:
 def test_pause_says_what_becomes_of_the_job(service: ScriptedService, optimus: Optimus) -> None:
     service.on("POST", f"/v1/jobs/{JOB}/pause", builders.job(state="running"))
     done = optimus("pause", JOB, "--url", service.url)
-    assert done.stdout.startswith(f"{JOB} writes a checkpoint and is paused then; `optimus resume {JOB}`")
+    assert done.stdout.startswith(f"{JOB} saves what it can and is paused then; `optimus resume {JOB}`")
     service.on("POST", f"/v1/jobs/{JOB}/pause", builders.job(state="paused"))
     assert optimus("pause", JOB, "--url", service.url).stdout.startswith(f"{JOB} is paused;")
     assert json.loads(optimus("pause", JOB, "--json", "--url", service.url).stdout)["state"] == "paused"
     service.on("POST", f"/v1/jobs/{JOB}/pause", problem(409, "the job has succeeded already"))
     refused = optimus("pause", JOB, "--url", service.url)
     assert (refused.exit_code, refused.stderr) == (1, "Error: the job has succeeded already\n")
+
+
+def test_a_pause_says_what_a_script_loses_by_it(scripted: ScriptedService, optimus: Optimus) -> None:
+    job = builders.job()
+    job["spec"] = {**job["spec"], "command": ["python", "train.py"], "task": None, "resumes": None}
+    job |= {"step": 86, "profile": None}
+    scripted.has_job(job)
+    scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, job))
+    calls = ["pause", JOB, "--url", scripted.url]
+    assert "from step 0, as far as is known; 86 steps are lost" in optimus(*calls).stdout
+    job["spec"]["resumes"] = True
+    assert "lost" not in optimus(*calls).stdout
 
 
 def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, optimus: Optimus) -> None:

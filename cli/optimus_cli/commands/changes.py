@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from optimus_cli import output
+from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_final
 from optimus_cli.errors import BadInput, CliError, Refused
 from optimus_cli.flags import CHANGING, given, with_flags
@@ -17,14 +18,22 @@ from optimus_cli.specification import Specification, set_field
 
 
 def pause(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let a job write a checkpoint and give back what it has, until `optimus resume`. Its deadline runs on."""
+    """Let a job save what it can and give back what it has, until `optimus resume`. Its deadline runs on."""
     with connect(url) as client:
         paused = client.pause(find_job(client, job)["id"])
     if as_json:
         output.print_json(paused)
         return
-    how = "is paused" if paused["state"] == "paused" else "writes a checkpoint and is paused then"
-    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on")
+    how = "is paused" if paused["state"] == "paused" else "saves what it can and is paused then"
+    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{_anew(paused)}")
+
+
+def _anew(job: Job) -> str:
+    """What a script costs that is not known to go on from checkpoints."""
+    resumes = job["profile"] is not None and job["profile"].get("resumes")
+    if not job["spec"].get("command") or job["spec"].get("resumes") or resumes:
+        return ""
+    return f": from step 0, as far as is known; {job['step']} steps are lost" if job["step"] else ""
 
 
 def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

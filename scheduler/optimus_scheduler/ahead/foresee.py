@@ -51,7 +51,7 @@ def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:
     job, left = outlook.job, ahead.left(now)
     if left is None:
         return Foreseen(ahead, ahead, AS_PREDICTED)
-    by = correction(job.experience.time, job.spec.family, life_part(now - job.submitted_at, left), left, moves=True)
+    by = correction(job.experience.time, job.experience.task, life_part(now - job.submitted_at, left), left, moves=True)
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
     if ahead.start is not None:  # a corrected end is not before the start
         end = Interval(*(max(*both) for both in zip(_bounds(end), _bounds(ahead.start), strict=True)))

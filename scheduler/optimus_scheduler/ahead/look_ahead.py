@@ -49,9 +49,8 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
     work = [_work(one, queue) for one in outlooks]
     n_futures, n_instants = _extent(len(outlooks) + len(queue.expected) // 2)
     if isinstance(policy, PlanningPolicy):
-        n_futures = (
-            1  # its plan is what it promises; the doubts of others would mix it with plans that it does not have
-        )
+        # Its plan is what it promises. The doubts of others would mix it with plans that it does not have.
+        n_futures = 1
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
     doubt = _doubt_about_waits(queue, work)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.world import Expected, Queue
@@ -24,8 +23,6 @@ from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Rea
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.settings import Settings
-
-FloatArray = NDArray[np.float64]
 
 _MOST_SKIPPED = 2
 """So many of these instants are passed over at most when nothing happens."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Quota
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Plan, Quota, Snapshot
 
 REACH = 1.2816
 """Standard deviations from the middle of a normal distribution to the ends of its 80 % interval."""
@@ -28,6 +28,15 @@ class Queue:
     quotas: tuple[Quota, ...] = ()
     expected: Sequence[Expected] = ()
     """Jobs that are going to be submitted, in order of time."""
+
+    @classmethod
+    def after_round(
+        cls, snapshot: Snapshot, plan: Plan, outlooks: Sequence[Outlook], expected: Sequence[Expected]
+    ) -> Queue:
+        """As a round leaves it. `outlooks`: of all jobs; those that are not scheduled are left out."""
+        scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
+        sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
+        return cls(snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas, expected)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

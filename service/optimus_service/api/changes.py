@@ -125,7 +125,9 @@ def apply(services: Services, job: JobRecord, edit: Edit) -> bool:
 
 @router.post("/v1/jobs/{job_id}/pause", responses=documented(404, 409))
 def pause_job(job_id: str, services: ServicesDep) -> answers.Job:
-    """Let a job write a checkpoint and give back what it has, until it is resumed. Its deadline runs on.
+    """Let a job save what it can and give back what it has, until it is resumed. Its deadline runs on.
+
+    A script that does not go on from checkpoints of its own begins anew then.
 
     Again is harmless. 409 when it has ended, is being finished or cancelled, or runs outside the cluster.
     """
@@ -161,13 +163,12 @@ def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
     Again is harmless while it is active. 409 when it succeeded, was neither paused nor resumed, or has no checkpoint.
     """
     job = services.repository.get_job(job_id)
-    if not job.state.is_final:
-        if job.owner_paused_at is not None:
-            _refuse_object(job)
-        return shown(services, [let_go_on(services, job_id)])[0]
-    why_not = submission.why_not_resumable(job, services.settings, services.repository)
-    if why_not is not None:
-        raise Problem(409, why_not)
+    if job.owner_paused_at is not None:
+        _refuse_object(job)
+    if job.state.is_final:
+        why_not = submission.why_not_resumable(job, services.settings, services.repository)
+        if why_not is not None:
+            raise Problem(409, why_not)
     return shown(services, [let_go_on(services, job_id)])[0]
 
 
@@ -199,7 +200,7 @@ async def retry_job(
 def _again(services: Services, checks: TaskChecks, job_id: str, key: str | None) -> tuple[JobRecord, bool]:
     ended = services.repository.get_job(job_id)
     if not ended.state.is_final:
-        raise Problem(409, f"the job is {ended.state}: it runs already")
+        raise Problem(409, f"the job is {ended.state} and has not ended: cancel it first (`optimus cancel {job_id}`)")
     if ended.is_tracked:
         raise Problem(409, "the job ran outside the cluster: start it again where it ran")
     document: dict[str, Any] = {**ended.spec, "paused": False}

@@ -92,9 +92,7 @@ class Foresight:
     def planned(self, world: Snapshot) -> tuple[Plan, dict[str, Foreseen]]:
         """What a round would decide in this world, and what is expected of each job then."""
         plan = self.plan(world, _untimed)
-        outlooks = [one for one in self._forecaster.outlooks if not one.job.spec.tracked]
-        sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
-        queue = Queue(world.now, world.nodes, outlooks, sizes, world.quotas, self._recent.expected(world.now))
+        queue = Queue.after_round(world, plan, self._forecaster.outlooks, self._recent.expected(world.now))
         return plan, foresee(queue, self._policy, self.constants)
 
 
@@ -160,12 +158,10 @@ class Preview:
 
     def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
-        size = (
-            Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type) if size.is_empty else size
-        )
-        constants = self._foresight.constants
-        ahead = forecast(replace(job, allocation=size, allocated_at=now), now, constants).forecast
-        granted = replace(job, allocation=size, allocated_at=now)
+        if size.is_empty:
+            size = Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
+        constants, granted = self._foresight.constants, replace(job, allocation=size, allocated_at=now)
+        ahead = forecast(granted, now, constants).forecast
         return ahead if ahead.total_steps is not None else like_similar(granted, ahead, constants)
 
 

@@ -15,6 +15,7 @@ from optimus_contract import answers
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.model import Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
+from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import foreseen, moment, size, span, times
 from optimus_service.insight.orders import ORDERS
@@ -126,23 +127,10 @@ def _change(case: Case, words: Explanation) -> str:
     """What gives it more: only what was tried, where that was possible."""
     if case.job.state.is_final or case.decision is None or case.gives_more is None:
         return words.what_would_change_it
-    if words.reason in _SETTLED:
+    if words.reason in NOT_COMPETING:
         return words.what_would_change_it
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
     return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}"
-
-
-_SETTLED = frozenset(
-    {
-        Reason.CANCELLING,
-        Reason.CONVERGED,
-        Reason.LIMIT_REACHED,
-        Reason.PAUSED_BY_OWNER,
-        Reason.TRACKED,
-        Reason.WAITING_FOR_RETRY,
-    }
-)
-"""Reasons of jobs that take no part in the sharing."""
 
 
 # --- start and end ---------------------------------------------------------------------------------------------------

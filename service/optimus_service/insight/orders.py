@@ -12,7 +12,7 @@ ORDERS: Mapping[str, str] = {
     "drf": "each gets its minimum before any gets more, the oldest first",
     "max-min": "each gets its minimum before any gets more, the oldest first",
     "tetris": "those that pack well and are short come first",
-    "predictable": "small ones come first, and among those of a size the oldest",
+    "predictable": "the oldest comes first, and one that is done before a gap is needed goes into it",
     "srtf": "the one with the shortest time left comes first",
 }
 """By which order policies let waiting jobs start, in words."""

@@ -248,7 +248,7 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
 
 
 def _paused_by_owner(job: JobRecord, since: float) -> Explanation:
-    leaves = "its tasks write a checkpoint and leave" if job.running.workers else "it gets nothing until it is resumed"
+    leaves = "its tasks save what they can and leave" if job.running.workers else "it gets nothing until it is resumed"
     message = f"Paused by its owner since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
     change = f"`optimus resume {job.id}` lets it go on."
     return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)

@@ -89,11 +89,9 @@ class QueueAhead:
 
     def note(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
         """A round went well: its world takes the place of one that nobody has looked at yet. Returns at once."""
-        outlooks = tuple(one for one in self._outlooks() if not one.job.spec.tracked)
-        self.recent.note(outlooks)
-        sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
-        expected = self.recent.expected(snapshot.now)
-        queue = Queue(snapshot.now, snapshot.nodes, outlooks, sizes, snapshot.quotas, expected)
+        outlooks = self._outlooks()
+        self.recent.note([one for one in outlooks if not one.job.spec.tracked])
+        queue = Queue.after_round(snapshot, plan, outlooks, self.recent.expected(snapshot.now))
         with self._wake_up:
             self._newest = Seen(queue, leader)
             self._wake_up.notify_all()

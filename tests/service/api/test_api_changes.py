@@ -174,7 +174,7 @@ def test_an_ended_job_runs_again_as_another_one(api: Api) -> None:
     told = api.get(f"/v1/jobs/{ended}/events").json()["events"][0]
     assert (told["type"], told["message"]) == ("Retried", f"Job {again['id']} runs it again.")
     assert types(api, again["id"]) == ["Retried", "JobSubmitted"]
-    assert "it runs already" in problem(api.post(f"/v1/jobs/{again['id']}/retry"), 409)["detail"]
+    assert "has not ended: cancel it first" in problem(api.post(f"/v1/jobs/{again['id']}/retry"), 409)["detail"]
 
 
 # --- deleting --------------------------------------------------------------------------------------------------------

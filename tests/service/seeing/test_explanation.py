@@ -16,9 +16,11 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
+from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason, SpeedSample
 from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
 from optimus_service.store.records import JobRecord
@@ -279,3 +281,7 @@ def test_the_documentation_lists_every_reason() -> None:
     assert before
     assert found
     assert table == as_markdown(), "run `python -m tests.service.seeing.explain_page`"
+
+
+def test_the_order_of_each_policy_is_told() -> None:
+    assert ORDERS.keys() == POLICIES.keys()
