@@ -52,12 +52,22 @@ def _each_once(names: list[str]) -> list[str]:
     return names
 
 
+NOT_SHOWN: Final = "(not shown)"
+"""What answers have in place of the values of `environment`. No job is taken with it: an answer that is sent back as a
+submission would otherwise run without the secrets."""
+
+
 def _variables(variables: dict[str, str]) -> dict[str, str]:
     for name in variables:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"{name[:100]!r} is not a variable name")
         if name.startswith("OPTIMUS_"):
             raise ValueError(f"{name[:100]!r}: names that start with OPTIMUS_ are reserved")
+    hidden = [name for name, value in variables.items() if value == NOT_SHOWN]
+    if hidden:
+        raise ValueError(
+            f"{', '.join(hidden)[:100]}: {NOT_SHOWN!r} stands for a value that answers keep; give the value"
+        )
     return variables
 
 
@@ -458,7 +468,7 @@ class JobSpec(Message):
         dict[str, str],
         Check(_variables),
         About(
-            "variables for the tasks",
+            "variables for the tasks; answers have their names only",
             max_length=100,
             json_schema={"propertyNames": {"pattern": "^(?!OPTIMUS_)[A-Za-z_][A-Za-z0-9_]*$"}},
         ),

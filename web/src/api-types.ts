@@ -766,7 +766,7 @@ export interface components {
              * @example digits-cnn-x7k2p
              */
             from_job: string | null;
-            /** @description variables for the tasks */
+            /** @description variables for the tasks; answers have their names only */
             environment?: {
                 [key: string]: string;
             };

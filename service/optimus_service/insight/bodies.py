@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from optimus_contract import answers
 from optimus_contract.codec import read
-from optimus_contract.job import JobSpec
+from optimus_contract.job import NOT_SHOWN, JobSpec
 from optimus_contract.membership import PauseParts, WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
@@ -83,7 +83,10 @@ def job_body(
 
 
 def _spec_body(job: JobRecord) -> JobSpec:
-    return read(JobSpec, job.spec, name=job.name, task="")  # everything else has a default
+    """What was asked for, without the values of its variables: whoever may read a job may not have its secrets."""
+    names = job.spec.get("environment") or {}
+    shown = {**job.spec, "environment": dict.fromkeys(names, NOT_SHOWN)}
+    return read(JobSpec, shown, name=job.name, task="")  # everything else has a default
 
 
 def allocation_body(allocation: Allocation) -> answers.Allocation:
