@@ -102,9 +102,14 @@ class Telemetry(Message):
         About("why one could not be written, or that they are written again: an event", min_length=1, max_length=2000),
     ] = None
 
+    silence: Annotated[
+        str | None,
+        About("which task does not answer its coordinator, or answers again: an event", min_length=1, max_length=2000),
+    ] = None
+
     def check(self) -> None:
-        if self.samples is None and self.tasks is None and self.checkpoints is None:
-            raise ValueError("samples, tasks or checkpoints are required")
+        if self.samples is None and self.tasks is None and self.checkpoints is None and self.silence is None:
+            raise ValueError("samples, tasks, checkpoints or silence are required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

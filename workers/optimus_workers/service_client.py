@@ -85,6 +85,10 @@ class ServiceClient:
         """Say why a checkpoint could not be written, or that they are written again."""
         self._report("POST", "telemetry", {"checkpoints": news[:2000]})
 
+    def post_silence(self, news: str) -> None:
+        """Say that a task does not answer its coordinator, or answers again."""
+        self._report("POST", "telemetry", {"silence": news[:2000]})
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

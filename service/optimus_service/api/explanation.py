@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from optimus_contract import answers
 from optimus_scheduler.model import TaskPhase
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.from_tasks import CHECKPOINTS
+from optimus_service.api.from_tasks import CHECKPOINTS, WORKER_SILENT
 from optimus_service.api.problems import documented
 from optimus_service.api.services import HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
@@ -25,7 +25,7 @@ _RECENT_SECONDS = 900.0
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
 
-_WARNINGS = (WORKER_HUNG, LOSS_NOT_FINITE, CHECKPOINTS)
+_WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS)
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 

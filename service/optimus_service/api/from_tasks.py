@@ -36,6 +36,8 @@ EARLY = 0.9
 
 CHECKPOINTS = "Checkpoints"
 """The event of a job whose checkpoints cannot be written, or can be again."""
+WORKER_SILENT = "WorkerSilent"
+"""The event of a job of which a task does not answer its coordinator, or answers again."""
 _SIZE_FIXED = (
     "The training counts its steps by its number of processes, so at another size it went on from the wrong step. "
     "Number of workers from now on: {} (docs/script-sizes.md)."
@@ -151,6 +153,8 @@ def add_telemetry(
         services.repository.put_usage(job_id, usages, services.clock())
     if telemetry.checkpoints:
         services.repository.add_event(job_id, CHECKPOINTS, telemetry.checkpoints, {}, services.clock())
+    if telemetry.silence:
+        services.repository.add_event(job_id, WORKER_SILENT, telemetry.silence, {}, services.clock())
     if not telemetry.samples:
         return TelemetryAnswer(accepted=0, ignored=[])
     samples = telemetry.samples

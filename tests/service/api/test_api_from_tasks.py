@@ -287,6 +287,14 @@ def test_wrong_questions_are_refused(api: Api, job_id: str, query: str, field: s
 PROFILE = {"n_parameters": 1000, "n_examples": 600, "global_batch_size": 60, "steps_per_epoch": 10.0}
 
 
+def test_a_task_that_does_not_answer_is_an_event_and_explained(api: Api, job_id: str) -> None:
+    for news in ("worker-0 has not answered for 30 s.", "worker-0 answers again."):
+        assert api.as_task("POST", job_id, "telemetry", json={"silence": news}).status_code == 200
+        event = api.get(f"/v1/jobs/{job_id}/events").json()["events"][0]
+        assert (event["type"], event["message"]) == ("WorkerSilent", news)
+        assert news in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+
+
 def test_a_profile_is_shown(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json=PROFILE).status_code == 204

@@ -20,10 +20,12 @@ from optimus_workers.coordinator.events import (
     ReportCheckpoints,
     ReportMembership,
     ReportResult,
+    ReportSilence,
     Send,
     Stop,
     TaskArrived,
     TaskLost,
+    TaskSilent,
     Ticked,
     WantedArrived,
     WriteManifest,
@@ -100,7 +102,7 @@ class World:
     journal: list[JournalRecord] = field(default_factory=list)
     reports: list[Formed] = field(default_factory=list)
     news: list[str] = field(default_factory=list)
-    """Of checkpoints."""
+    """Of checkpoints, and of tasks that do not answer."""
     result: Ended | None = None
     manifests: list[Manifest] = field(default_factory=list)
     exit_code: int | None = None
@@ -136,6 +138,11 @@ class World:
             address = ("127.0.0.1", 1) if is_server else None
             hello = Hello(name, role, rank, "", "", address, None if is_server else PROFILE)
             self.happens(TaskArrived(hello))
+
+    def is_silent(self, name: str) -> None:
+        """It does not answer pings."""
+        self.happens(TaskSilent(name, 30.0))
+        self.is_lost(name)
 
     def is_lost(self, name: str) -> None:
         self.connected.pop(name, None)
@@ -175,7 +182,7 @@ class World:
                 self.journal.append(effect.record)
             case ReportMembership():
                 self.reports.append(effect.formed)
-            case ReportCheckpoints():
+            case ReportCheckpoints() | ReportSilence():
                 self.news.append(effect.news)
             case ReportResult():
                 self.result = effect.ended

@@ -148,3 +148,27 @@ def test_a_failure_by_itself_fails_the_job() -> None:
     world.passes(FAILURE_SECONDS + 1)
     assert world.result is not None
     assert (world.result.outcome, world.result.error) == ("failed", "no such column")
+
+
+def test_a_worker_that_does_not_answer_is_told_of_until_it_does() -> None:
+    world = script_world(2)
+    world.is_silent("worker-0")
+    assert world.news == [
+        "worker-0 has not answered for 30 s: its process is stopped, or its machine stands still or cannot be reached. "
+        "The others go on without it, until it answers or another takes its place; what it computes meanwhile does not "
+        "count."
+    ]
+    assert (set(world.runs) - {"worker-0"}, world.last.workers) == ({"worker-1"}, ("worker-1",))
+    assert (world.last.cause, world.last.message) == ("worker_lost", "worker-0 did not answer")
+    world.arrives("worker-0")
+    assert world.news[1:] == ["worker-0 answers again, and takes part from the next change of the membership on."]
+    assert world.last.workers == ("worker-0", "worker-1")
+    world.is_lost("worker-0")
+    world.arrives("worker-0")
+    assert len(world.news) == 2, "a connection that broke is no silence"
+
+
+def test_without_its_only_worker_a_job_stands_still() -> None:
+    world = script_world(1)
+    world.is_silent("worker-0")
+    assert "Training stands still, until it answers" in world.news[0]

@@ -44,6 +44,8 @@ class FakeService:
         self.wanted: dict[str, Any] = {"generation": 0, "directive": "run", "tasks": []}
         self.memberships: list[dict[str, Any]] = []
         self.samples: list[dict[str, Any]] = []
+        self.silence: list[str] = []
+        """What was told of tasks that do not answer."""
         self.usage: list[dict[str, Any]] = []
         """Of servers and coordinators, in order of arrival."""
         self.profile: dict[str, Any] | None = None
@@ -113,6 +115,7 @@ class FakeService:
             elif call == ("POST", "telemetry"):
                 self.samples.extend(body.get("samples", ()))
                 self.usage.extend(body.get("tasks", ()))
+                self.silence.extend([body["silence"]] if "silence" in body else [])
             elif call == ("PUT", "profile"):
                 self.profile = body
             elif call == ("PUT", "learning-rates"):
@@ -172,12 +175,15 @@ class Job:
     """Tasks that run elsewhere than here."""
     attempt: int = 0
     """Which start from a checkpoint this is."""
+    impatient_agents: tuple[str, ...] = ()
+    """How agents of scripts are run that have another lease."""
 
-    def start(self, *names: str, command: Sequence[str] = ("-m", "optimus_workers")) -> None:
+    def start(self, *names: str, command: Sequence[str] = ()) -> None:
         """Start tasks by name, `job-ROLE-RANK-INCARNATION`."""
         for name in names:
             _, role, rank, _ = name.split("-")
             host = self.hosts.get(name, Host())
+            program = command or self.impatient_agents or ("-m", "optimus_workers")
             environment = {key: value for key, value in os.environ.items() if not key.startswith("OPTIMUS_")}
             environment |= {
                 "OPTIMUS_SERVICE_URL": self.service.url,
@@ -192,7 +198,7 @@ class Job:
             }
             with (self.directory / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
-                    [*host.prefix, sys.executable, *command, role],
+                    [*host.prefix, sys.executable, *program, role],
                     env=environment, stdout=log, stderr=subprocess.STDOUT,
                 )  # fmt: skip
 
@@ -200,7 +206,7 @@ class Job:
         """Start the next incarnation, maybe one that is less patient with tasks that say nothing."""
         name = f"job-coordinator-0-{self.n_coordinators}"
         self.n_coordinators += 1
-        self.start(name, command=["-m", "optimus_workers"] if lease_seconds is None else _impatient(lease_seconds))
+        self.start(name, command=("-m", "optimus_workers") if lease_seconds is None else _impatient(lease_seconds))
         return name
 
     def scale(self, *names: str) -> None:
@@ -275,14 +281,15 @@ class Job:
             process.wait(60)
 
 
-def _impatient(lease_seconds: float) -> list[str]:
-    """Run the coordinator with another lease."""
+def _impatient(lease_seconds: float) -> tuple[str, ...]:
+    """Run the coordinator, or the agent of a script, with another lease."""
     program = (
-        "import runpy, optimus_workers.coordinator.shell as shell;"
+        "import runpy, optimus_workers.coordinator.shell as shell, optimus_workers.script.processes as processes;"
         f"shell.LEASE_SECONDS = {lease_seconds}; shell.PING_SECONDS = {lease_seconds / 6};"
+        f"processes.LEASE_SECONDS = {lease_seconds * 2 / 3};"
         "runpy.run_module('optimus_workers', run_name='__main__')"
     )
-    return ["-c", program]
+    return "-c", program
 
 
 @pytest.fixture
@@ -308,6 +315,8 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         } | spec
         job = Job(tmp_path, FakeService(), whole, free_port(), hosts=hosts or {})
         jobs.append(job)
+        if lease_seconds is not None and "command" in spec:
+            job.impatient_agents = _impatient(lease_seconds)
         job.start_coordinator(lease_seconds)
         return job
 

@@ -370,6 +370,44 @@ def test_a_process_that_is_killed_counts_as_a_lost_worker(make_script_job: Calla
     assert job.exit_code(worker(0)) == 128 + signal.SIGKILL
 
 
+COUNTS = """
+import os, time
+for step in range(1, 100000):
+    with open("steps", "a") as file:
+        file.write(f"{os.environ['RANK']} {os.getpid()}\\n")
+    print("step", step, "loss", 1.0 / step)
+    time.sleep(0.05)
+"""
+
+
+def test_no_two_processes_of_one_rank_train_while_a_worker_is_stopped(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Its own end before its rank is given to another; when it wakes it takes part again. A worker that stays stopped
+    is ended, so that another may take its place."""
+    script = tmp_path / "counts.py"
+    script.write_text(COUNTS)
+    job = make_script_job("torchrun", str(script), lease_seconds=3.0)
+    job.scale(worker(0), worker(1))
+    two = job.wait_for_size(2, 0)
+    job.wait_for_step(two["step"] + 5)
+    job.processes[worker(0)].send_signal(signal.SIGSTOP)
+    alone = job.wait_for_size(1, 0, after_epoch=two["epoch"])
+    assert (alone["cause"], alone["workers"]) == ("worker_lost", [worker(1)])
+    assert job.service.silence[0].startswith(f"{worker(0)} has not answered for")
+    job.wait_for("steps of the other one", lambda: job.service.samples[-1]["membership_epoch"] == alone["epoch"])
+    job.processes[worker(0)].send_signal(signal.SIGCONT)
+    both = job.wait_for_size(2, 0, after_epoch=alone["epoch"])
+    job.wait_for("the news", lambda: len(job.service.silence) == 2)
+    assert job.service.silence[1].startswith(f"{worker(0)} answers again")
+    job.wait_for_step(both["step"] + 5)
+    order = [line.split()[1] for line in (tmp_path / "steps").read_text().splitlines() if line.startswith("0 ")]
+    turns = [pid for pid, before in zip(order, [None, *order], strict=False) if pid != before]
+    assert len(turns) == len(set(turns)), "one after the other"
+    job.processes[worker(1)].send_signal(signal.SIGSTOP)
+    assert job.exit_code(worker(1)) == -signal.SIGKILL
+
+
 def test_the_processes_of_a_killed_agent_end_with_it(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
     script = tmp_path / "orphan.py"
     script.write_text("import os, time\nprint('process', os.getpid(), 'step 1 loss 1', flush=True)\ntime.sleep(1000)\n")

@@ -28,6 +28,14 @@ class TaskLost:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSilent:
+    """A task said nothing for so many seconds, pings notwithstanding; its `TaskLost` follows."""
+
+    task: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class MessageArrived:
     """A connected task sent a message. In the table of transitions, the message's class stands for this event."""
 
@@ -80,6 +88,7 @@ class Ticked:
 Event = (
     TaskArrived
     | TaskLost
+    | TaskSilent
     | MessageArrived
     | WantedArrived
     | CheckpointRead
@@ -149,6 +158,13 @@ class ReportCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSilence:
+    """Tell the job's owner that a task does not answer, or answers again."""
+
+    news: str
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Write a line to the log."""
 
@@ -169,6 +185,7 @@ Effect = (
     | ReportMembership
     | ReportResult
     | ReportCheckpoints
+    | ReportSilence
     | ReadCheckpoint
     | WriteManifest
     | Log

@@ -22,7 +22,7 @@ from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members
 from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
 from optimus_workers.coordinator.script import all_stopped, end_of_command, new_attempt, recount_script
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
-from optimus_workers.coordinator.tasks import desired_members, dismiss_leavers, regroup
+from optimus_workers.coordinator.tasks import answers_again, desired_members, dismiss_leavers, regroup
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined
 from optimus_workers.wire.values import followed
@@ -66,11 +66,12 @@ def _connected(state: State, hello: Hello) -> Effects:
     state.tasks[hello.task] = ConnectedTask(hello, state.now)
     if state.change.cause == "coordinator_restart" or (state.plan.is_script and state.phase is Phase.GATHERING):
         state.version = max(state.version, hello.version)
+    effects = answers_again(state, hello.task)
     if hello.profile is None or state.profile is not None:
-        return []
+        return effects
     state.profile = hello.profile
     state.training.losses = LossWindow(steps_per_epoch(hello.profile))
-    return [Append(Profiled(hello.profile)), *report_profile(state)]
+    return [*effects, Append(Profiled(hello.profile)), *report_profile(state)]
 
 
 def report_profile(state: State) -> Effects:

@@ -116,6 +116,9 @@ class Reporter:
     def checkpoints(self, news: str) -> None:
         self._put(lambda: self._client.post_checkpoints(news))
 
+    def silence(self, news: str) -> None:
+        self._put(lambda: self._client.post_silence(news))
+
     def result(self, ended: Ended) -> None:
         self._put(lambda: self._post_result(ended))
 

@@ -24,10 +24,12 @@ from optimus_workers.coordinator.events import (
     ReportMembership,
     ReportProfile,
     ReportResult,
+    ReportSilence,
     Send,
     Stop,
     TaskArrived,
     TaskLost,
+    TaskSilent,
     Ticked,
     WantedArrived,
     WriteManifest,
@@ -211,6 +213,8 @@ class _Shell:
             log.info("%s disconnected", hello.task)
         except TimeoutError:
             log.warning("%s has not been heard of for %.0f s", hello.task, LEASE_SECONDS)
+            if self._writers.get(hello.task) is writer:
+                self._happened(TaskSilent(hello.task, LEASE_SECONDS))
         except (WireError, OSError) as error:
             log.warning("%s: %s", hello.task, error)
         if self._writers.get(hello.task) is writer:
@@ -303,6 +307,8 @@ class _Shell:
                 self._start(self._answer(put_manifest(self._checkpoints, effect.manifest)))
             case ReportCheckpoints():
                 self._reporter.checkpoints(effect.news)
+            case ReportSilence():
+                self._reporter.silence(effect.news)
             case Log():
                 log.info(effect.text)
             case Stop():

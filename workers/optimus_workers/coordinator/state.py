@@ -250,6 +250,8 @@ class State:
     """The tasks of the present membership, or of the one that is being formed."""
     tasks: dict[str, ConnectedTask] = field(default_factory=dict)
     """All connected tasks by name."""
+    silent: set[str] = field(default_factory=set)
+    """Tasks that were lost because they did not answer, and have not come back."""
     wanted: WantedMembership | None = None
     wanted_tasks: frozenset[str] = frozenset()
     """The names of the wanted tasks."""

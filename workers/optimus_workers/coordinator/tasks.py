@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optimus_contract.membership import Cause
-from optimus_workers.coordinator.events import Effects, Log, Send, TaskLost
+from optimus_workers.coordinator.events import Effects, Log, ReportSilence, Send, TaskLost, TaskSilent
 from optimus_workers.coordinator.membership import ConnectedTask, Members, choose_group, choose_members
 from optimus_workers.coordinator.state import Phase, State
 from optimus_workers.wire.messages import DataLost, Exit, Leave
@@ -42,6 +42,29 @@ def regroup(state: State, cause: Cause, message: str) -> Effects:
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
+def silent(state: State, event: TaskSilent) -> Effects:
+    """The task is stopped or cannot be reached: its owner is told, for its process may run on for long."""
+    if event.task not in state.tasks:
+        return []
+    state.silent.add(event.task)
+    go_on = "The others go on without it" if state.members.names - {event.task} else "Training stands still"
+    return [
+        ReportSilence(
+            f"{event.task} has not answered for {event.seconds:.0f} s: its process is stopped, or its machine stands "
+            f"still or cannot be reached. {go_on}, until it answers or another takes its place; what it computes "
+            "meanwhile does not count."
+        )
+    ]
+
+
+def answers_again(state: State, name: str) -> Effects:
+    """A task connects: one that was silent is news."""
+    if name not in state.silent:
+        return []
+    state.silent.discard(name)
+    return [ReportSilence(f"{name} answers again, and takes part from the next change of the membership on.")]
+
+
 def forget_lost(state: State, event: TaskLost) -> Effects:
     """GATHERING, CLOSING: no membership holds that the task could break."""
     state.tasks.pop(event.task, None)
@@ -53,7 +76,11 @@ def lost(state: State, event: TaskLost) -> Effects:
     task = state.tasks.pop(event.task, None)
     if task is None or event.task not in state.members:
         return []
-    return regroup(state, "server_lost" if task.is_server else "worker_lost", f"{event.task} was lost")
+    return regroup(state, "server_lost" if task.is_server else "worker_lost", f"{event.task} {_why_lost(state, event)}")
+
+
+def _why_lost(state: State, event: TaskLost) -> str:
+    return "did not answer" if event.task in state.silent else "was lost"
 
 
 def lost_while_halting(state: State, event: TaskLost) -> Effects:

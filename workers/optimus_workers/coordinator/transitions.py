@@ -28,6 +28,7 @@ from optimus_workers.coordinator.events import (
     ReportMembership,
     TaskArrived,
     TaskLost,
+    TaskSilent,
     Ticked,
     WantedArrived,
 )
@@ -172,6 +173,8 @@ _ROWS = (
     Row([Phase.HALTING], [TaskLost], tasks.lost_while_halting),
     Row([Phase.EVALUATING], [TaskLost], ending.lost_while_evaluating),
     Row(_GIVEN_UP, [TaskLost], tasks.forget_lost),
+    Row(_ALIVE, [TaskSilent], tasks.silent),
+    Row([Phase.CLOSING], [TaskSilent], _ignore),  # nobody waits for it any more
     Row(_ALL - {Phase.GATHERING, Phase.OVER}, [Leave], tasks.wants_to_leave),
     Row([Phase.GATHERING], [Leave], tasks.wants_to_leave_while_gathering),
     Row(_ALL - {Phase.OVER}, [Pong], _ignore),  # the shell's lease is all that it is for

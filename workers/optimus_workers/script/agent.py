@@ -294,7 +294,25 @@ class Agent:
                     pass
                 case _:
                     log.warning("not for an agent: %s", type(message).__name__)
+            if self._starter.has_lapsed:
+                return self._awake()
             self._look()
+
+    def _awake(self) -> Exit | CoordinatorLost:
+        """This process was stopped for so long that another worker may have its rank: its own processes are ended, what
+        the coordinator has said meanwhile is void, and it says anew what to do."""
+        log.warning("this worker was stopped, and its processes were ended meanwhile")
+        if self._run is not None:
+            self._last_step = self._run.progress.step or self._last_step
+        self._kill()
+        self._order = None
+        self._starter.renew()
+        if self._control is not None:
+            self._control.close()  # which is delivered, once
+        while True:
+            match self._queue.get():
+                case Exit() | CoordinatorLost() as last:
+                    return last
 
     def _is_still(self) -> bool:
         """Whether training stands still: its processes stop, or come up after a change."""

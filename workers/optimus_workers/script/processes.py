@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,10 @@ PIPE_BYTES = 1024 * 1024
 """So much a process can print meanwhile without waiting."""
 ORDER_BYTES = 64 * 1024
 KILLED = 128 + signal.SIGKILL
+LEASE_SECONDS = 20.0
+"""A worker that is stopped for longer has no processes any more: less than the time after which its coordinator gives
+its rank to another one (30 s after the last word, which is 5 s old at most when the worker is stopped)."""
+BEATS_PER_LEASE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ class Process:
 
 
 class Starter:
-    """Starts processes for one command. Used by one thread."""
+    """Starts processes for one command. Used by one thread; another one tells the starter that this process lives."""
 
     def __init__(
         self, argv: Sequence[str], directory: Path, environment: Mapping[str, str], *, preload: bool = True
@@ -129,19 +134,52 @@ class Starter:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._answers = b""
+        self._lease_seconds = LEASE_SECONDS
+        self._beat_at = time.monotonic()
+        self._closed = threading.Event()
+        self._sending = threading.Lock()
+        """Guards what is sent to the starter."""
+        threading.Thread(target=self._beat, name="lease", daemon=True).start()
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether this process was stopped for longer than its lease: what it had started is ended."""
+        return time.monotonic() - self._beat_at > self._lease_seconds
+
+    def renew(self) -> None:
+        """Begin another lease, after one that has lapsed."""
+        self._beat_at = time.monotonic()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._lease_seconds / BEATS_PER_LEASE):
+            if self.has_lapsed:
+                continue  # who asks for it has to notice
+            self._beat_at = time.monotonic()
+            with self._sending, suppress(OSError):
+                if self._control is not None:
+                    self._control.send(b"\n", socket.MSG_DONTWAIT)
 
     def prepare(self) -> None:
         """Start the starter, if it does not run; it imports the script's libraries meanwhile."""
         if self._process is not None and self._process.poll() is None:
             return
-        self.close()
+        self._hang_up()
         ours, theirs = socket.socketpair()
         interpreter = sys.executable if self._python is None else self._python.interpreter
         isolated = ["-I"] if self._python is None else []
+        imports = json.dumps(self._imports)
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [interpreter, *isolated, "-u", str(STARTER), str(theirs.fileno()), json.dumps(self._imports)],
+                    [
+                        interpreter,
+                        *isolated,
+                        "-u",
+                        str(STARTER),
+                        str(theirs.fileno()),
+                        imports,
+                        str(self._lease_seconds),
+                    ],
                     stdin=subprocess.DEVNULL,
                     cwd=self._directory if self._directory.is_dir() else "/",
                     env=self._environment,
@@ -174,8 +212,9 @@ class Starter:
         try:
             line = json.dumps(order).encode() + b"\n"
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [output, status]))]
-            sent = self._control.sendmsg([line[:ORDER_BYTES]], rights)
-            self._control.sendall(line[sent:])
+            with self._sending:
+                sent = self._control.sendmsg([line[:ORDER_BYTES]], rights)
+                self._control.sendall(line[sent:])
             pid = int(self._line())
         except (OSError, ValueError):
             os.close(reads_output)
@@ -188,9 +227,14 @@ class Starter:
 
     def close(self) -> None:
         """End the starter, and with it all processes that it has started."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
+        self._closed.set()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        with self._sending:
+            if self._control is not None:
+                self._control.close()
+                self._control = None
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(2.0)

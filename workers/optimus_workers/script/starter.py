@@ -1,6 +1,6 @@
 """Starts the processes of a script. Run by the script's own interpreter, so it imports nothing of Optimus.
 
-    python starter.py SOCKET PRELOAD
+    python starter.py SOCKET PRELOAD LEASE_SECONDS
 
 It has imported the libraries that the script is going to import (torch takes seconds), and forks: a process that starts
 again after a change of the workers begins at once, and shares the memory of the libraries with the one before.
@@ -11,7 +11,9 @@ Each order is a line of JSON with two descriptors: where the process prints, and
 
 With `script` or `module` the process runs that as Python runs it, with `argv` as `sys.argv`; else it becomes `argv`.
 The first answer on the socket is a newline, once the libraries are imported; later ones are process ids, as lines. When
-the socket is closed, because the agent is gone, all processes are killed.
+the socket is closed, because the agent is gone, all processes are killed. So they are when the agent has sent nothing,
+not even an empty line, for LEASE_SECONDS: it is stopped, its coordinator gives its rank to another worker, and no two
+processes of one rank may train. An agent that stays silent is killed later, so that another takes its place.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MAX_ORDER_BYTES = 4 * 1024 * 1024
+ABANDONED_LEASES = 4.0
+"""After so many leases without a sign of life the agent is killed."""
 
 
 def main() -> None:
@@ -47,7 +51,7 @@ def main() -> None:
     # The processes that are forked look through none of this again, which would take a second when they end.
     gc.collect()
     gc.freeze()
-    order, out = serve(control)
+    order, out = serve(control, float(sys.argv[3]))
     control.close()
     become(order, out)
 
@@ -71,8 +75,9 @@ def preload_optimizers() -> None:
 # --- the starter -----------------------------------------------------------------------------------------------------
 
 
-def serve(control: socket.socket) -> tuple[dict[str, Any], int]:
+def serve(control: socket.socket, lease_seconds: float) -> tuple[dict[str, Any], int]:
     """Fork for each order. Returns in the new process only, with its order and what it prints to."""
+    agent = os.getppid()
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves behind, in whatever session, becomes a child of this one
@@ -84,19 +89,29 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], int]:
     control.sendall(b"\n")
     running: dict[int, int] = {}
     """Process id → where its exit code is written."""
+    heard_at = time.monotonic()
     while True:
-        ready, _, _ = select.select([control.fileno(), reading], [], [])
+        ready, _, _ = select.select([control.fileno(), reading], [], [], lease_seconds / 10)
+        silent = time.monotonic() - heard_at
         if reading in ready:
             os.read(reading, 4096)
             collect(running)
         if control.fileno() not in ready:
+            if silent > lease_seconds:
+                for pid in running:
+                    kill_group(pid)
+            if silent > ABANDONED_LEASES * lease_seconds and os.getppid() == agent:
+                os.kill(agent, signal.SIGKILL)
             continue
+        heard_at = time.monotonic()
         order, descriptors = receive(control)
         if order is None:
             for pid in running:
                 kill_group(pid)
             kill_children()
             os._exit(0)
+        if not order:
+            continue  # a sign of life
         out, status = descriptors
         pid = os.fork()
         if pid == 0:
@@ -176,7 +191,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any] | None, tuple[int, ...]]:
-    """The next order and its descriptors; None at the end."""
+    """The next order and its descriptors; an empty one: the agent lives; None: it is gone."""
     descriptors: array.array[int] = array.array("i")
     line = b""
     while not line.endswith(b"\n"):
@@ -190,7 +205,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, tuple[int, .
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
         line += data
-    return json.loads(line.decode()), tuple(descriptors)
+    return json.loads(line) if line.strip() else {}, tuple(descriptors)
 
 
 # --- the new process -------------------------------------------------------------------------------------------------
