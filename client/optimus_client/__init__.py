@@ -21,6 +21,7 @@ from .batch import accumulation_steps, batch_factor, batch_part, worker_batch_si
 from .reporting import flush, report, report_schedule, resumes, stop_requested, stopped
 
 if TYPE_CHECKING:
+    from .agreement import stop_agreed
     from .calls import ApiError, Conflict, Invalid, NotFound, OptimusError, Unauthorized, Unreachable
     from .client import AsyncClient, Client
     from .loop import ElasticRun, elastic
@@ -46,6 +47,7 @@ __all__ = [
     "report",
     "report_schedule",
     "resumes",
+    "stop_agreed",
     "stop_requested",
     "stopped",
     "track",
@@ -56,6 +58,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "ElasticRun": "loop",
     "elastic": "loop",
+    "stop_agreed": "agreement",
     "TrackedRun": "tracking",
     "track": "tracking",
     "AsyncClient": "client",

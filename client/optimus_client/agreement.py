@@ -58,6 +58,18 @@ class Agreement:
         return bool(stops), bool(saves)
 
 
+_agreement = Agreement()
+
+
+def stop_agreed(step: int) -> bool:
+    """Whether the processes that train together save and end after this step: the same answer on all of them.
+
+    For loops of one's own on several processes; called after every optimizer step, on every process, with the number of
+    steps done. `stop_requested` is answered at different steps, where some processes would wait for others for ever.
+    """
+    return _agreement.ask(step)[0]
+
+
 def exchange_device() -> torch.device:
     """Where the process group can sum: not on a GPU if that can be, so that nothing waits for its work."""
     if "gloo" in str(dist.get_backend_config()):

@@ -13,6 +13,7 @@ from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.script import FAILURE_SECONDS
 from optimus_workers.wire.messages import (
     CommandEnded,
+    CommandQuiet,
     CommandStarted,
     CommandStopped,
     Done,
@@ -34,6 +35,8 @@ class ScriptWorld(World):
     """Workers whose processes ended well by themselves, which their coordinator may not know yet."""
     version: int = 0
     pause: PauseParts = field(default_factory=PauseParts)
+    slow: bool = False
+    """Processes do not stop before the world says so."""
 
     @property
     def epoch(self) -> int:
@@ -52,6 +55,9 @@ class ScriptWorld(World):
 
     def _work(self, name: str, message: ToTask) -> list[FromTask]:
         match message:
+            case StopCommand() if self.slow and name in self.runs:
+                self.going.pop(name, None)
+                return []
             case StopCommand():
                 self.runs.pop(name, None)
                 self.going.pop(name, None)
@@ -172,3 +178,34 @@ def test_without_its_only_worker_a_job_stands_still() -> None:
     world = script_world(1)
     world.is_silent("worker-0")
     assert "Training stands still, until it answers" in world.news[0]
+
+
+def _told(world: ScriptWorld, name: str) -> list[StopCommand]:
+    return [message for to, message in world.sent if to == name and isinstance(message, StopCommand)]
+
+
+def test_processes_are_terminated_once_none_of_any_worker_writes() -> None:
+    """One that waits for another, which saves, writes nothing either: its end would break the checkpoint."""
+    world = script_world(3)
+    world.slow = True
+    world.wants("worker-0", "worker-1")
+    epoch = world.state.epoch
+    world.says("worker-1", CommandQuiet(epoch, True, False))
+    world.says("worker-2", CommandQuiet(epoch, True, False))
+    assert not any(stop.all_quiet for name in world.runs for stop in _told(world, name)), "the first one saves"
+    world.says("worker-2", CommandQuiet(epoch, False, False))
+    world.says("worker-0", CommandQuiet(epoch, True, False))
+    assert not any(stop.all_quiet for name in world.runs for stop in _told(world, name)), "now the third one does"
+    world.slow = False
+    world.says("worker-2", CommandStopped(epoch))
+    assert [_told(world, name)[-1].all_quiet for name in ("worker-0", "worker-1")] == [True, True]
+
+
+def test_where_one_looks_whether_it_should_stop_all_have_the_time() -> None:
+    world = script_world(2)
+    world.slow = True
+    world.wants("worker-0")
+    world.says("worker-1", CommandQuiet(world.state.epoch, True, False))
+    world.says("worker-0", CommandQuiet(world.state.epoch, True, True))
+    for name in ("worker-0", "worker-1"):
+        assert (_told(world, name)[-1].is_asked, _told(world, name)[-1].all_quiet) == (True, False)

@@ -408,6 +408,52 @@ def test_no_two_processes_of_one_rank_train_while_a_worker_is_stopped(
     assert job.exit_code(worker(1)) == -signal.SIGKILL
 
 
+SAVES_TOGETHER = """
+import os, pathlib, time
+
+def write(path, seconds):
+    with open(path, "wb") as file:
+        for _ in range(int(seconds * 20)):
+            file.write(bytes(40000))
+            file.flush()
+            time.sleep(0.05)
+    pathlib.Path(f"{path}.whole").touch()
+
+def wait_for(path):
+    while not os.path.exists(f"{path}.whole"):
+        time.sleep(0.02)
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+for step in range(1, 100000):
+    if rank == 0:
+        print("step", step, "loss", 1.0 / step, flush=True)
+    time.sleep(0.05)
+    if step == 20 and world == 2:
+        if rank == 0:
+            write("part-0", 1.5)
+            wait_for("part-1")
+            write("metadata", 0.5)
+        else:
+            wait_for("part-0")
+            write("part-1", 0.5)
+            wait_for("metadata")
+"""
+
+
+def test_a_checkpoint_that_several_workers_write_in_turn_is_not_cut_in_two(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """While one writes the other waits, and writes nothing: it is not ended before the checkpoint is whole."""
+    script = tmp_path / "together.py"
+    script.write_text(SAVES_TOGETHER)
+    job = make_script_job("torchrun", str(script))
+    job.scale(worker(0), worker(1))
+    job.wait_for("the checkpoint's begin", lambda: (tmp_path / "part-0").exists())
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    assert (tmp_path / "metadata.whole").exists()
+
+
 def test_the_processes_of_a_killed_agent_end_with_it(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
     script = tmp_path / "orphan.py"
     script.write_text("import os, time\nprint('process', os.getpid(), 'step 1 loss 1', flush=True)\ntime.sleep(1000)\n")

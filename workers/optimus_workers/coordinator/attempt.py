@@ -17,6 +17,7 @@ from optimus_workers.coordinator.events import Send
 from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
 from optimus_workers.wire.messages import (
     Assume,
+    CommandQuiet,
     CommandStarted,
     CommandStopped,
     Halt,
@@ -197,7 +198,10 @@ class ScriptAttempt(Attempt):
         self.version = version
         self.finished: set[str] = set()
         """Workers whose processes had ended well by themselves."""
-        self._at_once = at_once
+        self._stop = StopCommand(epoch, at_once)
+        """What the agents were told last."""
+        self._quiet: set[str] = set()
+        """Workers whose processes write nothing."""
         self.pause = PauseParts()
         """As worker 0 of the last membership and of this one say."""
 
@@ -205,9 +209,25 @@ class ScriptAttempt(Attempt):
         """Stop the processes on all workers, and wait for those that leave as well: they may be saving."""
         names = sorted(task.name for task in tasks)
         self.awaiting = set(names)
-        return [Send(name, StopCommand(self.epoch, self._at_once)) for name in names]
+        return [Send(name, self._stop) for name in names]
 
-    def stopped(self, task: str, message: CommandStopped) -> None:
+    def quiet(self, task: str, message: CommandQuiet) -> list[Send]:
+        """A worker's processes write nothing, or do again, or look whether they should stop."""
+        if self._stop.at_once:
+            return []
+        (self._quiet.add if message.quiet else self._quiet.discard)(task)
+        return self._tell(is_asked=self._stop.is_asked or message.is_asked)
+
+    def _tell(self, *, is_asked: bool) -> list[Send]:
+        """One decision for all: processes that save together are ended together, or come to an end by themselves."""
+        all_quiet = not is_asked and self.awaiting <= self._quiet
+        stop = dataclasses.replace(self._stop, is_asked=is_asked, all_quiet=all_quiet)
+        if stop == self._stop:
+            return []
+        self._stop = stop
+        return [Send(name, stop) for name in sorted(self.awaiting)]
+
+    def stopped(self, task: str, message: CommandStopped) -> list[Send]:
         """A worker's processes have ended."""
         self.awaiting.discard(task)
         self.version = max(self.version, message.step or 0)
@@ -216,6 +236,7 @@ class ScriptAttempt(Attempt):
             self.pause = dataclasses.replace(self.pause, save_seconds=message.save_seconds, stop_seconds=stop)
         if message.finished:
             self.finished.add(task)
+        return [] if self._stop.at_once else self._tell(is_asked=self._stop.is_asked)
 
     def started(self, task: str, message: CommandStarted) -> None:
         """A worker's processes run."""

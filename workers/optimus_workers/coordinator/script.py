@@ -14,7 +14,7 @@ from optimus_workers.coordinator.membership import Cover, Members
 from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
 from optimus_workers.coordinator.tasks import dismiss_leavers
-from optimus_workers.wire.messages import CommandEnded, CommandStarted, CommandStopped, Recount
+from optimus_workers.wire.messages import CommandEnded, CommandQuiet, CommandStarted, CommandStopped, Recount
 from optimus_workers.wire.values import TaskProfile
 
 FAILURE_SECONDS = 5.0
@@ -33,11 +33,16 @@ def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptA
 
 def stopped(state: State, name: str, message: CommandStopped) -> Effects:
     """HALTING: the processes of a worker have ended."""
-    _attempt(state).stopped(name, message)
+    effects = _attempt(state).stopped(name, message)
     training = state.training
     if message.since_step is not None and training.last_step_at is not None:
         training.last_step_at = max(training.last_step_at, state.now - message.since_step)
-    return []
+    return [*effects]
+
+
+def quiet(state: State, name: str, message: CommandQuiet) -> Effects:
+    """HALTING: the processes of a worker may be ended, or not any more, as far as they alone are concerned."""
+    return [*_attempt(state).quiet(name, message)]
 
 
 def started(state: State, name: str, message: CommandStarted) -> Effects:

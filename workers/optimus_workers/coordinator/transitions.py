@@ -40,6 +40,7 @@ from optimus_workers.wire.messages import (
     Assumed,
     AssumeFailed,
     CommandEnded,
+    CommandQuiet,
     CommandStarted,
     CommandStopped,
     DataLost,
@@ -199,7 +200,8 @@ _ROWS = (
     Row(_ALL - {Phase.OVER}, [Publish], training.pass_on),
     # The processes of a script.
     Row([Phase.HALTING], [CommandStopped], script.stopped),
-    Row(_ALL - {Phase.HALTING, Phase.OVER}, [CommandStopped], _ignore),  # of an attempt that was given up
+    Row([Phase.HALTING], [CommandQuiet], script.quiet),
+    Row(_ALL - {Phase.HALTING, Phase.OVER}, [CommandStopped, CommandQuiet], _ignore),  # of an attempt that was given up
     Row([Phase.JOINING], [CommandStarted], script.started),
     Row(_GIVEN_UP, [CommandStarted], _ignore),  # of the attempt that was given up
     Row([Phase.JOINING, Phase.TRAINING], [CommandEnded], script.command_ended),

@@ -58,6 +58,7 @@ from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.messages import (
     CommandEnded,
+    CommandQuiet,
     CommandStarted,
     CommandStopped,
     Done,
@@ -168,7 +169,11 @@ class Stopping:
     kill_at: float
     writes: Writes
     waits_for_writes: bool = False
-    """They are terminated as soon as they write nothing, `terminate_at` at the latest."""
+    """They are terminated as soon as no worker's processes write anything, `terminate_at` at the latest."""
+    all_quiet: bool = False
+    """No other worker's do, as the coordinator says."""
+    told: tuple[bool, bool] = (False, False)
+    """What the coordinator knows of them: see `CommandQuiet`."""
     terminated: bool = False
     is_quiet: bool = False
     looked_at: float = float("-inf")
@@ -454,18 +459,36 @@ class Agent:
         if run is None or self._all_ended(run):
             self._stopped(message.epoch)
             return
+        if self._stopping is not None and self._stopping.epoch == message.epoch:
+            self._stop_otherwise(self._stopping, message)
+            return
         for process in run.processes:
             process.hurry()
         with suppress(OSError):
             self._stop_file.touch(mode=0o600)
         if message.at_once:
             self._stopping = Stopping(message.epoch, now, now, now + KILL_SECONDS, Writes(now))
-        elif run.looks_at_stop_file or self._remembers_stop_file:
-            at = now + self._spec.stop_seconds
-            self._stopping = Stopping(message.epoch, now, at, at + KILL_SECONDS, Writes(now))
         else:
             at = now + min(self._spec.stop_seconds / 2, SAVING_SECONDS)
             self._stopping = Stopping(message.epoch, now, at, now + self._spec.stop_seconds, Writes(now), True)
+            run.looks_at_stop_file = run.looks_at_stop_file or self._remembers_stop_file
+            self._stop_otherwise(self._stopping, replace(message, is_asked=message.is_asked or run.looks_at_stop_file))
+            self._tell_of_writes(run, self._stopping)
+
+    def _stop_otherwise(self, stopping: Stopping, message: StopCommand) -> None:
+        """It is known now how the processes of all workers stop."""
+        stopping.all_quiet = message.all_quiet
+        if message.is_asked and stopping.waits_for_writes:
+            stopping.waits_for_writes = False
+            stopping.terminate_at = stopping.since + self._spec.stop_seconds
+            stopping.kill_at = stopping.terminate_at + KILL_SECONDS
+
+    def _tell_of_writes(self, run: Run, stopping: Stopping) -> None:
+        """Tell the coordinator what it has to know before it decides how the processes of all workers stop."""
+        found = stopping.is_quiet, run.looks_at_stop_file
+        if found != stopping.told:
+            stopping.told = found
+            self._send(CommandQuiet(stopping.epoch, *found))
 
     @property
     def _remembers_stop_file(self) -> bool:
@@ -594,12 +617,14 @@ class Agent:
             stopping.looked_at = now
             groups = [process.pid for process in run.processes if process.exit_code is None]
             stopping.is_quiet = stopping.writes.are_quiet(groups, now)
+            if not stopping.terminated:
+                self._tell_of_writes(run, stopping)
         if now >= stopping.kill_at:
             for process in run.processes:
                 signal_group(process, signal.SIGKILL)
         elif not stopping.terminated and (
             # Half a checkpoint may keep a script from going on.
-            now >= stopping.terminate_at or (stopping.waits_for_writes and stopping.is_quiet)
+            now >= stopping.terminate_at or (stopping.waits_for_writes and stopping.is_quiet and stopping.all_quiet)
         ):
             stopping.terminated = True
             for process in run.processes:

@@ -134,11 +134,18 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class StopCommand:
-    """Agent of a script: stop the processes, and answer `CommandStopped`."""
+    """Agent of a script: stop the processes, and answer `CommandStopped`.
+
+    Sent again, to all, when it is known how: no worker's processes are ended while others of them save together.
+    """
 
     epoch: int
     at_once: bool = False
     """Members are missing, so that the processes cannot reach a step boundary together."""
+    is_asked: bool = False
+    """Some processes look whether they should stop: all have the time to come to the step that they agree on."""
+    all_quiet: bool = False
+    """No process of any worker is writing: they are terminated now, all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +301,17 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandQuiet:
+    """Agent of a script, while its processes are being stopped: what has changed of them."""
+
+    epoch: int
+    quiet: bool
+    """They are writing no file."""
+    is_asked: bool
+    """They look whether they should stop."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommandStopped:
     """Agent of a script: none of its processes runs."""
 
@@ -352,7 +370,7 @@ ToTask = (
 )  # fmt: skip
 FromTask = (
     Hello | Pong | Halted | Assumed | AssumeFailed | Joined | Done | DataLost | SnapshotTaken | Saved | SaveFailed
-    | Evaluated | Publish | Leave | CommandStopped | CommandStarted | CommandEnded | Failed
+    | Evaluated | Publish | Leave | CommandQuiet | CommandStopped | CommandStarted | CommandEnded | Failed
 )  # fmt: skip
 
 
