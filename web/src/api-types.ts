@@ -373,6 +373,9 @@ export interface components {
             id: string;
             name: string;
             project: string;
+            labels: {
+                [key: string]: string;
+            };
             /** @enum {string} */
             state: "queued" | "running" | "paused" | "succeeded" | "failed" | "cancelled";
             reason: string | null;

@@ -16,7 +16,7 @@ import { useLogarithmic } from "./charts";
 import { colourOf } from "./colours";
 import { Evaluations, Loss, Scale } from "./curves";
 import { Ends as EndsOverTime } from "./ends";
-import { Badge, Progress } from "./jobs";
+import { Badge, Labels, labelsOf, Progress } from "./jobs";
 import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import type { World } from "./state";
@@ -152,6 +152,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
       <p class="under">
         {job.id} · {trains(job)} · {tracked ? "outside the cluster" : job.spec.architecture}
       </p>
+      <Labels labels={labelsOf(job.spec)} />
       {problem && (
         <div class="trouble" role="alert">
           <p>{problem}</p>
@@ -163,7 +164,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         </div>
       )}
       {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
-      {!tracked && RESUMABLE.has(job.state) && job.step > 0 && <Resume job={job} needsToken={needsToken} />}
+      <Actions job={job} needsToken={needsToken} />
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
@@ -171,8 +172,10 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
             <Progress job={job} />
           </span>
           <span class="quiet">
-            step {count(job.step)}
-            {predictions.total_steps && !job.finished_at ? ` of about ${count(predictions.total_steps.mean)}` : ""}
+            {job.progress != null && `step ${count(job.step)}`}
+            {predictions.total_steps && job.progress != null && !job.finished_at
+              ? ` of about ${count(predictions.total_steps.mean)}`
+              : ""}
           </span>
         </div>
         <Ends job={job} explanation={explanation} waiting={waiting} now={now} />
@@ -307,26 +310,57 @@ function Retry({ job, at, now }: { job: Job; at: string; now: number }) {
   );
 }
 
-/** Asks the service to let the job go on; the stream reports the change, so the page loads the job again. */
-function Resume({ job, needsToken }: { job: Job; needsToken: () => void }) {
-  const [asked, setAsked] = useState(false);
+/** What the owner can ask for now: to pause the job, to let it go on, or nothing. */
+function askable(job: Job): "pause" | "resume" | null {
+  if (job.spec.tracked) return null; // it runs elsewhere
+  if (job.finished_at) return RESUMABLE.has(job.state) && job.step > 0 ? "resume" : null;
+  if (job.spec.paused) return "resume";
+  return job.directive === "finish" || job.directive === "cancel" ? null : "pause";
+}
+
+/** Pauses the job or lets it go on; the stream reports the change, so the page loads the job again. */
+function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
+  const [asked, setAsked] = useState<string | null>(null);
+  const [doubted, setDoubted] = useState(false);
   const [refusal, setRefusal] = useState<string | null>(null);
-  const resume = async () => {
-    setAsked(true);
+  const what = askable(job);
+  useEffect(() => {
+    setAsked(null);
+    setDoubted(false);
+    setRefusal(null);
+  }, [what]);
+  if (!what) return null;
+  const ask = async () => {
+    setAsked(what);
     setRefusal(null);
     try {
-      await call(`/v1/jobs/${encodeURIComponent(job.id)}/resume`, { method: "POST" });
+      await call(`/v1/jobs/${encodeURIComponent(job.id)}/${what}`, { method: "POST" });
     } catch (error) {
       if (error instanceof NeedsToken) return needsToken();
       setRefusal(error instanceof Refused ? error.message : "The service cannot be reached.");
-      setAsked(false);
+      setAsked(null);
     }
   };
+  const isScript = job.spec.architecture === "script" && job.step > 0;
+  const pausing = doubted ? "Pause it all the same" : "Pause";
+  const resuming = job.finished_at ? "Resume from the last checkpoint" : "Resume";
   return (
-    <div class="resume">
-      <button type="button" disabled={asked} onClick={() => void resume()}>
-        Resume from the last checkpoint
+    <div class="actions">
+      <button
+        type="button"
+        disabled={asked === what}
+        onClick={() => (what === "pause" && isScript && !doubted ? setDoubted(true) : void ask())}
+      >
+        {what === "pause" ? pausing : resuming}
       </button>
+      {doubted && (
+        <>
+          <button type="button" onClick={() => setDoubted(false)}>
+            Let it run
+          </button>
+          <p role="status">{LOSES}</p>
+        </>
+      )}
       {refusal && (
         <p role="alert" class="refused">
           {refusal}
@@ -335,6 +369,10 @@ function Resume({ job, needsToken }: { job: Job; needsToken: () => void }) {
     </div>
   );
 }
+
+/** Whether a script saves what it has learned, nobody knows but its owner. */
+const LOSES =
+  "A paused script is ended. It goes on from its own checkpoints, if it writes and reads some; else it begins anew.";
 
 /** Exits of many tasks at once are one line: the newest, and how many there were. */
 export function merged(events: JobEvent[]): JobEvent[] {

@@ -31,6 +31,33 @@ function sortKey(job: JobLine, column: Column): string | number {
   }
 }
 
+/** team=search, or urgent where a label has no value: as `optimus list --label` takes them. */
+export function labelsOf({ labels }: { labels?: Record<string, string> }): string[] {
+  return Object.entries(labels ?? {})
+    .map(([name, value]) => (value ? `${name}=${value}` : name))
+    .sort();
+}
+
+/** Labels of a job; a click looks for the jobs that have the same. */
+export function Labels({ labels, find }: { labels: string[]; find?: (label: string) => void }) {
+  if (labels.length === 0) return null;
+  return (
+    <ul class="labels" aria-label="Labels">
+      {labels.map((each) => (
+        <li key={each}>
+          {find ? (
+            <button type="button" title={`Jobs with ${each}`} onClick={() => find(each)}>
+              {each}
+            </button>
+          ) : (
+            <span>{each}</span>
+          )}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
 export function chosen(
   jobs: Iterable<JobLine>,
   group: Group,
@@ -42,7 +69,8 @@ export function chosen(
   const found = [...jobs].filter(
     (job) =>
       (group === "all" || groupOf(job) === group) &&
-      (!wanted || job.name.includes(wanted) || job.id.includes(wanted) || job.project.includes(wanted)),
+      (!wanted ||
+        [job.name, job.id, job.project, ...labelsOf(job)].some((each) => each.toLowerCase().includes(wanted))),
   );
   const keys = new Map(found.map((job) => [job.id, sortKey(job, column)]));
   const sign = falling ? -1 : 1;
@@ -78,6 +106,10 @@ export function Jobs({
     for (const job of jobs.values()) counts[groupOf(job)] += 1;
     return counts;
   }, [jobs]);
+  const find = (wanted: string) => {
+    setText(wanted);
+    setPage(0);
+  };
   const pages = Math.max(1, Math.ceil(found.length / PAGE_SIZE));
   const shown = Math.min(page, pages - 1);
   const order = (wanted: Column) => {
@@ -113,13 +145,10 @@ export function Jobs({
         </div>
         <input
           type="search"
-          placeholder="name, id or project"
-          aria-label="Find jobs by name, id or project"
+          placeholder="name, id, project or label"
+          aria-label="Find jobs by name, id, project or label"
           value={text}
-          onInput={(event) => {
-            setText(event.currentTarget.value);
-            setPage(0);
-          }}
+          onInput={(event) => find(event.currentTarget.value)}
         />
       </div>
       <div class="table">
@@ -144,7 +173,7 @@ export function Jobs({
           </thead>
           <tbody>
             {found.slice(shown * PAGE_SIZE, (shown + 1) * PAGE_SIZE).map((job) => (
-              <Row key={job.id} job={job} now={now} colour={colours.get(job.id)} />
+              <Row key={job.id} job={job} now={now} colour={colours.get(job.id)} find={find} />
             ))}
           </tbody>
         </table>
@@ -177,7 +206,14 @@ export function Jobs({
   );
 }
 
-function Row({ job, now, colour }: { job: JobLine; now: number; colour: number | undefined }) {
+interface RowProps {
+  job: JobLine;
+  now: number;
+  colour: number | undefined;
+  find: (label: string) => void;
+}
+
+function Row({ job, now, colour, find }: RowProps) {
   const group = groupOf(job);
   const place = job.project === "default" ? job.id : `${job.project} · ${job.id}`;
   const age = ((job.finished_at ? Date.parse(job.finished_at) : now) - Date.parse(job.created_at)) / 1000;
@@ -193,6 +229,7 @@ function Row({ job, now, colour }: { job: JobLine; now: number; colour: number |
         <span class="under" title={place}>
           {place}
         </span>
+        <Labels labels={labelsOf(job)} find={find} />
       </th>
       <td>
         <Badge job={job} />

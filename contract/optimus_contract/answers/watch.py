@@ -18,6 +18,7 @@ class JobLine(Message):
     id: str
     name: str
     project: str
+    labels: dict[str, str]
     state: JobState
     reason: str | None
     message: str | None

@@ -71,6 +71,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> ans
         id=job.id,
         name=job.name,
         project=job.project,
+        labels=dict(job.spec.get("labels") or {}),
         state=job.state.value,
         reason=words.reason,
         message=words.message,

@@ -66,9 +66,9 @@ def crowded_service(directory: Path, *, port: int = 0) -> Iterator[LiveService]:
         for index in range(N_SWEEP):
             losses = [3.0 / (1.0 + 0.2 * step) + 0.3 for step in range(20)]
             name, age = f"sweep-{index:02d}-of-thirty", AGE_SECONDS - 10 * index
-            _training(world, f"sweep-{index:02d}", name, losses, age=age, gpu_type=GPU_TYPES[index % len(GPU_TYPES)])
+            add_training(world, f"sweep-{index:02d}", name, losses, age=age, gpu_type=GPU_TYPES[index % len(GPU_TYPES)])
         _submitted(world, LONG_NAME, LONG_NAME, workers={"min": 90, "max": 90})
-        _training(world, "retried", "waits-for-a-retry", [3.0, 2.5])
+        add_training(world, "retried", "waits-for-a-retry", [3.0, 2.5])
         world.repository.advance_job("retried", TooManyFailures(TRACEBACK, TRACEBACK), world.clock())
         world.round()
         add_one_of_each(world)
@@ -84,9 +84,9 @@ def add_one_of_each(world: LiveWorld) -> None:
     add_ended(world, "one-point", "one-point", Outcome.SUCCEEDED, losses=[0.7])
     add_ended(world, "no-data", "no-data", Outcome.SUCCEEDED)
     add_ended(world, "became-nan", "became-nan", Outcome.SUCCEEDED, losses=[1.0, float("nan"), float("inf")])
-    _training(world, "just-started", "just-started", [3.0])
-    _training(world, "no-telemetry", "no-telemetry", [])
-    _training(world, "paused", "paused", [3.0, 2.0])
+    add_training(world, "just-started", "just-started", [3.0])
+    add_training(world, "no-telemetry", "no-telemetry", [])
+    add_training(world, "paused", "paused", [3.0, 2.0])
     world.repository.advance_job("paused", Paused(), world.clock())
     _submitted(world, "cancelled", "cancelled")
     world.repository.advance_job("cancelled", CancelRequested(), world.clock())
@@ -99,12 +99,18 @@ def _submitted(world: LiveWorld, job_id: str, name: str, age: float = 120.0, **c
     world.repository.create_job(job_id, document, "nonce", None, "hash", world.clock() - age)
 
 
-def _training(
-    world: LiveWorld, job_id: str, name: str, losses: Sequence[float], age: float = 120.0, gpu_type: str | None = None
+def add_training(
+    world: LiveWorld,
+    job_id: str,
+    name: str,
+    losses: Sequence[float],
+    age: float = 120.0,
+    gpu_type: str | None = None,
+    **changes: Any,
 ) -> None:
     """Store a job that formed a membership 20 seconds after it was submitted and then made one step a second."""
     workers = {"resources": {"gpus": 1}} if gpu_type else {}
-    _submitted(world, job_id, name, age, workers=workers)
+    _submitted(world, job_id, name, age, workers=workers, **changes)
     begun = world.clock() - age + 20.0
     members: dict[str, Any] = {"workers": (f"{job_id}-worker-0-0",), "servers": (f"{job_id}-server-0-0",)}
     membership = MembershipRecord(
@@ -127,7 +133,7 @@ def add_ended(
     world: LiveWorld, job_id: str, name: str, outcome: Outcome, error: str | None = None, losses: Sequence[float] = ()
 ) -> None:
     """Store a job that trained and reported its end."""
-    _training(world, job_id, name, losses)
+    add_training(world, job_id, name, losses)
     final = losses[-1] if losses else None
     result = ResultReported(outcome, len(losses), final, {"test_accuracy": 0.5}, error=error)
     world.repository.advance_job(job_id, result, world.clock())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from tests.service.seeing.browser import PATIENCE_MS, opened
-from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, add_ended
+from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, add_ended, add_training
 from tests.service.seeing.live import LiveService, live_service
 
 from optimus_contract.codec import write
@@ -302,6 +302,63 @@ def test_a_cancelled_job_can_be_resumed_and_a_refusal_is_shown(chromium: Browser
         page.get_by_text("Going on from the last checkpoint was asked for.").first.wait_for()
         button.wait_for(state="detached")
     assert crowded.world.repository.get_job("to-resume").attempt == cancelled.attempt + 1
+
+
+def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) -> None:
+    add_training(crowded.world, "to-pause", "to-pause", [2.0, 1.5])
+    pause, resume = {"name": "Pause", "exact": True}, {"name": "Resume", "exact": True}
+    with opened(chromium, f"{crowded.url}/#/jobs/to-pause") as page:
+        page.get_by_role("button", **pause).click()
+        page.get_by_role("button", **resume).wait_for()
+        page.get_by_text("Paused by its owner since").first.wait_for()
+        assert crowded.world.repository.get_job("to-pause").owner_paused_at is not None
+        page.get_by_role("button", **resume).click()
+        page.get_by_role("button", **pause).wait_for()
+    assert crowded.world.repository.get_job("to-pause").owner_paused_at is None
+
+
+def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, crowded: LiveService) -> None:
+    script = {"architecture": "script", "command": ["python", "train.py"], "task": None}
+    add_training(crowded.world, "script-runs", "script-runs", [2.0, 1.5], **script)
+    with opened(chromium, f"{crowded.url}/#/jobs/script-runs") as page:
+        page.get_by_role("button", name="Pause", exact=True).click()
+        page.get_by_role("status").filter(has_text="else it begins anew").wait_for()
+        page.get_by_role("button", name="Let it run").click()
+        page.get_by_role("button", name="Pause", exact=True).click()
+        assert crowded.world.repository.get_job("script-runs").owner_paused_at is None
+        page.get_by_role("button", name="Pause it all the same").click()
+        page.get_by_role("button", name="Resume", exact=True).wait_for()
+
+
+def test_who_may_not_be_paused_has_no_button(chromium: Browser, crowded: LiveService) -> None:
+    spec = {"tracked": True, "task": None, "convergence": {"max_steps": 10}}
+    add_training(crowded.world, "watched-only", "watched-only", [2.0, 1.5], **spec)
+    with opened(chromium, f"{crowded.url}/#/jobs/watched-only") as page:
+        for job_id in ("watched-only", "no-data"):
+            page.goto(f"{crowded.url}/#/jobs/{job_id}")
+            page.locator("p.under").filter(has_text=job_id).wait_for()
+            assert page.get_by_role("button", name=re.compile("Pause|Resume")).count() == 0
+
+
+def test_labels_are_seen_and_find_jobs(chromium: Browser, crowded: LiveService) -> None:
+    labels = {"team": "search", "urgent": ""}
+    add_training(crowded.world, "labelled", "labelled", [2.0, 1.5], labels=labels)
+    with opened(chromium, crowded.url) as page:
+        rows(page).filter(has_text="sweep").first.wait_for()
+        page.get_by_role("button", name="team=search").click()
+        rows(page).filter(has_text="sweep").first.wait_for(state="detached")
+        assert page.locator("table.jobs th[scope=row] a").all_text_contents() == ["labelled"]
+        assert page.get_by_role("searchbox").input_value() == "team=search"
+        page.get_by_role("link", name="labelled", exact=True).click()
+        page.get_by_role("heading", level=1, name="labelled").wait_for()
+        assert page.get_by_role("list", name="Labels").get_by_role("listitem").all_text_contents() == [
+            "team=search",
+            "urgent",
+        ]
+        change = {"labels": {"urgent": "yes", "team": None}}
+        assert httpx.patch(f"{crowded.url}/v1/jobs/labelled", json=change, trust_env=False).status_code == 200
+        page.get_by_role("listitem").filter(has_text="urgent=yes").wait_for()
+        page.get_by_role("listitem").filter(has_text="team=search").wait_for(state="detached")
 
 
 # --- who may see it --------------------------------------------------------------------------------------------------
