@@ -105,7 +105,9 @@ def outlook(job: Job) -> str:
 def details(job: Job) -> str:
     """Step of predicted total, loss, workers and servers, speed."""
     remaining = job["remaining_steps"]
-    total = "" if remaining is None or is_final(job) else f" of {wording.count(job['step'] + remaining['mean'])}"
+    total = ""
+    if remaining is not None and job["progress"] is not None and not is_final(job):  # else the end is not known
+        total = f" of {wording.count(job['step'] + remaining['mean'])}"
     running = job["running"]
     parts = [f"step {wording.count(job['step'])}{total}", f"loss {wording.number(job['loss'], wording.LOSS_DIGITS)}"]
     if not is_final(job):

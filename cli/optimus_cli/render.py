@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
@@ -21,10 +22,18 @@ from optimus_client.answers import ENDED
 
 SHOWN_EVENTS = 8
 SHOWN_DECISIONS = 10
-WIDE_COLUMNS = 110
-"""From this many characters on a terminal shows all columns of a list."""
+READ_DECISIONS = 100
+"""Most rounds decide the same as the one before; those are one line."""
 LONGEST_WHOLE_ID = 28
-HIDDEN_WHEN_NARROW = frozenset({"step", "age", "project", "priority"})
+LONGEST_LABEL = 28
+"""Characters of one label in a list; `optimus describe` shows all."""
+LEFT_OUT = ("step", "age", "priority", "project", "labels", "loss")
+"""Columns of a list that a terminal has no room for, the first of them first."""
+COLUMN_GAP = 3
+LEAST_WORDS = 12
+"""Characters for columns of several words: enough to break between words, and not in a figure."""
+LONGEST_NAME_IN_ID = 34
+"""Characters of a name that an id begins with."""
 FOLDED = frozenset({"time left", "age", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
 
@@ -46,7 +55,8 @@ def columns_table(*columns: str, right: Iterable[str] = (), folded: Iterable[str
     aligned, broken = set(right), FOLDED.union(folded)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in aligned else "left"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in broken)
+        least = LEAST_WORDS if column in FOLDED else None
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in broken, min_width=least)
     return table
 
 
@@ -75,19 +85,23 @@ class _JobList:
     now: datetime
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        narrow = options.max_width < WIDE_COLUMNS
+        rows = [dict(self._cells(job)) for job in self.jobs]
+        widths = {name: max(_width(name), *(_width(row[name]) for row in rows)) for name in rows[0]}
+        widths |= {name: min(widths[name], LEAST_WORDS) for name in FOLDED & widths.keys()}
+        left_out = [name for name in LEFT_OUT if name in widths]
+        while left_out and _in_all(widths) > options.max_width:
+            del widths[left_out.pop(0)]
         # An id is there to be copied: it is broken only where it would push the figures out of a small terminal.
-        breaks_ids = narrow and max(len(job["id"]) for job in self.jobs) > LONGEST_WHOLE_ID
-        hidden = HIDDEN_WHEN_NARROW if narrow else frozenset[str]()
-        rows = [{name: cell for name, cell in self._cells(job) if name not in hidden} for job in self.jobs]
-        table = columns_table(*rows[0], right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
+        breaks_ids = _in_all(widths) > options.max_width and widths["id"] > LONGEST_WHOLE_ID
+        table = columns_table(*widths, right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
         for row in rows:
-            table.add_row(*row.values())
+            table.add_row(*(row[name] for name in widths))
         yield table
 
     def _cells(self, job: Job) -> list[tuple[str, RenderableType]]:
         return [
             ("id", escape(job["id"])),
+            *([("name", escape(job["name"]))] if any(_is_renamed(each) for each in self.jobs) else []),
             ("state", state(job["state"], starts=_starts(job))),
             ("progress", progress(job)),
             ("step", wording.count(job["step"])),
@@ -97,12 +111,33 @@ class _JobList:
             ("age", wording.ago(job["created_at"], self.now)),
             *([("project", escape(job["project"]))] if self._differ(lambda each: each["project"]) else []),
             *([("priority", f"{_priority(job):g}")] if self._differ(_priority) else []),
-            *([("labels", escape(labels(job)))] if any(each["spec"].get("labels") for each in self.jobs) else []),
+            *([("labels", _label_lines(job))] if any(each["spec"].get("labels") for each in self.jobs) else []),
         ]
 
     def _differ(self, what: Callable[[Job], object]) -> bool:
         """Whether it is not the same for all jobs of the list: else it is no help in telling them apart."""
         return len({what(job) for job in self.jobs}) > 1
+
+
+def _width(cell: RenderableType) -> int:
+    """Characters of its longest line."""
+    lines = (cell.plain if isinstance(cell, Text) else str(cell)).splitlines()
+    return max((cell_len(line) for line in lines), default=0)
+
+
+def _in_all(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + COLUMN_GAP * (len(widths) - 1) + 2
+
+
+def _label_lines(job: Job) -> Text:
+    """A label on each line."""
+    lines = labels(job).split(", ") if job["spec"].get("labels") else []
+    return Text("\n".join(line if len(line) <= LONGEST_LABEL else f"{line[: LONGEST_LABEL - 1]}…" for line in lines))
+
+
+def _is_renamed(job: Job) -> bool:
+    """Whether its id, which begins with the name that it was submitted with, does not tell its name any more."""
+    return not f"{job['id']}-".startswith(f"{job['name'][:LONGEST_NAME_IN_ID].rstrip('-')}-")
 
 
 def _priority(job: Job) -> float:
@@ -170,6 +205,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     spec, profile = job["spec"], job["profile"]
     facts: list[tuple[str, RenderableType]] = [
         ("Job", job["id"]),
+        *([("Name", escape(job["name"]))] if _is_renamed(job) else []),
         ("State", state(job["state"])),
         trains(spec),
         ("Project", job["project"]),
@@ -399,7 +435,7 @@ def _forecast_facts(forecast: Forecast) -> list[tuple[str, RenderableType]]:
     return [
         ("Steps in total", wording.count_interval(forecast.get("total_steps"))),
         ("Predicted speed", f"{wording.number(forecast.get('steps_per_second'))} steps/s"),
-        ("Ends by", str(forecast.get("rule") or wording.UNKNOWN)),
+        ("Ends by", wording.ends_by(forecast.get("rule"))),
         ("Confidence", wording.percent(confidence)),
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),
         ("Speed model", coefficients(forecast.get("speed_model") or {})),
@@ -410,11 +446,25 @@ def coefficients(values: dict[str, float | None]) -> str:
     return ", ".join(f"{name} = {wording.number(value, 4)}" for name, value in values.items()) or wording.UNKNOWN
 
 
+def alike(decisions: Sequence[Decision]) -> list[tuple[Decision, Decision]]:
+    """The newest and the oldest of each row of rounds that decided the same: most rounds do."""
+    found: list[tuple[Decision, Decision]] = []
+    what = ("previous", "allocation", "reason", "message")
+    for decision in decisions:
+        if found and all(found[-1][1][name] == decision[name] for name in what):  # type: ignore[literal-required]
+            found[-1] = found[-1][0], decision
+        else:
+            found.append((decision, decision))
+    return found
+
+
 def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableType:
     table = columns_table("when", "size", "reason", "message")
-    for decision in decisions:
+    for decision, oldest in alike(decisions)[:SHOWN_DECISIONS]:
+        since = wording.duration((now - wording.moment(oldest["at"])).total_seconds())
+        when = wording.ago(decision["at"], now)
         table.add_row(
-            wording.ago(decision["at"], now),
+            when if decision is oldest else f"{since} – {when}",
             f"{wording.tasks(decision['previous'])} → {wording.tasks(decision['allocation'])}",
             decision["reason"],
             escape(decision["message"]),

@@ -52,7 +52,7 @@ def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[Render
         ("Steps in total", wording.count_interval(predictions["total_steps"])),
         ("Steps left", wording.count_interval(predictions["remaining_steps"])),
         ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
-        ("Ends by", predictions["rule"] or wording.UNKNOWN),
+        ("Ends by", wording.ends_by(predictions["rule"])),
         ("Confidence", wording.percent(predictions["confidence"])),
         ("Judged by", _sources(predictions)),
     ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from optimus_cli import output
 from optimus_cli.bodies import Job
-from optimus_cli.client import PAGE_SIZE, Client
+from optimus_cli.client import PAGE_SIZE, Client, is_final
 from optimus_cli.errors import AmbiguousJob, BadInput, NoSuchJob, Refused
 
 NOT_FOUND = 404
@@ -18,9 +19,10 @@ LONGEST_REFERENCE = 63
 
 
 def find_job(client: Client, reference: str) -> Job:
-    """The job whose id is `reference`, else the only one with that name, else the only one with that prefix.
+    """The job that is meant by an id, a name, or the beginning of either.
 
-    Asks the service for at most four answers of one page, however many jobs there are.
+    Of several jobs of one name, as after `optimus retry`, the service chooses (`match=one`); which one is said. Asks it
+    a few times, for one page at most, however many jobs there are.
 
     Raises `NoSuchJob` or `AmbiguousJob`.
     """
@@ -33,11 +35,27 @@ def find_job(client: Client, reference: str) -> Job:
     except Refused as refusal:
         if refusal.status != NOT_FOUND:
             raise
-    for match in ("exact", "start"):
-        candidates = list(client.jobs({"name": reference, "match": match}, limit=PAGE_SIZE))
-        if candidates:
-            return only(reference, candidates)
-    raise NoSuchJob(no_such_job(reference, list(client.jobs({}, limit=PAGE_SIZE))))
+    found = _one(client, reference)
+    if found is None:
+        candidates = list(client.jobs({"name": reference, "match": "start"}, limit=PAGE_SIZE))
+        if not candidates:
+            raise NoSuchJob(no_such_job(reference, list(client.jobs({}, limit=PAGE_SIZE))))
+        names = {job["name"] for job in candidates}
+        found = candidates[0] if len(candidates) == 1 else _one(client, only(reference, candidates, names))
+    if found is None:  # it was deleted or renamed in between
+        raise NoSuchJob(no_such_job(reference, []))
+    return found
+
+
+def _one(client: Client, name: str) -> Job | None:
+    """The job that is meant by this name; says which one that is, where several have it."""
+    found = next(iter(client.jobs({"name": name, "match": "one"}, limit=1)), None)
+    if found is not None:
+        others = [job for job in client.jobs({"name": name, "match": "exact"}, limit=2) if job["id"] != found["id"]]
+        if others:
+            which = "the newest of them" if is_final(found) else "the newest of them that is active"
+            output.say(f"Several jobs are called {name}: this is about {found['id']} ({found['state']}), {which}.")
+    return found
 
 
 def check_project(client: Client, name: str) -> None:
@@ -49,16 +67,16 @@ def check_project(client: Client, name: str) -> None:
     raise BadInput(f"--project {name}: no job belongs to it, and it has no quota.{known}")
 
 
-def only(reference: str, candidates: Sequence[Job]) -> Job:
-    """The single candidate. Raises `AmbiguousJob`."""
-    if len(candidates) > 1:
+def only(reference: str, candidates: Sequence[Job], names: Collection[str]) -> str:
+    """The single name that all candidates have. Raises `AmbiguousJob`."""
+    if len(names) > 1:
         ids = ", ".join(job["id"] for job in candidates[:SHOWN_CANDIDATES])
         at_least = "at least " if len(candidates) == PAGE_SIZE else ""
         more = len(candidates) - SHOWN_CANDIDATES
         raise AmbiguousJob(
             f"{reference!r} could be any of {ids}{f' and {at_least}{more} more' if more > 0 else ''}. Give the id."
         )
-    return candidates[0]
+    return next(iter(names))
 
 
 def no_such_job(reference: str, newest: Sequence[Job]) -> str:

@@ -102,6 +102,11 @@ def percent(fraction: float | None) -> str:
     return f"{math.floor(100 * min(max(fraction, 0.0), 1.0))} %"
 
 
+def ends_by(rule: str | None) -> str:
+    """What is predicted to end a job: a part of its convergence rule by its field, or the script."""
+    return "the script itself" if rule == "command_ends" else rule or UNKNOWN
+
+
 def tasks(allocation: Allocation) -> str:
     """Workers and servers: `3w+2p`, or `3w+2p a100` on GPUs; `3w` without servers (all-reduce)."""
     on = f" {allocation['gpu_type']}" if allocation.get("gpu_type") else ""

@@ -100,6 +100,11 @@ def page(filters: Mapping[str, Any], limit: int | None, cursor: str | None) -> C
     )
 
 
+def find(reference: str) -> Call[Job | None]:
+    query = urlencode({"name": reference, "match": "one", "limit": 1})
+    return Call("GET", f"/v1/jobs?{query}", lambda found: next((Job.of(each) for each in found["jobs"]), None))
+
+
 def get(job_id: str) -> Call[Job]:
     return Call("GET", _path(job_id), Job.of)
 

@@ -166,6 +166,11 @@ class Client(_Base):
         """A job by its id."""
         return self._do(calls.get(job_id))
 
+    def find(self, reference: str) -> Job | None:
+        """The job that is meant by an id or a name: of several of that name the newest that is active, else the newest.
+        None: there is none."""
+        return self._do(calls.find(reference))
+
     def cancel(self, job_id: str) -> Job:
         """End a job."""
         return self._do(calls.cancel(job_id))
@@ -367,6 +372,10 @@ class AsyncClient(_Base):
     async def get(self, job_id: str) -> Job:
         """See `Client.get`."""
         return await self._do(calls.get(job_id))
+
+    async def find(self, reference: str) -> Job | None:
+        """See `Client.find`."""
+        return await self._do(calls.find(reference))
 
     async def cancel(self, job_id: str) -> Job:
         """See `Client.cancel`."""

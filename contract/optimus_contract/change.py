@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from optimus_contract.fields import Name
 from optimus_contract.job import LEAST_PRIORITY, MOST_PRIORITY, Convergence
@@ -43,10 +43,14 @@ Unset = Literal[
 ]
 
 
+_NO_NULL = "must not be null: what is left out stays, and what `unset` names is taken away"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerChange(Message):
     """Other bounds of workers; what is left out stays."""
 
+    NULL_IS_REFUSED: ClassVar[str] = _NO_NULL
     min: Annotated[int | None, About(ge=1, le=MAX_TASKS)] = None
     max: Annotated[int | None, About(ge=1, le=MAX_TASKS)] = None
 
@@ -63,6 +67,8 @@ class ServerChange(WorkerChange):
 class ConvergenceChange(Convergence):
     """Other conditions; what is left out stays."""
 
+    NULL_IS_REFUSED: ClassVar[str] = _NO_NULL
+
     def check(self) -> None:
         """Any condition alone is a change."""
 
@@ -71,6 +77,7 @@ class ConvergenceChange(Convergence):
 class JobChange(Message):
     """What is to be different about a job (`optimus set`); what is left out stays."""
 
+    NULL_IS_REFUSED: ClassVar[str] = _NO_NULL
     name: Name | None = None
     labels: Annotated[
         dict[str, str | None],

@@ -8,8 +8,12 @@ from typing import Annotated
 from optimus_contract.limits import MAX_COUNT, MAX_POSIX_SECONDS
 from optimus_contract.message import FINITE, About, Convert
 
-Name = Annotated[str, About(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-GpuType = Annotated[str, About(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
+_NAME_FORM = "lower-case letters, digits and -, 63 at most"
+_TYPE_FORM = "letters, digits, -, _ and ., 63 at most"
+Name = Annotated[str, About(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", form=_NAME_FORM)]
+GpuType = Annotated[
+    str, About(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", form=_TYPE_FORM)
+]
 TaskName = Annotated[str, About(min_length=1, max_length=253)]
 MetricName = Annotated[str, About(min_length=1, max_length=100)]
 Count = Annotated[int, About(ge=0, le=MAX_COUNT)]

@@ -29,6 +29,8 @@ class Message:
 
     __slots__ = ()
     __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "strict": True}
+    NULL_IS_REFUSED: ClassVar[str] = ""
+    """Why a request may not say null where a field's None means that it was left out; empty: it may."""
 
     def check(self) -> None:
         """Raise `ValueError` if fields that are allowed one by one do not go together. Called for requests only."""
@@ -42,7 +44,11 @@ class Message:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Schema:
         found: Schema = handler(source)
         # A strict dataclass would want an instance; its fields stay strict.
-        handler.resolve_ref_schema(found)["strict"] = False
+        resolved = handler.resolve_ref_schema(found)
+        resolved["strict"] = False
+        if cls.NULL_IS_REFUSED:
+            for each in resolved["schema"]["fields"]:
+                each["schema"] = _without_null(each["schema"], cls.NULL_IS_REFUSED)
         if cls.prepared.__func__ is not Message.prepared.__func__:  # type: ignore[attr-defined]
             found = {"type": "function-before", "function": _plain(cls.prepared), "schema": found}
         if cls.check is not Message.check:
@@ -53,6 +59,20 @@ class Message:
 def _checked(message: Message) -> Message:
     message.check()
     return message
+
+
+def _without_null(schema: Schema, why: str) -> Schema:
+    """The schema of a field with an error of its own for null, which it does not offer."""
+    if schema["type"] == "nullable":
+
+        def refuse(value: object) -> object:
+            if value is None:
+                raise ValueError(why)
+            return value
+
+        return {"type": "function-before", "function": _plain(refuse), "schema": schema["schema"]}
+    is_wrapped = schema["type"] == "default" or schema["type"].startswith("function-")
+    return {**schema, "schema": _without_null(schema["schema"], why)} if is_wrapped else schema
 
 
 def _plain(function: Callable[..., object]) -> Schema:
@@ -80,10 +100,13 @@ class About:
         *,
         examples: tuple[object, ...] = (),
         json_schema: Mapping[str, object] | None = None,
+        form: str = "",
         **bounds: float | str,
     ) -> None:
-        """`json_schema`: words for the schema of what cannot be said by bounds."""
+        """`json_schema`: words for the schema of what cannot be said by bounds. `form`: the pattern in words; without
+        it the description says it."""
         self.description = description
+        self.form = form or description
         self.examples = examples
         self.bounds = bounds
         self._json_schema = dict(json_schema or {})

@@ -25,6 +25,9 @@ def interval(mean: float, low: float | None = None, high: float | None = None) -
 
 
 def job(**changes: Any) -> Job:
+    """A job, by default of the name that its id begins with."""
+    if "id" in changes:
+        changes = {"name": changes["id"].rpartition("-")[0] or "digits-mlp"} | changes
     body: dict[str, Any] = {
         "id": "digits-mlp-x7k2p",
         "name": "digits-mlp",

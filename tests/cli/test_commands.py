@@ -128,7 +128,11 @@ def test_list_passes_filters_and_reads_pages_up_to_the_limit(scripted: ScriptedS
 
 def test_an_empty_list_says_so(scripted: ScriptedService, optimus: Optimus) -> None:
     scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
-    assert "No jobs" in optimus("list", "--url", scripted.url).stdout
+    done = optimus("list", "--url", scripted.url)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+    assert "No jobs. Submit one" in done.stdout
+    filtered = optimus("list", "--label", "team=x", "--state", "failed", "--url", scripted.url)
+    assert (filtered.stdout, filtered.stderr) == ("No job has --state failed --label team=x.\n", "")
     assert json.loads(optimus("list", "--json", "--url", scripted.url).stdout) == {"jobs": []}
 
 
@@ -141,11 +145,10 @@ def two_jobs(scripted: ScriptedService) -> ScriptedService:
 
     def listed(request: Request) -> Any:
         name, match = request.query.get("name", ""), request.query.get("match")
-        texts = {job["id"]: [job["name"]] if match == "exact" else [job["name"], job["id"]] for job in jobs}
+        is_whole = match in ("exact", "one")
+        texts = {job["id"]: [job["name"]] if is_whole else [job["name"], job["id"]] for job in jobs}
         found = [
-            job
-            for job in jobs
-            if any(text == name if match == "exact" else text.startswith(name) for text in texts[job["id"]])
+            job for job in jobs if any(text == name if is_whole else text.startswith(name) for text in texts[job["id"]])
         ]
         return {"jobs": found, "next_cursor": None}
 
@@ -177,6 +180,26 @@ def test_unclear_names_are_refused(
     done = optimus("describe", reference, "--url", two_jobs.url)
     assert done.exit_code == exit_code
     assert message in done.stderr
+
+
+def test_of_several_jobs_of_one_name_the_service_chooses_and_the_choice_is_said(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    jobs = {"b": builders.job(id="cnn-bbbbb", name="cnn"), "a": builders.finished_job(id="cnn-aaaaa", name="cnn")}
+
+    def listed(request: Request) -> Any:
+        is_one = request.query.get("match") == "one"
+        found = [jobs["b"]] if is_one and request.query["name"] == "cnn" else list(jobs.values())
+        return {"jobs": [] if is_one and request.query["name"] != "cnn" else found, "next_cursor": None}
+
+    scripted.on("GET", "/v1/jobs", listed)
+    scripted.on("GET", "/v1/jobs/cnn-bbbbb/logs", {"logs": [{"task": "cnn-bbbbb", "text": ""}]})
+    for reference in ("cnn", "cn"):
+        done = optimus("logs", reference, "--json", "--url", scripted.url)
+        assert json.loads(done.stdout)["logs"][0]["task"] == "cnn-bbbbb"
+        assert done.stderr == (
+            "Several jobs are called cnn: this is about cnn-bbbbb (running), the newest of them that is active.\n"
+        )
 
 
 @pytest.mark.parametrize("command", ["describe", "explain", "predict", "logs", "cancel", "resume", "watch"])

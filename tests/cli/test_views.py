@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -97,6 +97,49 @@ def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
         for whole in (job["id"], job["state"], wording.number(job["loss"], wording.LOSS_DIGITS)):
             assert whole in text
     assert ("12 345" in text) == (width > 100)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_labels_and_names_break_no_cell_of_a_list(width: int) -> None:
+    spec = builders.job()["spec"] | {"labels": {"team": "vision", "a-rather-long-name": "with-a-long-value"}}
+    jobs = [builders.job(spec=spec), builders.job(id="train-abcd1", name="curve", step=12_345)]
+    text = shown(render.job_list(jobs, NOW), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for whole in ("digits-mlp-x7k2p", "train-abcd1", "curve", "running", "24 s (18–33)", "2w+1p"):
+        assert whole in text
+    assert ("team=vision" in text) == (width >= 120)
+    assert ("a-rather-long-name=with-a-l…" in text) == (width >= 120)
+
+
+def test_another_name_than_that_of_the_id_is_shown() -> None:
+    renamed, usual = builders.job(name="curve"), builders.job()
+    long = builders.job(id=f"{'n' * 34}-x7k2p", name="n" * 63)
+    assert "curve" in shown(render.job_list([renamed, usual], NOW))
+    assert "Name " in shown(render.job_description(renamed, [], [], NOW))
+    assert "curve" in live.line(renamed) + shown(live.view(Frame([renamed], None, 0)))
+    assert " name " not in shown(render.job_list([usual, long], NOW))
+    assert "Name " not in shown(render.job_description(usual, [], [], NOW))
+
+
+def test_rounds_that_decided_the_same_are_one_line() -> None:
+    times = [(NOW - timedelta(seconds=seconds)).isoformat() for seconds in (1, 3, 90, 91)]
+    same = [builders.decision(at=at) for at in times[:3]]
+    text = shown(render.decision_table([*same, builders.decision(at=times[3], message="other")], NOW), 120)
+    assert text.count("save the most time") == 1
+    assert "1 min 30 s – 1 s ago" in text
+    assert "1 min 31 s ago" in text
+
+
+def test_where_nobody_knows_the_end_no_total_is_shown() -> None:
+    assert "of 1 310" in live.details(builders.job())
+    assert "of 1 310" not in live.details(builders.job(progress=None))
+
+
+def test_what_ends_a_script_is_named() -> None:
+    decision = builders.decision(forecast={"rule": "command_ends"})
+    assert "the script itself" in shown(render.explanation(builders.explanation(), [decision], NOW))
+    found = render_predictions.prediction(builders.job(), builders.predictions(rule="command_ends"))
+    assert "the script itself" in shown(found)
 
 
 def test_a_list_shows_what_tells_its_jobs_apart() -> None:

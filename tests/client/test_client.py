@@ -39,7 +39,8 @@ def test_a_jobs_way(api: str) -> None:
         assert job.created_at.tzinfo == UTC
         assert job.body["spec"]["workers"]["max"] == 2
         assert [each.id for each in client.list(name="first", state=["queued", "running"])] == [job.id]
-        assert client.get(job.id) == job
+        assert client.get(job.id) == client.find(job.id) == client.find("first") == job
+        assert client.find("firs") is None
         assert client.explain(job.id).job_id == job.id
         assert client.predict(job.id, workers="1-4").confidence >= 0
         assert client.logs(job.id) == ()
@@ -71,7 +72,7 @@ def test_asyncio(api: str) -> None:
         async with optimus_client.AsyncClient(api) as client:
             job = await client.submit(SPEC | {"name": "async"})
             assert [each.id for each in await client.list(name="async")] == [job.id]
-            assert await client.get(job.id) == job
+            assert await client.get(job.id) == await client.find("async") == job
             assert (await client.explain(job.id)).state == "queued"
             assert (await client.predict(job.id)).speeds is not None
             assert await client.logs(job.id) == ()

@@ -73,6 +73,7 @@ def _set_fields(
     sent = Specification(document, None, {flag.field: flag.name for flag in flags} | {("unset",): "--unset"})
     with connect(url) as client:
         before = find_job(client, job)
+        _refuse_unknown_labels(before, document)
         try:
             changed = client.change(before["id"], document)
         except Refused as refusal:
@@ -83,6 +84,15 @@ def _set_fields(
         output.print_text(f"{changed['id']} is as it was: it had these values already")
     else:
         output.print_text(f"{changed['id']} is changed; `optimus describe {changed['id']}` says from what to what")
+
+
+def _refuse_unknown_labels(job: Job, document: dict[str, Any]) -> None:
+    """Raises `BadInput` for a label to take away that the job does not have: it is misspelled, most likely."""
+    has = job["spec"].get("labels") or {}
+    for name, value in document.get("labels", {}).items():
+        if value is None and name not in has:
+            known = f"it has {', '.join(sorted(has))}" if has else "it has none"
+            raise BadInput(f"--unset labels.{name}: {job['id']} has no such label; {known}.")
 
 
 set_fields = with_flags(_set_fields, CHANGING)
@@ -111,7 +121,11 @@ def retry(
 def delete(
     job: JobReference,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also its directory: checkpoints, model and logs.")
+        bool,
+        typer.Option(
+            "--checkpoints",
+            help="Also its directory: checkpoints, model, logs; refused where they are in an object store or a volume.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = DEFAULT_URL,

@@ -37,11 +37,11 @@ def list_jobs(
         jobs = list(client.jobs(filters, limit=None if everything else limit))
         if not jobs and project is not None:
             check_project(client, project)
-    if not jobs:
-        asked = " ".join(f"--{key} {each}" for key, value in filters.items() for each in _each(value))
-        output.say(f"No job has {asked}." if asked else "No job has been submitted yet.")
+    asked = " ".join(f"--{key} {each}" for key, value in filters.items() for each in _each(value))
     if as_json:
         output.print_json({"jobs": jobs})
+    elif not jobs and asked:
+        output.print_text(f"No job has {asked}.")
     else:
         output.show(render.job_list(jobs, datetime.now(UTC)))
 
@@ -69,10 +69,10 @@ def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) 
     with connect(url) as client:
         found = find_job(client, job)
         explanation = client.explanation(found["id"])
-        decisions = client.decisions(found["id"], limit=render.SHOWN_DECISIONS)
+        decisions = client.decisions(found["id"], limit=render.READ_DECISIONS)
         outcome = client.predictions(found["id"], "1", "1")["outcome"] if found["finished_at"] else None
     if as_json:
-        output.print_json({**explanation, "decisions": decisions, "outcome": outcome})
+        output.print_json({**explanation, "decisions": decisions[: render.SHOWN_DECISIONS], "outcome": outcome})
         return
     output.show(render.explanation(explanation, decisions, datetime.now(UTC)))
     if outcome is not None and outcome["review"]:

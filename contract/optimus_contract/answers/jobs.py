@@ -189,7 +189,13 @@ class Forecast(Message):
     total_steps: Annotated[Interval | None, About("at which the convergence rule holds")]
     remaining_steps: Interval | None
     confidence: Annotated[float | None, About("0 to 1")]
-    rule: Annotated[str | None, About("the part of the convergence rule that holds first", examples=("max_steps",))]
+    rule: Annotated[
+        str | None,
+        About(
+            "the part of the convergence rule that is predicted to hold first; command_ends: a script ends by itself",
+            examples=("max_steps",),
+        ),
+    ]
     loss_curve: Annotated[dict[str, float | None], About("coefficients of the fitted curve; empty before there is one")]
     speed_model: Annotated[
         dict[str, float | None], About("coefficients of the fitted model; empty before there is one")

@@ -152,7 +152,7 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
         total_steps=_shifted(remaining, job.step),
         remaining_steps=remaining,
         confidence=_confidence(job, fitted, prediction),
-        rule=rule or (prediction.rule if prediction else None),
+        rule=rule or _what_ends(job, prediction),
         loss_curve=_describe_curve(curve),
         speed_model=_describe_speed(speeds.model),
         steps_per_second=use.steps_per_second,
@@ -165,6 +165,14 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
         speed_from=speeds.source,
         cost=_cost(seconds, use.cost_per_second),
     )
+
+
+def _what_ends(job: Job, prediction: Prediction | None) -> str | None:
+    """The part of the rule that is predicted to hold first; `command_ends` where a script ends by itself."""
+    if prediction is None:
+        return None
+    is_its_own_end = prediction.rule == "max_steps" and job.spec.convergence.ends_itself
+    return "command_ends" if is_its_own_end else prediction.rule
 
 
 def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:

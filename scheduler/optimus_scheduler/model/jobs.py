@@ -56,6 +56,8 @@ class ConvergenceRule:
     patience_epochs: int = 3
     target_loss: float | None = None
     max_steps: int | None = None
+    ends_itself: bool = False
+    """`max_steps` is no limit of its owner: a script has announced that it ends there by itself."""
     max_epochs: float | None = None
     max_seconds: float | None = None
     target_metric: MetricTarget | None = None

@@ -28,6 +28,9 @@ _SUSPECT_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 STORABLE_TEXT = r"^[^\x00]*$"
 """What `_why_unstorable` lets through, as a regular expression; JSON in UTF-8 cannot say half of a surrogate pair."""
 
+_WITHOUT_BODY = ("GET", "HEAD")
+"""Methods whose body HTTP gives no meaning."""
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -66,7 +69,8 @@ class BoundedRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses unknown or repeated query parameters and bodies that are not JSON, and words errors."""
+    """A route that refuses unknown or repeated query parameters, bodies that are not JSON and, where a call takes no
+    fields, all fields; and words errors."""
 
     def get_route_handler(self) -> Handler:
         """FastAPI's handler with the checks in front."""
@@ -76,10 +80,13 @@ class StrictRoute(APIRoute):
 
         async def strict(request: Request) -> Response:
             _check_queries(request, known_queries)
+            bounded = BoundedRequest(request.scope, request.receive)
             if body_model is not None:
                 _refuse_other_media(request)
+            elif request.method not in _WITHOUT_BODY:
+                _refuse_fields(request, await bounded.body())
             try:
-                return await handle(BoundedRequest(request.scope, request.receive))
+                return await handle(bounded)
             except RequestValidationError as error:
                 raise invalid(field_errors(error.errors(), body_model)) from error
 
@@ -90,10 +97,11 @@ def parse_json(data: bytes) -> Any:
     """What `data` says. NaN and Infinity are let through: the model knows where they are legal.
 
     Raises:
-        Problem: not UTF-8, not JSON, nested too deeply or with numbers too long (400); unstorable strings (422).
+        Problem: not UTF-8, not JSON, nested too deeply or with numbers too long (400); a field that is given twice,
+            unstorable strings (422).
     """
     try:
-        value = json.loads(data.decode("utf-8-sig"))
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise _not_json(f"byte {error.start} is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -107,6 +115,15 @@ def parse_json(data: bytes) -> Any:
         if errors:
             raise invalid(errors)
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, whose fields are all different: of two values nobody knows which one is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(name for name, n_times in Counter(name for name, _ in pairs).items() if n_times > 1)
+        raise invalid([answers.ProblemError(field=dotted([repeated]), message="is given twice in one object")])
+    return found
 
 
 def _unstorable_strings(document: Any) -> Iterator[answers.ProblemError]:
@@ -173,6 +190,22 @@ def _check_queries(request: Request, known: Mapping[str, bool]) -> None:
     if wrong:
         errors = [answers.ProblemError(field=dotted([name]), message=message) for name, message in wrong.items()]
         raise invalid(errors[:MAX_ERRORS])
+
+
+def _refuse_fields(request: Request, body: bytes) -> None:
+    """Raise `Problem` unless nothing was sent, or an empty object, to a call that takes no fields."""
+    if not body:
+        return
+    _refuse_other_media(request)
+    value = parse_json(body)
+    if value == {}:
+        return
+    if not isinstance(value, dict):
+        raise invalid(
+            [answers.ProblemError(field="body", message="must be left out, or {}: this call takes no fields")]
+        )
+    why = "unknown field: this call takes none"
+    raise invalid([answers.ProblemError(field=dotted([name]), message=why) for name in list(value)[:MAX_ERRORS]])
 
 
 def _refuse_other_media(request: Request) -> None:

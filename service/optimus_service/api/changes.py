@@ -29,8 +29,9 @@ from optimus_service.observe.spec import deadline_of
 from optimus_service.requests import checked
 from optimus_service.store.records import JobRecord
 
-_ATTEMPTS = 5
-"""A change is made anew when another one came in between."""
+_ATTEMPTS = 50
+"""A change is made anew when another one came in between: by the scheduler or another replica, as changes in this
+process take turns. Each failed attempt is another's success."""
 
 _log = structlog.get_logger(__name__)
 
@@ -46,12 +47,15 @@ def change_job(
     An event says what was changed, with old and new values; a scheduling round follows at once. 409 when it has ended.
     """
     for _ in range(_ATTEMPTS):
-        job = services.repository.get_job(job_id)
-        _refuse_ended(job)
-        _refuse_object(job)
-        edit = _edit(job, change)
-        _refuse_impossible(services, job, edit)
-        if not edit.changed or apply(services, job, edit):
+        with services.edits.of(job_id):
+            job = services.repository.get_job(job_id)
+            _refuse_ended(job)
+            _refuse_object(job)
+            edit = _edit(job, change)
+            _refuse_impossible(services, job, edit)
+            _refuse_idle(job, edit)
+            is_done = not edit.changed or apply(services, job, edit)
+        if is_done:
             return shown(services, [services.repository.get_job(job_id)])[0]
     raise Problem(409, "the job is being changed by others at this moment: try again")
 
@@ -76,6 +80,21 @@ def _refuse_ended(job: JobRecord) -> None:
 def _refuse_object(job: JobRecord) -> None:
     if job.object_uid is not None:
         raise Problem(409, "the job comes from a TrainingJob, which says what it is to be: change that (kubectl edit)")
+
+
+_OF_SCHEDULED = ("workers", "servers", "priority", "retries", "deadline", "on_nonfinite")
+"""Beginnings of fields by which the scheduler acts; of a job that is only watched they would change nothing."""
+
+
+def _refuse_idle(job: JobRecord, edit: Edit) -> None:
+    """Raise `Problem` (422) if nothing could come of the edit, as the job runs outside the cluster."""
+    why = (
+        "the job runs outside the cluster and is only watched: nothing would come of it; name, labels and convergence "
+    )
+    why += "can be changed"
+    idle = [field for field in edit.changes if job.is_tracked and field.startswith(_OF_SCHEDULED)]
+    if idle:
+        raise invalid([answers.ProblemError(field=field, message=why) for field in idle])
 
 
 def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
@@ -199,19 +218,32 @@ async def retry_job(
 
 def _again(services: Services, checks: TaskChecks, job_id: str, key: str | None) -> tuple[JobRecord, bool]:
     ended = services.repository.get_job(job_id)
+    made_before = None if key is None else _made_before(services, ended, key)
+    if made_before is not None:
+        return made_before, False
     if not ended.state.is_final:
         raise Problem(409, f"the job is {ended.state} and has not ended: cancel it first (`optimus cancel {job_id}`)")
     if ended.is_tracked:
         raise Problem(409, "the job ran outside the cluster: start it again where it ran")
-    document: dict[str, Any] = {**ended.spec, "paused": False}
-    if ended.spec.get("deadline") is not None:  # it was about that run
-        document["deadline"] = None
-    job, is_new = submission.submit(services, checks, read(JobSpec, document, name=ended.name), key)
+    job, is_new = submission.submit(services, checks, _same_again(ended), key)
     if is_new:
         words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
         for each, told in words.items():
             services.repository.add_event(each, "Retried", told, {"from": ended.id, "to": job.id}, services.clock())
     return job, is_new
+
+
+def _same_again(ended: JobRecord) -> JobSpec:
+    document: dict[str, Any] = {**ended.spec, "paused": False}
+    if ended.spec.get("deadline") is not None:  # it was about that run
+        document["deadline"] = None
+    return read(JobSpec, document, name=ended.name)
+
+
+def _made_before(services: Services, job: JobRecord, key: str) -> JobRecord | None:
+    """The job that a request with the same key made. Who says it by name means the new job by now, which is the same
+    training: it may be active."""
+    return services.repository.find_submission(key, submission.hash_of(_same_again(job)))
 
 
 @router.delete("/v1/jobs/{job_id}", status_code=204, responses=documented(404, 409))

@@ -41,7 +41,11 @@ _RESERVED_PREFIX = "trainingjob:"
 """Of keys under which earlier releases stored jobs of Kubernetes objects: replicas of such a release, and a database
 that is taken back to its revision, would take the job for one of these and cancel it."""
 _Filter = Query(max_length=63)
-_MATCH = "what `name` is. part: of the name, in any case; exact: the whole name; start: the beginning of the name or id"
+_MATCH = (
+    "what `name` is. part: of the name, in any case; exact: the whole name; start: the beginning of the name or id; "
+    "id: the whole id; one: an id or a name, of whose jobs only the one that is meant is listed: the newest that is "
+    "active, else the newest"
+)
 
 _LABEL = "`name=value`, or `name` for any value; may be repeated: all of them"
 

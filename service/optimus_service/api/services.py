@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,17 @@ def _leads() -> bool:
     return True
 
 
+class Turns:
+    """Calls that change the same thing take turns: what one reads no other changes before it has written."""
+
+    def __init__(self) -> None:
+        self._locks = tuple(threading.Lock() for _ in range(64))
+
+    def of(self, name: str) -> threading.Lock:
+        """The lock of that thing, which a few others may share."""
+        return self._locks[hash(name) % len(self._locks)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Everything that endpoints use. Built once at start, shared by all requests."""
@@ -57,6 +69,8 @@ class Services:
     """Says what a job would get; None on a service without a scheduler."""
     leads: Callable[[], bool] = _leads
     """Whether this replica runs the rounds: it is the one that shows figures of jobs and cluster."""
+    edits: Turns = field(default_factory=Turns)
+    """Changes of a job, in turn."""
     clock: Callable[[], float] = time.time
     """POSIX seconds."""
 

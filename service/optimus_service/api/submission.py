@@ -55,8 +55,7 @@ def submit(
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
         IdempotencyConflict: the key was used for another request.
     """
-    document = write(spec)
-    request_hash = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    document, request_hash = write(spec), hash_of(spec)
     if idempotency_key is not None:
         # A repetition gets the answer of the first time, even if the job would not be accepted any more.
         made_before = services.repository.find_submission(idempotency_key, request_hash)
@@ -75,6 +74,11 @@ def submit(
             continue
         return job, is_new
     raise JobIdTaken(spec.name)
+
+
+def hash_of(spec: JobSpec) -> str:
+    """What tells requests with the same idempotency key apart."""
+    return hashlib.sha256(json.dumps(write(spec), sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
@@ -192,10 +196,10 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
     if job.state is JobState.SUCCEEDED:
         return "the job has succeeded: its own rule would end it again at once"
     if job.step == 0:
-        return "the job has no checkpoint to go on from: it never made a step; submit it again"
+        return "the job has no checkpoint to go on from: it never made a step; `optimus retry` runs it again"
     if repository.latest_event_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
     if not may_have_checkpoint(job, settings):
         directory = settings.data_directory / "jobs" / job.id / "checkpoints"
-        return f"the job has no checkpoint any more: nothing is in {directory}; submit it again"
+        return f"the job has no checkpoint any more: nothing is in {directory}; `optimus retry` runs it again"
     return None

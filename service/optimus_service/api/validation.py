@@ -66,14 +66,19 @@ def _meant(name: str, allowed: Sequence[str]) -> str:
 
 
 def _pattern_message(pattern: str, location: Location, body: type[Message] | None) -> str:
+    while location and isinstance(location[-1], int):  # an item of a list
+        location = location[:-1]
     owner = _message_at(body, location[:-1])
     annotation = field_types(owner).get(str(location[-1])) if owner else None
-    description = next((each.description for each in _abouts(annotation) if each.description), "")
-    return f"must have the form: {description}" if description else f"must match {pattern}"
+    form = next((each.form for each in _abouts(annotation) if each.form and each.bounds.get("pattern") == pattern), "")
+    return f"must have the form: {form}" if form else f"must match {pattern}"
 
 
 def _abouts(annotation: Any) -> list[About]:
-    return [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, About)]
+    """What is said of a field's type, or of a part of it as in `Name | None`."""
+    own = [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, About)]
+    parts = (annotation.__origin__,) if hasattr(annotation, "__metadata__") else get_args(annotation)
+    return [*own, *(each for part in parts for each in _abouts(part))]
 
 
 def _reworded(message: str) -> str:

@@ -201,6 +201,9 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
+    if progress_of(case.job, case.decision, case.now).is_guessed:
+        guess = "by the guess that it goes on for as long as it has, it ends in"
+        return [f"How many steps it makes is not known; {guess} {span(expected.finish_seconds)}."]
     ends = f"It is expected to end in {span(expected.finish_seconds)}"
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: the queue was not simulated forward lately."]

@@ -67,7 +67,8 @@ class JobProgress:
     """How far a job is, and what is left by its latest forecast."""
 
     progress: float | None
-    """0 to 1; None when nothing can be said."""
+    """0 to 1; None when nothing can be said: neither the job nor its rule tells where the end is, as of a script whose
+    number of steps is not known."""
     remaining_steps: answers.Interval | None
     remaining_seconds: answers.Interval | None
     """To its end by `expected`; without that, or where a limit of time ends it, at its present size."""
@@ -75,6 +76,8 @@ class JobProgress:
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
     at_its_size: answers.Interval | None = None
     """Seconds left with the size that it has."""
+    is_guessed: bool = False
+    """Nothing says where the end is: the job is expected to go on for as long as it has."""
     expected: answers.ExpectedTimes | None = None
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
@@ -102,11 +105,12 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     is_limited = end.by_time and at_its_size is not None
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     return JobProgress(
-        _part(job.step, total),
+        None if end.is_guessed else _part(job.step, total),
         interval_body(left),
         to_the_end or at_its_size,
         longer_than_predicted=job.step > end.total.mean > 0,
         at_its_size=at_its_size,
+        is_guessed=end.is_guessed,
         expected=expected,
     )
 
@@ -159,6 +163,8 @@ class _End(NamedTuple):
     widening: Widening
     by_time: bool
     """A limit of time will end it: what is left is not doubtful."""
+    is_guessed: bool
+    """Nothing says where the end is: the job is expected to go on for as long as it has."""
 
     @classmethod
     def of(cls, forecast: Forecast) -> _End | None:
@@ -175,6 +181,7 @@ class _End(NamedTuple):
             pace,
             forecast.calibration.seconds,
             forecast.rule == "max_seconds",
+            forecast.rule is None and left is not None and left.mean > 0,
         )
 
     def seconds(self, left: Interval) -> Interval | None:
@@ -233,11 +240,7 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
     if job.state.is_final:
         message = ended_words(job, decision)
-        again = "Submit it again to run it again."
-        if job.state is not JobState.SUCCEEDED and job.step > 0:
-            again = f"`optimus resume {job.id}` lets it go on from its last checkpoint."
-        what = f"Nothing: it has ended. {again}"
-        return Explanation(None, message, what, NOTHING, NOTHING)
+        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}", NOTHING, NOTHING)
     if job.owner_paused_at is not None:
         return _paused_by_owner(job, job.owner_paused_at)
     if decision is None:
@@ -245,6 +248,16 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
     change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)
+
+
+def _again(job: JobRecord) -> str:
+    """What lets an ended job train again."""
+    if job.is_tracked:
+        return "It ran outside the cluster: start it again where it ran."
+    anew = f"`optimus retry {job.id}` runs it again from the beginning"
+    if job.state is JobState.SUCCEEDED or job.step == 0:
+        return f"{anew}."
+    return f"`optimus resume {job.id}` lets it go on from its last checkpoint; {anew}."
 
 
 def _paused_by_owner(job: JobRecord, since: float) -> Explanation:

@@ -155,7 +155,9 @@ def _rule(said: contract.Convergence, reported: Mapping[str, Any], step: int) ->
     found, total = rule_of(said), reported.get("total_steps")
     if not total or total <= step:
         return found
-    return replace(found, max_steps=min(total, found.max_steps or total))
+    if found.max_steps is not None and found.max_steps <= total:
+        return found
+    return replace(found, max_steps=total, ends_itself=True)
 
 
 def rule_of(said: contract.Convergence) -> ConvergenceRule:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, case, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
@@ -228,6 +228,8 @@ def page(
     labels: Mapping[str, str | None],
 ) -> Page[JobRecord]:
     """See `Repository.list_jobs`."""
+    if name_contains is not None and name_match == "one":
+        name_contains, name_match = _meant(session, name_contains), "id"
     statement = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
     if states is not None:
         statement = statement.where(JobRow.state.in_([state.value for state in states]))
@@ -259,7 +261,25 @@ def submitted(
     return [record(row) for row in session.scalars(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))]
 
 
+def _meant(session: Session, text: str) -> str:
+    """The id of the job that is meant by an id or a name: of several jobs of that name the newest that is active, else
+    the newest of all. The text itself where there is none."""
+    text = text.replace("\0", "\ufffd")
+    is_active = case((JobRow.state.in_(ACTIVE_STATES), 1), else_=0)
+    is_id = case((JobRow.id == text, 1), else_=0)
+    by_rule = (
+        is_id.desc(),
+        is_active.desc(),
+        JobRow.created_at.desc(),
+        JobRow.id.desc(),
+    )
+    found = session.scalar(select(JobRow.id).where(_is_named(text, "exact") | (JobRow.id == text)).order_by(*by_rule))
+    return text if found is None else found
+
+
 def _is_named(text: str, match: NameMatch) -> ColumnElement[bool]:
+    if match == "id":
+        return JobRow.id == text
     if match == "exact":
         return JobRow.name == text
     if match == "start":

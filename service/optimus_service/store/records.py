@@ -22,7 +22,7 @@ UNSAVED: Final = 0
 """The id of a record that is not stored yet; stored ones count from 1."""
 
 
-NameMatch = Literal["part", "exact", "start"]
+NameMatch = Literal["part", "exact", "start", "one", "id"]
 """How a listing compares names: a part in any case, the whole name, or the beginning of the name or the id."""
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from tests.service.api.api_harness import NOW, Api, problem
+from tests.service.api.api_harness import NOW, Api, faults, job_spec, problem
 from tests.service.api.test_api_jobs import UNKNOWN, ended_job
 
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
@@ -132,6 +133,51 @@ def test_an_ended_job_is_not_changed(api: Api) -> None:
     problem(change(api, "no-such-job", priority=2), 404)
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"priority": None}, "priority"),
+        ({"name": None}, "name"),
+        ({"deadline": None}, "deadline"),
+        ({"workers": {"max": None}}, "workers.max"),
+        ({"convergence": {"max_epochs": None}}, "convergence.max_epochs"),
+        ({"convergence": {"loss_decrease": None}}, "convergence.loss_decrease"),
+        ({"labels": None}, "labels"),
+        ({"unset": None}, "unset"),
+        ({"workers": None}, "workers"),
+    ],
+)
+def test_null_is_not_ignored(api: Api, changes: dict[str, Any], field: str) -> None:
+    job_id = api.submit()
+    assert fault(api, job_id, **changes)[0] == field
+    assert "`unset`" in fault(api, job_id, deadline=None)[1]
+
+
+def test_a_wrong_name_is_said_as_at_submission(api: Api) -> None:
+    submitted = faults(api.post("/v1/jobs", json=job_spec(name="Not_A_Name")))["name"]
+    assert submitted == "must have the form: lower-case letters, digits and -, 63 at most"
+    assert fault(api, api.submit(), name="Not_A_Name") == ("name", submitted)
+    assert faults(api.post("/v1/jobs", json=job_spec(project="A b")))["project"] == submitted
+    assert (
+        "letters, digits, -, _ and ." in faults(api.post("/v1/jobs", json=job_spec(gpu_types=["a b"])))["gpu_types.0"]
+    )
+
+
+def test_changes_at_the_same_time_take_turns(api: Api) -> None:
+    job_id = api.submit()
+    calls = [
+        api.call_async("PATCH", f"/v1/jobs/{job_id}", json={"labels": {f"n{number}": ""}, "priority": number + 1})
+        for number in range(30)
+    ]
+
+    async def together() -> list[Any]:
+        return list(await asyncio.gather(*(call() for call in calls)))
+
+    assert {answer.status_code for answer in api.portal.call(together)} == {200}
+    assert api.job(job_id)["spec"]["labels"] == {f"n{number}": "" for number in range(30)}, "none is lost"
+    assert types(api, job_id).count("JobChanged") == 30
+
+
 # --- pausing ---------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +221,33 @@ def test_an_ended_job_runs_again_as_another_one(api: Api) -> None:
     assert (told["type"], told["message"]) == ("Retried", f"Job {again['id']} runs it again.")
     assert types(api, again["id"]) == ["Retried", "JobSubmitted"]
     assert "has not ended: cancel it first" in problem(api.post(f"/v1/jobs/{again['id']}/retry"), 409)["detail"]
+    # Who repeats the request by name means the new job by now.
+    by_name = api.get("/v1/jobs", params={"name": again["name"], "match": "one"}).json()["jobs"]
+    assert [job["id"] for job in by_name] == [again["id"]]
+    repeated = api.post(f"/v1/jobs/{again['id']}/retry", headers=key)
+    assert (repeated.status_code, repeated.json()["id"]) == (200, again["id"])
+
+
+@pytest.mark.parametrize("call", ["pause", "resume", "retry", "cancel", "token"])
+def test_calls_that_take_no_fields_refuse_them(api: Api, call: str) -> None:
+    job_id = api.submit()
+    path = f"/v1/jobs/{job_id}/{call}"
+    assert faults(api.post(path, json={"gracefully": True})) == {"gracefully": "unknown field: this call takes none"}
+    assert "takes no fields" in faults(api.post(path, json=[1]))["body"]
+    assert problem(api.post(path, content="{", headers={"Content-Type": "application/json"}), 400)["errors"]
+    assert api.job(job_id)["state"] == "queued"
+    assert api.post(path, json={}).status_code in (200, 409), "an empty object says nothing"
+
+
+def test_a_field_that_is_given_twice_is_refused(api: Api) -> None:
+    job_id = api.submit()
+    headers = {"Content-Type": "application/json"}
+    body = '{"labels": {"a": "1", "a": "2"}, "priority": 2}'
+    answer = api.call("PATCH", f"/v1/jobs/{job_id}", content=body, headers=headers)
+    assert faults(answer) == {"a": "is given twice in one object"}
+    answer = api.call("PATCH", f"/v1/jobs/{job_id}", content='{"priority": 2, "priority": 3}', headers=headers)
+    assert faults(answer) == {"priority": "is given twice in one object"}
+    assert types(api, job_id) == ["JobSubmitted"]
 
 
 # --- deleting --------------------------------------------------------------------------------------------------------

@@ -53,6 +53,17 @@ def test_what_makes_no_sense_is_refused(api: Api, changes: dict[str, object], fi
     assert field in faults(answer)
 
 
+def test_what_nothing_would_come_of_is_not_changed(api: Api) -> None:
+    job_id = api.submit(**TRACKED)
+    changes = {"priority": 4, "workers": {"min": 1}, "deadline_seconds": 60, "retries": 0}
+    found = faults(api.call("PATCH", f"/v1/jobs/{job_id}", json={**changes, "name": "other"}))
+    assert found.keys() == {"priority", "workers.min", "deadline_seconds", "retries"}
+    assert all("runs outside the cluster and is only watched" in message for message in found.values())
+    useful = {"name": "other", "labels": {"team": "a"}, "convergence": {"max_steps": 9}, "priority": 1.0}
+    assert api.call("PATCH", f"/v1/jobs/{job_id}", json=useful).status_code == 200
+    assert api.job(job_id)["name"] == "other"
+
+
 def test_nothing_is_planned_or_resumed_for_it(api: Api) -> None:
     assert "tracked" in faults(api.post("/v1/plan", json={"name": "run", **TRACKED}))
     job_id, token = register(api)

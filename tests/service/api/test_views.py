@@ -54,7 +54,8 @@ def made_at(step: int) -> dict[str, Any]:
     """A forecast of 100 steps in all (50 to 200) that was made at this step, with a speed that is well known."""
     left = {name: value - step for name, value in total(100).items()}
     pace = {"mean": 0.5, "low": 0.49, "high": 0.51}
-    return {"total_steps": total(100), "remaining_steps": left, "steps_per_second": 2.0, "seconds_per_step": pace}
+    made = {"total_steps": total(100), "remaining_steps": left, "steps_per_second": 2.0, "seconds_per_step": pace}
+    return {**made, "rule": "loss_decrease"}
 
 
 def test_what_is_left_at_the_step_of_the_forecast_is_as_it_said() -> None:
@@ -123,6 +124,38 @@ def test_a_limit_of_steps_bounds_what_is_left() -> None:
     found = progress_of(limited, decision(**made_at(40)), NOW)
     assert found.remaining_steps is not None
     assert found.remaining_steps.high == 10
+
+
+def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:
+    found = progress_of(job(step=40), decision(**made_at(40) | {"rule": None}), NOW)
+    assert (found.progress, found.is_guessed) == (None, True)
+    assert found.remaining_steps is not None
+    done = made_at(100) | {"rule": None, "remaining_steps": total(0, 0, 0), "total_steps": total(100, 100, 100)}
+    assert progress_of(job(step=100), decision(**done), NOW).progress is not None, "it is being finished"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"state": JobState.SUCCEEDED},
+            "it has ended. `optimus retry job-1` runs it again from the beginning.",
+        ),
+        ({"state": JobState.FAILED, "step": 0}, "`optimus retry job-1` runs it again"),
+        (
+            {"state": JobState.CANCELLED},
+            "`optimus resume job-1` lets it go on from its last checkpoint; `opt",
+        ),
+        (
+            {"state": JobState.SUCCEEDED, "heard_at": NOW},
+            "ran outside the cluster: start it again where",
+        ),
+    ],
+)
+def test_what_runs_an_ended_job_again_is_named(changes: dict[str, Any], told: str) -> None:
+    found = explain(job(**{"spec": {}} | changes), None).what_would_change_it
+    assert told in found
+    assert ("optimus retry" in found) == ("heard_at" not in changes)
 
 
 @pytest.mark.parametrize("forecast", [{}, {"total_steps": None}, {"total_steps": total(math.inf)}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.service.loop.loop_world import World
 
 from optimus_service.observe.spec import spec_of
@@ -38,6 +39,18 @@ def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: Wo
     for _ in range(3):
         world.round()
         assert len(world.repository.get_wanted("job-1").tasks) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "rule"), [({}, "command_ends"), ({"max_steps": 9000}, "command_ends"), ({"max_steps": 300}, "max_steps")]
+)
+def test_what_ends_it_is_told(world: World, limit: dict[str, int], rule: str) -> None:
+    convergence = {"convergence": limit} if limit else {}
+    world.submit(**SCRIPT, **convergence)
+    world.live_until("running", lambda: world.repository.get_job("job-1").step > 0)
+    world.repository.put_profile("job-1", {"total_steps": 4000})
+    world.round()
+    assert world.repository.latest_decisions(["job-1"])["job-1"].forecast.rule == rule
 
 
 def test_the_only_size_is_within_what_the_owner_allows(world: World) -> None:

@@ -173,6 +173,23 @@ def test_filters_combine(repository: Repository, make_job: MakeJob) -> None:
     assert _walk(repository, 1, name_contains="\0") == []
 
 
+def test_a_name_means_the_newest_active_job_else_the_newest(repository: Repository, make_job: MakeJob) -> None:
+    for job_id, name, at in (("a", "cnn", 1.0), ("b", "cnn", 2.0), ("c", "cnn", 3.0), ("cnn-x", "b", 4.0)):
+        make_job(job_id, name=name, at=at)
+
+    def meant(text: str) -> list[str]:
+        return [job.id for job in repository.list_jobs(name_contains=text, name_match="one").items]
+
+    repository.advance_job("c", CancelRequested(), 5.0)
+    assert meant("cnn") == ["b"]
+    assert meant("b") == ["b"], "an id comes before a name"
+    repository.advance_job("b", CancelRequested(), 6.0)
+    assert meant("cnn") == ["a"]
+    repository.advance_job("a", CancelRequested(), 7.0)
+    assert meant("cnn") == ["c"]
+    assert meant("cn") == meant("\0") == []
+
+
 def _cursor(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
 
