@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,14 +197,21 @@ def _settle_directory(document: dict[str, Any], file: JobFile | None, directory:
         document["working_directory"] = str((base / stated).resolve())
     elif stated is None and document.get("command") is not None:
         document["working_directory"] = str((directory if file is None else file.path.parent).resolve())
-    elif stated is None and isinstance(task := document.get("task"), str) and _holds_module(directory, task):
+    elif stated is None and isinstance(task := document.get("task"), str) and _means_module_in(directory, task):
         document["working_directory"] = str(directory.resolve())
 
 
-def _holds_module(directory: Path, task: str) -> bool:
-    """Whether the task's module would be imported from `directory`."""
-    module = directory.joinpath(*task.partition(":")[0].split("."))
-    return module.with_suffix(".py").is_file() or (module / "__init__.py").is_file()
+def _means_module_in(directory: Path, task: str) -> bool:
+    """Whether the task's module is in `directory`, or would be but for a slip of the keyboard.
+
+    The service looks there then, and says what was meant.
+    """
+    top = task.partition(":")[0].partition(".")[0]
+    listed = list(directory.iterdir()) if os.access(directory, os.R_OK) else []
+    here = {path.stem for path in listed if path.suffix == ".py" or path.is_dir()}
+    if top in here or not top.isidentifier():
+        return top in here
+    return bool(difflib.get_close_matches(top, here, n=1)) and importlib.util.find_spec(top) is None
 
 
 def _longest_prefix(field: tuple[str, ...], known: Mapping[tuple[str, ...], str]) -> tuple[str, ...] | None:

@@ -37,8 +37,12 @@ def test_a_pause_says_what_a_script_loses_by_it(scripted: ScriptedService, optim
     scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, job))
     calls = ["pause", JOB, "--url", scripted.url]
     assert "from step 0, as far as is known; 86 steps are lost" in optimus(*calls).stdout
+    scripted.on("POST", f"/v1/jobs/{JOB}/resume", job)
+    resume = ["resume", JOB, "--url", scripted.url]
+    assert "goes on from step 0, as far as is known, as soon as there is room" in optimus(*resume).stdout
     job["spec"]["resumes"] = True
     assert "lost" not in optimus(*calls).stdout
+    assert "goes on from its last checkpoint as soon as" in optimus(*resume).stdout
 
 
 def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, optimus: Optimus) -> None:

@@ -73,6 +73,18 @@ def test_tasks_import_from_here_when_their_module_is_here(tmp_path: Path) -> Non
     assert "working_directory" not in elsewhere
 
 
+def test_a_slip_in_the_modules_name_is_looked_for_here_too(tmp_path: Path) -> None:
+    (tmp_path / "my_training.py").touch()
+    (tmp_path / "mine").mkdir()
+    for task in ("my_trainin:task", "mine.trainin:task"):
+        assert assemble(None, [Flag("--task", ("task",), task)], tmp_path).document["working_directory"] == str(
+            tmp_path
+        )
+    (tmp_path / "jsonn.py").touch()
+    for task in ("json.tool:main", "quite.other:task", ":task"):
+        assert "working_directory" not in assemble(None, [Flag("--task", ("task",), task)], tmp_path).document
+
+
 def test_a_relative_directory_in_a_file_starts_at_the_file(tmp_path: Path) -> None:
     file = job_file(tmp_path / "jobs" / "job.yaml", task="a:b", working_directory="../code")
     assert assemble(file, [], Path("/somewhere")).document["working_directory"] == str(tmp_path / "code")

@@ -111,7 +111,7 @@ def wrong_arguments(function: Callable[..., object], arguments: Mapping[str, Any
         return None  # no signature to be had
     except TypeError as error:
         close = [match for name in arguments for match in _meant(name, list(signature.parameters))]
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else "."
         return f"{error}{hint} It takes {signature.replace(return_annotation=inspect.Signature.empty)}"
     return None
 

@@ -44,7 +44,8 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     if as_json:
         output.print_json(resumed)
     else:
-        whence = " from its last checkpoint" if is_final(found) or resumed["step"] else ""
+        saved = " from its last checkpoint" if is_final(found) or resumed["step"] else ""
+        whence = " from step 0, as far as is known," if _anew(found) else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
 
 

@@ -204,7 +204,8 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if progress_of(case.job, case.decision, case.now).is_guessed:
         guess = "by the guess that it goes on for as long as it has, it ends in"
         return [f"How many steps it makes is not known; {guess} {span(expected.finish_seconds)}."]
-    ends = f"It is expected to end in {span(expected.finish_seconds)}"
+    if_so = "If its training goes on, it" if case.warnings else "It"
+    ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: the queue was not simulated forward lately."]
     return [f"{ends}, waiting, stops and later changes of size included."]

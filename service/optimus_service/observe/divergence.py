@@ -29,7 +29,8 @@ def why_failed(job: JobRecord, history: JobHistory) -> str | None:
     if not fails_on_nonfinite(job) or history.nonfinite_steps < NONFINITE_STEPS:
         return None
     return (
-        f"the loss was NaN or infinite for {history.nonfinite_steps} steps, from step {history.nonfinite_since} on: "
+        f"the loss was NaN or infinite from step {history.nonfinite_since} on, for {history.nonfinite_steps} steps "
+        "when the job was ended: "
         f"{_WHAT_TO_DO}"
     )
 

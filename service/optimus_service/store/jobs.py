@@ -126,7 +126,7 @@ def set_spec(session: Session, job_id: str, before: Document, spec: Document, ch
     row.spec, row.name = spec, spec["name"]
     told = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
     data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
-    history.add_event(session, job_id, "JobChanged", f"Its owner changed what it may have: {told}.", data, now)
+    history.add_event(session, job_id, "JobChanged", f"Its owner changed {told}.", data, now)
     _store_labels(session, job_id, spec)
     session.flush()
     return True

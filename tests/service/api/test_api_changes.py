@@ -52,7 +52,7 @@ def test_what_is_changed_is_told_with_old_and_new_value(api: Api) -> None:
     event = api.get(f"/v1/jobs/{job_id}/events").json()["events"][0]
     assert event["type"] == "JobChanged"
     assert event["message"] == (
-        "Its owner changed what it may have: convergence.max_steps: none → 9; name: digits → other; "
+        "Its owner changed convergence.max_steps: none → 9; name: digits → other; "
         "priority: 1.0 → 2.0; workers.max: 4 → 3."
     )
     assert event["data"]["workers.max"] == {"from": 4, "to": 3}

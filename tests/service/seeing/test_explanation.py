@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -246,6 +247,20 @@ def test_a_job_that_a_round_let_wait_is_not_said_to_start_at_once() -> None:
     found = explanation_of(case)
     assert found.expected.start_seconds is None
     assert any("cannot be said yet" in each for each in found.sentences)
+
+
+def test_a_job_that_hangs_is_not_promised_an_end() -> None:
+    forecast = a_forecast(
+        rule="max_steps",
+        total_steps={"mean": 60.0, "low": 60.0, "high": 60.0},
+        remaining_steps={"mean": 20.0, "low": 20.0, "high": 20.0},
+        seconds_per_step={"mean": 3.0, "low": 3.0, "high": 3.0},
+    )
+    case = Case(job=a_record(wanted=Allocation(1, 0), step=40), decision=a_decision(forecast=forecast), now=20.0)
+    begins = [each[: each.index("expected to end")] for each in explanation_of(case).sentences if "to end in" in each]
+    hung = replace(case, warnings=("worker 0 hung",))
+    doubtful = [each[: each.index("expected to end")] for each in explanation_of(hung).sentences if "to end in" in each]
+    assert (begins, doubtful) == (["It is "], ["If its training goes on, it is "])
 
 
 def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> None:
