@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -48,6 +49,7 @@ def main() -> None:
     for name, members in json.loads(sys.argv[2]):
         preload(name, members)
     preload_optimizers()
+    keep_process_groups()
     # The processes that are forked look through none of this again, which would take a second when they end.
     gc.collect()
     gc.freeze()
@@ -70,6 +72,28 @@ def preload_optimizers() -> None:
         with suppress(BaseException):
             torch = sys.modules["torch"]
             torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=0.1)
+
+
+def keep_process_groups() -> None:
+    """Keep PyTorch from a deadlock at the end of a training, as long as the interpreter lives.
+
+    The model of `DistributedDataParallel` may hold the last reference to a gloo process group. Its destructor then waits,
+    holding the interpreter's lock, for threads that wait for this lock (PyTorch 2.13). What makes this likely is that
+    `torch._dynamo` is imported before the model is made, which `preload_optimizers` does: otherwise the traceback of an
+    import keeps the model until the process ends. So a group that the script destroys is kept until then.
+    """
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not hasattr(c10d, "destroy_process_group"):
+        return
+    destroy, kept = c10d.destroy_process_group, []
+
+    @functools.wraps(destroy)
+    def keep_and_destroy(group: Any = None) -> None:
+        with suppress(Exception):
+            kept[:] = [c10d._get_default_group()]  # noqa: SLF001 - the public names give no access to it
+        destroy(group)
+
+    c10d.destroy_process_group = sys.modules["torch.distributed"].destroy_process_group = keep_and_destroy
 
 
 # --- the starter -----------------------------------------------------------------------------------------------------
