@@ -404,7 +404,8 @@ class JobSpec(Message):
         float | None,
         FINITE,
         About(
-            "a worker whose code takes longer for one micro-batch is replaced; default: learned, 60 at least",
+            "a worker whose code takes longer for one micro-batch is replaced; of a script: if all its processes "
+            "do nothing for so long; default: learned, 60 at least",
             gt=0,
             le=86400,
         ),

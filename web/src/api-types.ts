@@ -690,7 +690,7 @@ export interface components {
              */
             checkpoint_url: string | null;
             /**
-             * @description a worker whose code takes longer for one micro-batch is replaced; default: learned, 60 at least
+             * @description a worker whose code takes longer for one micro-batch is replaced; of a script: if all its processes do nothing for so long; default: learned, 60 at least
              * @default null
              */
             hang_seconds: number | null;

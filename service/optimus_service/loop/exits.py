@@ -111,7 +111,7 @@ class ExitNotices:
             reason = f"{times}: does the training code call sys.exit() or os._exit()?"
         elif task.exit_code == _HUNG and self._hangs(task, job, now, leader) >= self._max_failures:
             times = f"its workers hung {self._max_failures} times within {time_words(HANG_SECONDS)}"
-            reason = f"{times}, the last time {task.key.name}: one micro-batch took longer than `hang_seconds`"
+            reason = f"{times}, the last time {task.key.name}: it got no further for longer than `hang_seconds` allows"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
             times = f"{task.key.role} {task.key.rank} failed {n_failures} times without any progress between"
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
@@ -135,7 +135,7 @@ class ExitNotices:
         )
         limit = f"{n_hangs}; at {self._max_failures} the job fails"
         message = (
-            f"{task.key.name} hung: one micro-batch took longer than `hang_seconds`; its log shows where. "
+            f"{task.key.name} hung: it got no further for longer than `hang_seconds` allows; its log shows where. "
             f"Another takes its place. Hangs within {time_words(HANG_SECONDS)}: {limit}."
         )
         leader.add_event(job.id, WORKER_HUNG, message, {"task": task.key.name, "times": n_hangs}, now)

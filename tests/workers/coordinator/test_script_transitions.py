@@ -10,9 +10,11 @@ from tests.workers.coordinator.harness import World
 
 from optimus_workers.coordinator.journal import Past
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.coordinator.script import FAILURE_SECONDS
+from optimus_workers.coordinator.script import COMPLETE_SECONDS, END_SECONDS, FAILURE_SECONDS
 from optimus_workers.wire.messages import (
     CommandEnded,
+    CommandHung,
+    CommandIdle,
     CommandQuiet,
     CommandStarted,
     CommandStopped,
@@ -34,6 +36,8 @@ class ScriptWorld(World):
     finished: set[str] = field(default_factory=set)
     """Workers whose processes ended well by themselves, which their coordinator may not know yet."""
     version: int = 0
+    hung: set[str] = field(default_factory=set)
+    """Workers that were told that nobody gets any further."""
     pause: PauseParts = field(default_factory=PauseParts)
     slow: bool = False
     """Processes do not stop before the world says so."""
@@ -48,6 +52,9 @@ class ScriptWorld(World):
         if exit_code == 0 and more.get("counts", True):
             self.finished.add(name)
         self.says(name, CommandEnded(order.epoch, exit_code, **more))
+
+    def is_idle(self, name: str, seconds: float, *, complete: bool = False) -> None:
+        self.says(name, CommandIdle(self.epoch, seconds, 100.0, complete))
 
     def comes_to(self, step: int) -> None:
         self.version = step
@@ -73,6 +80,9 @@ class ScriptWorld(World):
                     return [CommandStarted(message.epoch)]
                 loads, starts = self.pause.load_seconds, self.pause.start_seconds
                 return [CommandStarted(message.epoch, self.version, loads, starts)]
+            case CommandHung():
+                self.hung.add(name)
+                return []
             case _:
                 return super()._work(name, message)
 
@@ -105,6 +115,53 @@ def test_a_job_that_is_about_to_end_is_not_started_again_at_another_size() -> No
     world.ends("worker-0")
     assert world.result is not None
     assert world.result.outcome == "succeeded"
+
+
+def test_processes_that_do_nothing_after_the_end_are_not_waited_for() -> None:
+    world = script_world(3)
+    world.ends("worker-0", metrics={"accuracy": 0.9})
+    world.ends("worker-1")
+    world.is_idle("worker-2", END_SECONDS - 1)
+    assert world.result is None
+    world.is_idle("worker-2", 0)
+    world.is_idle("worker-2", END_SECONDS)
+    assert world.result is not None
+    assert (world.result.outcome, world.result.metrics) == ("succeeded", {"accuracy": 0.9})
+
+
+def test_those_that_still_do_something_are_waited_for() -> None:
+    world = script_world(3)
+    world.ends("worker-0")
+    world.is_idle("worker-1", 10 * END_SECONDS)
+    assert world.result is None
+    world.ends("worker-2")
+    world.is_idle("worker-1", 11 * END_SECONDS)
+    assert world.result is not None
+
+
+def test_the_first_worker_has_longer_after_its_last_step() -> None:
+    world = script_world(2)
+    world.ends("worker-1")
+    world.is_idle("worker-0", COMPLETE_SECONDS - 1, complete=True)
+    assert world.result is None
+    world.is_idle("worker-0", COMPLETE_SECONDS, complete=True)
+    assert world.result is not None
+    assert world.result.outcome == "succeeded"
+
+
+def test_a_script_hangs_when_no_worker_does_anything() -> None:
+    world = script_world(2)
+    world.is_idle("worker-0", 200.0)
+    assert not world.hung
+    world.is_idle("worker-1", 99.0)
+    assert not world.hung
+    world.is_idle("worker-1", 100.0)
+    assert world.hung == {"worker-0"}
+    assert world.result is None
+    world.is_lost("worker-0")
+    assert (world.epoch, world.runs["worker-1"].n_workers) == (2, 1)
+    world.is_idle("worker-1", 99.0)
+    assert world.hung == {"worker-0"}
 
 
 @pytest.mark.parametrize("order", [("worker-0", "worker-1"), ("worker-1", "worker-0")])

@@ -514,7 +514,7 @@ def test_a_job_that_is_paused_or_finished_stops_its_processes(
 
 DAEMON = """
 import os, subprocess, sys, time
-code = "import os, time; os.setsid(); os.fork() and os._exit(0); print('daemon', os.getpid(), flush=True)"
+code = "import os, time; os.setsid(); os.fork() and os._exit(0); os.write(1, b'daemon %d\\n' % os.getpid())"
 code += "; time.sleep(1000)"
 subprocess.Popen([sys.executable, "-c", code]).wait()
 print("step 1 loss 1", flush=True)
@@ -530,8 +530,8 @@ def test_what_a_script_leaves_behind_in_another_session_ends_with_it(
     job = make_script_job("python", str(script), stop_seconds=2.0)
     job.scale(worker(0))
     log = job.directory / f"{worker(0)}.log"
-    job.wait_for("the daemon", lambda: "daemon " in log.read_text())
-    pid = int(log.read_text().partition("daemon ")[2].split()[0])
+    said = job.wait_for("the daemon", lambda: re.search(r"daemon (\d+)\n", log.read_text()))
+    pid = int(said[1])
     job.wait_for_size(1, 0)
     if ending == "the job is finished":
         job.service.want([worker(0)], "finish")

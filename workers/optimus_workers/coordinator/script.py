@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from optimus_workers.coordinator.attempt import Attempt, ScriptAttempt
 from optimus_workers.coordinator.ending import fail, finish, pause
-from optimus_workers.coordinator.events import Effects, Send
+from optimus_workers.coordinator.events import Effects, Log, Send
 from optimus_workers.coordinator.membership import Cover, Members
 from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
 from optimus_workers.coordinator.tasks import dismiss_leavers
-from optimus_workers.wire.messages import CommandEnded, CommandQuiet, CommandStarted, CommandStopped, Recount
+from optimus_workers.wire.messages import (
+    CommandEnded,
+    CommandHung,
+    CommandIdle,
+    CommandQuiet,
+    CommandStarted,
+    CommandStopped,
+    Recount,
+)
 from optimus_workers.wire.values import TaskProfile
 
 FAILURE_SECONDS = 5.0
@@ -23,10 +31,16 @@ the failure was a consequence of that."""
 NOT_RUNNABLE = (126, 127)
 """Exit codes of a command that cannot be started: another attempt cannot either."""
 
+END_SECONDS = 10.0
+"""So long the processes of a worker may do nothing once those of worker 0 have ended well: they wait for something that
+does not come."""
+COMPLETE_SECONDS = 60.0
+"""The same for worker 0, which may have to save something, after its last step."""
+
 
 def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptAttempt:
     """The next attempt at a membership of `members`."""
-    state.training.command = None
+    state.training.command, state.training.idle = None, {}
     at_once = state.change.cause == "worker_lost"
     return ScriptAttempt(state.epoch, members, profile, version=state.version, at_once=at_once)
 
@@ -101,13 +115,46 @@ def command_ended(state: State, name: str, message: CommandEnded) -> Effects:
     return []
 
 
+def command_idle(state: State, name: str, message: CommandIdle) -> Effects:
+    """The processes of a worker do nothing; what follows is for `end_of_command`."""
+    if message.seconds > 0:
+        state.training.idle[name] = message
+    else:
+        state.training.idle.pop(name, None)
+    return []
+
+
 def end_of_command(state: State) -> Effects:
-    """JOINING and TRAINING: end the job once the processes of all workers have ended, or one has failed by itself."""
+    """JOINING and TRAINING: end the job once the processes of all workers have ended, or one has failed by itself.
+    Those that hang at the end are not waited for; if all hang before it, a worker is replaced."""
     ends = state.training.command
-    if ends is None:
-        return []
-    if ends.error is not None:
+    if ends is not None and ends.error is not None:
         if state.now < ends.failed_at + FAILURE_SECONDS:
             return []
         return fail(state, ends.error, permanent=ends.is_permanent)
-    return finish(state, ends.metrics) if ends.counts and ends.done >= set(state.members.workers) else []
+    workers = state.members.workers
+    if ends is None or ends.counts:
+        done, metrics = (ends.done, ends.metrics) if ends is not None else (set(), {})
+        if done >= set(workers):
+            return finish(state, metrics)
+        if state.training.idle:
+            return _end_of_idle(state, [name for name in workers if name not in done], metrics)
+    return []
+
+
+def _end_of_idle(state: State, running: list[str], metrics: dict[str, float]) -> Effects:
+    """What follows if the processes of all these workers, at least one, do nothing."""
+    idle, first = state.training.idle, state.members.workers[0]
+    if not idle.keys() >= set(running):
+        return []
+    seconds = min(idle[name].seconds for name in running)
+    if first not in running or idle[first].complete:
+        # Worker 0 saves what there is to save.
+        if seconds < (END_SECONDS if first not in running else COMPLETE_SECONDS):
+            return []
+        text = f"the training is over; processes that have done nothing for {seconds:.0f} s are ended: {running}"
+        return [Log(text), *finish(state, metrics)]
+    if seconds < idle[first].patience_seconds:
+        return []
+    state.training.idle = {}
+    return [Log(f"no process has done anything for {seconds:.0f} s"), Send(first, CommandHung(state.epoch))]

@@ -16,6 +16,7 @@ from optimus_workers.coordinator.membership import ConnectedTask, Members
 from optimus_workers.coordinator.partition import Partition
 from optimus_workers.coordinator.plan import JobPlan, batch_at, steps_per_epoch
 from optimus_workers.errors import LET_GO
+from optimus_workers.wire.messages import CommandIdle
 from optimus_workers.wire.values import GlobalBatch, ShardFile, TaskProfile
 
 MAX_LOSS_STEPS = 200
@@ -140,7 +141,9 @@ class Training:
     last_step_at: float | None = None
     """When the newest step was completed, in seconds since the Unix epoch."""
     command: CommandEnds | None = None
-    """Of a script: how the processes of the present members have ended so far."""
+    """Of a script: how the processes of the present members have ended so far, ..."""
+    idle: dict[str, CommandIdle] = field(default_factory=dict)
+    """... and which of those that have not stand still, by worker."""
 
 
 class SaveFor(StrEnum):

@@ -40,6 +40,7 @@ from optimus_workers.wire.messages import (
     Assumed,
     AssumeFailed,
     CommandEnded,
+    CommandIdle,
     CommandQuiet,
     CommandStarted,
     CommandStopped,
@@ -206,6 +207,8 @@ _ROWS = (
     Row(_GIVEN_UP, [CommandStarted], _ignore),  # of the attempt that was given up
     Row([Phase.JOINING, Phase.TRAINING], [CommandEnded], script.command_ended),
     Row(_ALL - {Phase.JOINING, Phase.TRAINING, Phase.OVER}, [CommandEnded], _ignore),  # they are stopped anyway
+    Row([Phase.JOINING, Phase.TRAINING], [CommandIdle], script.command_idle),
+    Row(_ALL - {Phase.JOINING, Phase.TRAINING, Phase.OVER}, [CommandIdle], _ignore),  # they are stopped anyway
     # Steps and checkpoints.
     Row([Phase.TRAINING], [Done], training.done),
     Row(_GIVEN_UP, [Done], _ignore),  # done before the worker got the message to halt or to exit

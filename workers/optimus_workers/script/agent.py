@@ -20,12 +20,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 from optimus_contract.command import launch
 from optimus_contract.limits import MAX_COUNT
 from optimus_contract.result import JobProfile
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED, ServiceProblem
+from optimus_workers.errors import COORDINATOR_GONE, HUNG, LET_GO, TERMINATED, ServiceProblem
 from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
@@ -52,12 +53,15 @@ from optimus_workers.script.samples import (
     with_checkpoints,
 )
 from optimus_workers.script.saving import FileKey, Writes
+from optimus_workers.script.standstill import Standstill, usage
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.planned_rates import planned, send_planned_rates
 from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, CoordinatorGone, CoordinatorLost, Delivered, dial
 from optimus_workers.wire.messages import (
     CommandEnded,
+    CommandHung,
+    CommandIdle,
     CommandQuiet,
     CommandStarted,
     CommandStopped,
@@ -92,6 +96,8 @@ SAVING_SECONDS = 10.0
 """How long a checkpoint that is being written is waited for before SIGTERM; at most half of the time to stop."""
 KILL_SECONDS = 5.0
 """Between the last request to stop and the end by force, where no time to save is given."""
+STACKS_SECONDS = 1.0
+"""For processes that hang to print where they are."""
 DONE_SECONDS = 0.25
 """Least time between two reports of steps to the coordinator."""
 FILES_SECONDS = 2.0
@@ -138,6 +144,7 @@ class Run:
     printed: Printed
     begun_at: float
     """`time.monotonic` when they were started."""
+    standstill: Standstill
     batch: GlobalBatch
     """How the script's steps count as steps of the job."""
     is_formed: bool = False
@@ -289,6 +296,8 @@ class Agent:
                     self._published(message)
                 case Recount():
                     self._recount(message)
+                case CommandHung():
+                    self._hung(message)
                 case Go():
                     self._formed(message)
                 case Reading():
@@ -402,7 +411,8 @@ class Agent:
         learned = progress.learned
         each = None if self._is_weak else learned.steps_per_epoch
         printed = Printed(self._spec.progress_patterns, first_epoch=learned.first_epoch, steps_per_epoch=each)
-        run = Run(order, [], progress, printed, time.monotonic(), order.batch)
+        now = time.monotonic()
+        run = Run(order, [], progress, printed, now, Standstill(now, self._spec.hang_seconds), order.batch)
         if order.rank == 0:
             run.loads = Loads(self._saved)
             folders = log_folders(self._spec.command or (), self._variables)
@@ -444,6 +454,8 @@ class Agent:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
         run = self._run
+        if run is not None:
+            run.standstill.heard(time.monotonic())
         if local_rank == 0 and run is not None and run.order.rank == 0:
             with self._reading:
                 readings = run.printed.feed(data, time.time())
@@ -456,6 +468,8 @@ class Agent:
         """Ask the processes to stop: through the stop file if they look at it, else by SIGTERM."""
         self._order = None
         now, run = time.monotonic(), self._run
+        if run is not None and run.end is None and self._all_ended(run):
+            self._look_at_end(run)
         if run is None or self._all_ended(run):
             self._stopped(message.epoch)
             return
@@ -556,6 +570,7 @@ class Agent:
         if run.end is None:
             self._look_at_checkpoints(run, now)
             self._look_at_unread(run, now)
+            self._look_at_standstill(run, now)
             self._look_at_end(run)
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
@@ -600,6 +615,17 @@ class Agent:
         if run.order.rank == 0:
             run.checkpoints.look([process.pid for process in run.processes], now)
             run.progress.learned = with_checkpoints(run.progress.learned, run.checkpoints.found)
+
+    def _look_at_standstill(self, run: Run, now: float) -> None:
+        """Tell the coordinator, who knows of all workers, if these processes do nothing."""
+        standstill, starter = run.standstill, self._starter.pid
+        if starter is None or not standstill.is_due(now):
+            return
+        idle = standstill.look(usage(starter), now)
+        if idle is not None:
+            step, total = run.progress.step, run.progress.learned.total_steps
+            complete = step is not None and total is not None and step >= total
+            self._send(CommandIdle(run.order.epoch, idle, standstill.patience_seconds, complete))
 
     def _read_files(self, run: Run) -> None:
         """Read what was logged to files, unless a better channel speaks."""
@@ -656,10 +682,27 @@ class Agent:
     def _killed(self, code: int) -> None:
         """Somebody killed a process (out of memory?): this worker counts as lost, as one does that is killed itself."""
         log.error("a process of the command was killed by signal %d", code - 128)
+        self._leave(code)
+
+    def _leave(self, code: int) -> NoReturn:
+        """Exit at once, as a worker that fails."""
         self._kill()
         self._telemetry.close(TELEMETRY_SECONDS)
         sys.stdout.flush()
         os._exit(code)
+
+    def _hung(self, message: CommandHung) -> None:
+        """Nobody gets any further: show where the processes are, and let another worker take this one's place."""
+        run = self._run
+        if run is None or run.order.epoch != message.epoch or self._stopping is not None:
+            return
+        log.error("the processes of the command hang, see hang_seconds; this worker ends")
+        for process in run.processes:
+            signal_group(process, signal.SIGUSR2)
+        give_up_at = time.monotonic() + STACKS_SECONDS
+        while not self._all_ended(run) and time.monotonic() < give_up_at:
+            time.sleep(STOPPING_TICK_SECONDS)
+        self._leave(HUNG)
 
     def _drain(self) -> None:
         """Take in what the processes said last."""
@@ -716,6 +759,7 @@ class Agent:
             self._report_learned(run)
 
     def _learn_one(self, run: Run, reading: Reading) -> None:
+        run.standstill.heard(time.monotonic())
         run.looks_at_stop_file = run.looks_at_stop_file or reading.resumes
         if reading.rank in (None, 0):
             run.load_seconds = run.load_seconds if reading.load_seconds is None else reading.load_seconds
@@ -736,6 +780,7 @@ class Agent:
             self._advance(run, advance)
 
     def _advance(self, run: Run, advance: Advance) -> None:
+        run.standstill.stepped(time.monotonic())
         if run.first_step is None:
             run.first_step = advance.step - advance.n_steps
             log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)

@@ -225,6 +225,11 @@ class Starter:
             os.close(status)
         return Process(local_rank, pid, reads_output, reads_status, on_output)
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process below which all run; None: there is none."""
+        return None if self._process is None else self._process.pid
+
     def close(self) -> None:
         """End the starter, and with it all processes that it has started."""
         self._closed.set()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import faulthandler
 import functools
 import gc
 import importlib
@@ -77,23 +78,25 @@ def preload_optimizers() -> None:
 def keep_process_groups() -> None:
     """Keep PyTorch from a deadlock at the end of a training, as long as the interpreter lives.
 
-    The model of `DistributedDataParallel` may hold the last reference to a gloo process group. Its destructor then waits,
-    holding the interpreter's lock, for threads that wait for this lock (PyTorch 2.13). What makes this likely is that
+    The model of `DistributedDataParallel` may hold the last reference to a gloo process group. Its destructor then
+    waits, holding the interpreter's lock, for threads that wait for this lock (PyTorch 2.13). This becomes likely when
     `torch._dynamo` is imported before the model is made, which `preload_optimizers` does: otherwise the traceback of an
     import keeps the model until the process ends. So a group that the script destroys is kept until then.
     """
+    package: Any = sys.modules.get("torch.distributed")
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    if c10d is None or not hasattr(c10d, "destroy_process_group"):
+    if package is None or c10d is None:
         return
-    destroy, kept = c10d.destroy_process_group, []
+    destroy = c10d.destroy_process_group
+    kept: list[Any] = []
 
     @functools.wraps(destroy)
     def keep_and_destroy(group: Any = None) -> None:
         with suppress(Exception):
-            kept[:] = [c10d._get_default_group()]  # noqa: SLF001 - the public names give no access to it
+            kept[:] = [c10d._get_default_group()]
         destroy(group)
 
-    c10d.destroy_process_group = sys.modules["torch.distributed"].destroy_process_group = keep_and_destroy
+    c10d.destroy_process_group = package.destroy_process_group = keep_and_destroy
 
 
 # --- the starter -----------------------------------------------------------------------------------------------------
@@ -180,7 +183,7 @@ def kill_group(pid: int) -> None:
 def kill_children() -> None:
     """End all that this process or a child of it has started; for a second at most, for some may not be its own."""
     for _ in range(50):
-        found = descendants()
+        found = descendants(os.getpid())
         if not found:
             return
         for pid in found:
@@ -192,7 +195,7 @@ def kill_children() -> None:
         time.sleep(0.02)
 
 
-def descendants() -> list[int]:
+def descendants(root: int) -> list[int]:
     """Processes that run below this one."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - entries come and go
@@ -200,7 +203,7 @@ def descendants() -> list[int]:
             state, parent = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split(None, 2)[:2]
             if state != b"Z":
                 children.setdefault(int(parent), []).append(int(name))
-    found, left = [], [os.getpid()]
+    found, left = [], [root]
     while left:
         new = children.pop(left.pop(), [])
         found += new
@@ -242,6 +245,7 @@ def become(order: dict[str, Any], out: int) -> None:
     for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)  # where it is, if it hangs; the script may take it
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(out, 1)

@@ -162,6 +162,13 @@ class StartCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandHung:
+    """Agent of a script, on worker 0: the processes of no worker get any further; show where they are, and exit."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Any task: leave, with exit code 0."""
 
@@ -355,6 +362,19 @@ class CommandEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandIdle:
+    """Agent of a script: its processes neither compute nor read, write or print; sent again while this lasts."""
+
+    epoch: int
+    seconds: float
+    """For so long; 0: not any more."""
+    patience_seconds: float
+    """How long they may, as worker 0 knows from the steps so far."""
+    complete: bool = False
+    """They had reported the last of their steps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The user's code raised. `permanent`: the specification is wrong, so another attempt would fail likewise."""
 
@@ -366,11 +386,12 @@ class Failed:
 
 ToTask = (
     Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Recount | Save | Evaluate | Published
-    | StopCommand | StartCommand | Exit
+    | StopCommand | StartCommand | CommandHung | Exit
 )  # fmt: skip
 FromTask = (
     Hello | Pong | Halted | Assumed | AssumeFailed | Joined | Done | DataLost | SnapshotTaken | Saved | SaveFailed
-    | Evaluated | Publish | Leave | CommandQuiet | CommandStopped | CommandStarted | CommandEnded | Failed
+    | Evaluated | Publish | Leave | CommandQuiet | CommandStopped | CommandStarted | CommandEnded | CommandIdle
+    | Failed
 )  # fmt: skip
 
 

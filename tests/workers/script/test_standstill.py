@@ -1,0 +1,91 @@
+"""Whether the processes of a script do anything, as far as that shows from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from optimus_workers.script.standstill import (
+    FIRST_SECONDS,
+    LOOK_SECONDS,
+    MIN_SECONDS,
+    PATIENCE,
+    TOLD_SECONDS,
+    Standstill,
+    Usage,
+    usage,
+)
+
+STILL = Usage(frozenset({7}), 3.0, 1000, runs=False)
+
+
+def looks(standstill: Standstill, used: Usage, until: float) -> list[float]:
+    """What is told by looks at the same usage."""
+    told = []
+    now = standstill._looked_at + LOOK_SECONDS
+    while now <= until:
+        told.append(standstill.look(used, now))
+        now += LOOK_SECONDS
+    return [each for each in told if each is not None]
+
+
+def test_processes_that_do_nothing_are_told_now_and_then_until_they_go_on() -> None:
+    standstill = Standstill(0.0)
+    told = looks(standstill, STILL, 40.0)
+    assert told == [10.0, 20.0, 30.0]  # from the first look, at which nothing was known before
+    standstill.heard(41.0)
+    assert standstill.look(STILL, 45.0) == 0.0
+    assert standstill.look(STILL, 50.0) is None
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        replace(STILL, cpu_seconds=3.2),
+        replace(STILL, n_bytes=100_000),
+        replace(STILL, runs=True),
+        replace(STILL, processes=frozenset({7, 8})),
+    ],
+)
+def test_whatever_processes_do_counts(busy: Usage) -> None:
+    standstill = Standstill(0.0)
+    assert looks(standstill, STILL, 20.0) == [10.0]
+    assert standstill.look(busy, 25.0) == 0.0
+
+
+def test_threads_that_wake_up_now_and_then_do_nothing() -> None:
+    standstill = Standstill(0.0)
+    standstill.look(STILL, 5.0)
+    standstill.look(replace(STILL, cpu_seconds=3.05, n_bytes=1100), 10.0)
+    assert standstill.look(replace(STILL, cpu_seconds=3.1, n_bytes=1200), 5.0 + TOLD_SECONDS) == TOLD_SECONDS
+
+
+def test_patience_is_learned_from_the_longest_step() -> None:
+    standstill = Standstill(0.0)
+    standstill.stepped(1.0)
+    standstill.stepped(11.0)
+    assert standstill.patience_seconds == FIRST_SECONDS
+    standstill.stepped(11.5)
+    assert standstill.patience_seconds == PATIENCE * 10.0
+    quick = Standstill(0.0)
+    for step in range(1, 4):
+        quick.stepped(step * 0.1)
+    assert quick.patience_seconds == MIN_SECONDS
+    assert Standstill(0.0, 6.0).patience_seconds == 6.0
+
+
+def test_the_usage_is_that_of_all_processes_below_the_starter() -> None:
+    code = "import sys; sum(range(10**7)); print('done', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"done\n"
+        used = usage(os.getpid())
+        assert child.pid in used.processes
+        assert used.cpu_seconds > 0
+        assert used.n_bytes > 0
+        child.communicate(b"")
+    assert child.pid not in usage(os.getpid()).processes

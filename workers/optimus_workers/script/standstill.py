@@ -1,0 +1,125 @@
+"""Whether the processes of a script do anything: a training that waits for something that never comes does not.
+
+Waiting looks the same in all trainings: no thread runs, no processor time is used, nothing is read, written or printed.
+A long evaluation, a checkpoint or a download look different, so that no limit has to be guessed for them.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimus_workers.script.starter import descendants
+
+LOOK_SECONDS = 5.0
+"""Least time between two looks."""
+TOLD_SECONDS = 10.0
+"""Processes that have done nothing for this long are reported, and again after as long."""
+FIRST_SECONDS, MIN_SECONDS, PATIENCE, N_LEARNED = 600.0, 60.0, 20.0, 3
+"""How long all may do nothing: the first for as long as fewer than `N_LEARNED` intervals between steps are known, then
+`PATIENCE` times the longest of them, and at least `MIN_SECONDS`. (As a worker's watchdog has it.)"""
+BUSY_PART = 0.02
+"""Of one core. Threads that only wake up now and then, such as that of a progress bar, take less."""
+BUSY_BYTES = 32 * 1024
+"""Read or written between two looks: more than wake-ups take."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes have used so far."""
+
+    processes: frozenset[int]
+    cpu_seconds: float
+    n_bytes: int
+    runs: bool
+    """A thread of them runs, or waits for a core."""
+
+
+def usage(starter: int) -> Usage:
+    """Of all processes below the one that started them."""
+    found = frozenset(descendants(starter))
+    return Usage(found, sum(map(_cpu_seconds, found)), sum(map(_bytes, found)), any(map(_runs, found)))
+
+
+class Standstill:
+    """Looks at the processes of one membership now and then. Times are of one monotonic clock, in seconds."""
+
+    def __init__(self, now: float, limit_seconds: float | None = None) -> None:
+        """`limit_seconds`: how long they may do nothing; None: as learned from their steps."""
+        self._limit = limit_seconds
+        self._busy_at = self._looked_at = self._step_at = now
+        self._told_at: float | None = None
+        self._last: Usage | None = None
+        self._slowest, self._n_steps = 0.0, 0
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long they may do nothing."""
+        if self._limit is not None:
+            return self._limit
+        return FIRST_SECONDS if self._n_steps < N_LEARNED else max(MIN_SECONDS, PATIENCE * self._slowest)
+
+    def heard(self, now: float) -> None:
+        """They printed or reported something."""
+        self._busy_at = now
+
+    def stepped(self, now: float) -> None:
+        """They made a step."""
+        self._slowest = max(self._slowest, now - self._step_at)
+        self._step_at, self._n_steps = now, self._n_steps + 1
+        self.heard(now)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look again."""
+        return now >= self._looked_at + LOOK_SECONDS
+
+    def look(self, used: Usage, now: float) -> float | None:
+        """For how long they have done nothing, where that is to be reported; 0 once they do something again."""
+        before, since = self._last, now - self._looked_at
+        self._last, self._looked_at = used, now
+        if (
+            before is None
+            or used.runs
+            or used.processes != before.processes
+            or used.cpu_seconds - before.cpu_seconds > BUSY_PART * since
+            or used.n_bytes - before.n_bytes > BUSY_BYTES
+        ):
+            self._busy_at = now
+        idle = now - self._busy_at
+        was_told = self._told_at is not None
+        if idle < TOLD_SECONDS:
+            self._told_at = None
+            return 0.0 if was_told else None
+        if self._told_at is not None and now < self._told_at + TOLD_SECONDS:
+            return None
+        self._told_at = now
+        return idle
+
+
+def _cpu_seconds(pid: int) -> float:
+    """The processor time of a process."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0
+
+
+def _runs(pid: int) -> bool:
+    """Whether a thread of a process runs, or waits for a core."""
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                if (entry / "stat").read_bytes().rpartition(b")")[2].lstrip().startswith(b"R"):
+                    return True
+    return False
+
+
+def _bytes(pid: int) -> int:
+    """What a process has read and written so far, from and to files, pipes and the like."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
+    return 0
