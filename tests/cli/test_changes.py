@@ -29,19 +29,33 @@ def test_pause_says_what_becomes_of_the_job(service: ScriptedService, optimus: O
     assert (refused.exit_code, refused.stderr) == (1, "Error: the job has succeeded already\n")
 
 
-def test_a_pause_says_what_a_script_loses_by_it(scripted: ScriptedService, optimus: Optimus) -> None:
+def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedService, optimus: Optimus) -> None:
     job = builders.job()
     job["spec"] = {**job["spec"], "command": ["python", "train.py"], "task": None, "resumes": None}
-    job |= {"step": 86, "profile": None}
+    job |= {"step": 86, "profile": None, "state": "running"}
     scripted.has_job(job)
     scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, job))
     calls = ["pause", JOB, "--url", scripted.url]
-    assert "from step 0, as far as is known; 86 steps are lost" in optimus(*calls).stdout
+    declined = optimus(*calls, input="n\n")
+    assert declined.exit_code == 1
+    question = f"Pause {JOB}? It is not known to go on from a checkpoint: 86 steps are lost."
+    assert declined.stderr.startswith(question)
+    assert declined.stderr.endswith("Error: Nothing was paused.\n")
+    nobody = optimus(*calls, "--json", input="")
+    assert nobody.exit_code == 1
+    assert "Nothing was paused: nobody answered; give --yes where nobody can" in nobody.stderr
+    assert not [request for request in scripted.requests if request.method == "POST"]
+    assert "from step 0, as far as is known; 86 steps are lost" in optimus(*calls, input="y\n").stdout
+    assert json.loads(optimus(*calls, "--json", "--yes").stdout)["id"] == JOB
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", job)
     resume = ["resume", JOB, "--url", scripted.url]
     assert "goes on from step 0, as far as is known, as soon as there is room" in optimus(*resume).stdout
-    job["spec"]["resumes"] = True
-    assert "lost" not in optimus(*calls).stdout
+    for known in ({"spec": {**job["spec"], "resumes": True}}, {"profile": {"resumes": True}}, {"step": 0}):
+        scripted.has_job({**job, **known})
+        scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, {**job, **known}))
+        silent = optimus(*calls, input="")
+        assert (silent.exit_code, silent.stderr, "lost" in silent.stdout) == (0, "", False)
+    scripted.has_job({**job, "spec": {**job["spec"], "resumes": True}})
     assert "goes on from its last checkpoint as soon as" in optimus(*resume).stdout
 
 

@@ -17,23 +17,36 @@ from optimus_cli.resolve import find_job
 from optimus_cli.specification import Specification, set_field
 
 
-def pause(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let a job save what it can and give back what it has, until `optimus resume`. Its deadline runs on."""
+def pause(
+    job: JobReference,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let a job save what it can and give back what it has, until `optimus resume`. Its deadline runs on.
+
+    Asks first where that loses steps: a script that is not known to go on from a checkpoint begins anew.
+    """
     with connect(url) as client:
-        paused = client.pause(find_job(client, job)["id"])
+        found = find_job(client, job)
+        lost = found["step"] if found["state"] == "running" and _begins_anew(found) else 0
+        if lost and not yes:
+            steps = "1 step is" if lost == 1 else f"{lost} steps are"
+            _ask(f"Pause {found['id']}? It is not known to go on from a checkpoint: {steps} lost.", "paused")
+        paused = client.pause(found["id"])
     if as_json:
         output.print_json(paused)
         return
+    anew = f": from step 0, as far as is known; {lost} steps are lost" if lost else ""
     how = "is paused" if paused["state"] == "paused" else "saves what it can and is paused then"
-    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{_anew(paused)}")
+    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{anew}")
 
 
-def _anew(job: Job) -> str:
-    """What a script costs that is not known to go on from checkpoints."""
-    resumes = job["profile"] is not None and job["profile"].get("resumes")
-    if not job["spec"].get("command") or job["spec"].get("resumes") or resumes:
-        return ""
-    return f": from step 0, as far as is known; {job['step']} steps are lost" if job["step"] else ""
+def _begins_anew(job: Job) -> bool:
+    """Whether it is a script that is not known to go on from a checkpoint."""
+    said, profile = job["spec"].get("resumes"), job["profile"]
+    resumes = said if said is not None or profile is None else profile.get("resumes")
+    return bool(job["spec"].get("command")) and not resumes
 
 
 def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
@@ -45,7 +58,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_json(resumed)
     else:
         saved = " from its last checkpoint" if is_final(found) or resumed["step"] else ""
-        whence = " from step 0, as far as is known," if _anew(found) else saved
+        whence = " from step 0, as far as is known," if found["step"] and _begins_anew(found) else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
 
 
@@ -137,7 +150,7 @@ def delete(
         found = find_job(client, job)
         what = " and its checkpoints" if checkpoints else ""
         if is_final(found) and not yes:
-            _ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?")
+            _ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?", "deleted")
         client.delete(found["id"], checkpoints=checkpoints)
     if as_json:
         output.print_json({"deleted": found["id"], "checkpoints": checkpoints})
@@ -145,11 +158,11 @@ def delete(
         output.print_text(f"deleted {found['id']}{what}")
 
 
-def _ask(question: str) -> None:
-    """Return when the answer is yes. Raises `CliError`."""
+def _ask(question: str, done: str) -> None:
+    """Return when the answer is yes. Raises `CliError`: nothing was `done`."""
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as error:
-        raise CliError("Nothing was deleted: nobody answered; give --yes where nobody can.") from error
+        raise CliError(f"Nothing was {done}: nobody answered; give --yes where nobody can.") from error
     if not agreed:
-        raise CliError("Nothing was deleted.")
+        raise CliError(f"Nothing was {done}.")

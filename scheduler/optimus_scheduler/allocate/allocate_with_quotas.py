@@ -176,7 +176,7 @@ class _QuotaAllocation:
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
         """The policy, but for the claims of deadlines: the earliest first, each if it fits beside those before."""
-        return self.reserving.with_claims(competing, available, self._claims(competing, available))
+        return self.reserving.with_claims(competing, available, self._claims(competing, available), yielding=True)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
         return fitting_claims(sorted(competing, key=_deadline), self.deadlines, available)

@@ -8,6 +8,9 @@ are taken in this order:
 2. waiting jobs that the policy by itself would have started now;
 3. other waiting jobs, by priority and arrival. None passes one that has waited for `patience_seconds`.
 
+A claim yields to a running job that keeps no checkpoint, where its pause would lose more than the claim gains by it:
+see `loses_more`. Guarantees of quotas do not.
+
 A policy that does not give minima first (`fifo`, `tiresias`, `srtf`) may still leave a claim unmet. Then all claims are
 granted as they are, and the policy shares out the rest.
 """
@@ -50,10 +53,12 @@ class ReservingPolicy:
         capacity: Resources,
         claims: Claims,
         held_back: Reason = Reason.WAITING_FOR_RESOURCES,
+        yielding: bool = False,
     ) -> Grants:
         """Grants in which every claim is met; the claims fit in `capacity`.
 
-        `held_back` is the reason of jobs that get nothing because of the claims.
+        `held_back` is the reason of jobs that get nothing because of the claims. `yielding`: claims are not met where
+        that would lose more work than it gains.
         """
         grants = self.without_claims(competing, capacity)
         if all(_is_met(grants[job_id], claim) for job_id, claim in claims.items()):
@@ -63,12 +68,30 @@ class ReservingPolicy:
         ]
         available = remaining(capacity, demand_of(claiming, claims))
         kept, out = _admitted([one for one in competing if one.id not in claims], available, grants, self.settings)
+        stays = [one for one in out if loses_more(one, claiming)] if yielding else []
+        if stays:
+            sizes = {**claims, **{one.id: one.present for one in stays}}
+            first = fitting_claims([*stays, *claiming], sizes, capacity)
+            return self.with_claims(competing, capacity, first, held_back)
         nothing = {one.id: Grant(NOTHING, held_back) for one in out}
         shared = self.without_claims([*claiming, *kept], capacity)
         if all(_is_met(shared[job_id], claim) for job_id, claim in claims.items()):
             return {**shared, **nothing}
         granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}
         return {**granted, **self.without_claims(kept, available), **nothing}
+
+
+def loses_more(victim: Outlook, claiming: Sequence[Outlook]) -> bool:
+    """Whether a pause loses more than the claims gain by it, in seconds of the same room, weighed with priorities.
+
+    Lost is what it has trained since it began, which it would have to train again. Gained is that the claims are met
+    before its end, and not after it.
+    """
+    if not victim.has_tasks or victim.job.unsaved_seconds <= 0:
+        return False
+    priority = max((one.job.spec.priority for one in claiming), default=0.0)
+    gained = victim.remaining_seconds(victim.present) * priority
+    return victim.job.unsaved_seconds * victim.job.spec.priority > gained
 
 
 def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> Resources:

@@ -234,6 +234,8 @@ class Job:
     directive: Directive = Directive.RUN
     rescale_seconds: tuple[float, ...] = ()
     """Observed stopped seconds of this job's past membership changes, oldest first."""
+    unsaved_seconds: float = 0.0
+    """Training time that a pause would lose: since its last start, of a script that keeps no checkpoint."""
     wanted_tasks: tuple[PlacedTask, ...] = ()
     """The workers and servers behind `allocation`, sorted by key."""
     stragglers: tuple[TaskKey, ...] = ()

@@ -34,7 +34,7 @@ from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.spec import UnreadableSpecification, readable_spec, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, begins_anew, readable_spec, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
@@ -313,6 +313,7 @@ class Observer:
             retry=retry_of(record, self._settings.retry_backoff),
             owner_paused=record.owner_paused_at is not None,
             rescale_seconds=rescale_seconds(memberships),
+            unsaved_seconds=unsaved_seconds(record, memberships, now),
             busy_part=history.pauses.busy_part,
             experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
             wanted_tasks=wanted.tasks,
@@ -402,6 +403,15 @@ def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...
         for membership in memberships
         if membership.cause == "rescale" and membership.pause_seconds is not None
     )
+
+
+def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> float:
+    """For how long a script has trained since its last start, which is lost when it is paused: 0 for one that is known
+    to go on from its checkpoint, and for every other job."""
+    newest = memberships[-1] if memberships else None
+    if newest is None or not newest.workers or not begins_anew(job.spec, job.profile):
+        return 0.0
+    return max(now - newest.at, 0.0)
 
 
 def spent(

@@ -126,6 +126,13 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
     )
 
 
+def begins_anew(spec: Mapping[str, Any], profile: Mapping[str, Any] | None) -> bool:
+    """Whether a stop costs a job all its steps, as far as is known: a script that keeps no checkpoint."""
+    said = spec.get("resumes")
+    resumes = (profile or {}).get("resumes") if said is None else said
+    return spec.get("command") is not None and not spec.get("tracked") and not resumes
+
+
 def family_of(said: contract.JobSpec) -> str:
     """What runs of the same training have in common: the task, or the script where it is."""
     if said.task is not None or said.command is None:

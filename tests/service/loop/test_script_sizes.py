@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.service.loop.loop_world import World
 
+from optimus_service.observe.snapshot import unsaved_seconds
 from optimus_service.observe.spec import spec_of
 
 SCRIPT: dict[str, Any] = {
@@ -60,3 +61,13 @@ def test_the_only_size_is_within_what_the_owner_allows(world: World) -> None:
         world.repository.put_profile("job-1", {"total_steps": 4000, "fixed_workers": fixed})
         world.round()
         assert len(world.repository.get_wanted("job-1").tasks) == wanted
+
+
+def test_what_a_script_has_trained_counts_as_lost_by_a_pause(world: World) -> None:
+    world.submit(**SCRIPT)
+    world.live_until("running", lambda: len(world.repository.memberships("job-1")) > 0)
+    job, memberships = world.repository.get_job("job-1"), world.repository.memberships("job-1")
+    later = memberships[-1].at + 1234.0
+    assert unsaved_seconds(job, memberships, later) == 1234.0
+    world.repository.put_profile("job-1", {"total_steps": 4000, "resumes": True})
+    assert unsaved_seconds(world.repository.get_job("job-1"), memberships, later) == 0.0

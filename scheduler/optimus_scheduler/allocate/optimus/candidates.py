@@ -98,9 +98,10 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     charge = charges(outlooks, seconds_left, settings)
     paid = np.where(sizes.has_tasks, charge, 0.0)
     worth = np.where(is_present, plain, plain * (1.0 - paid[job]))
-    # A paused job pays when it resumes.
+    # A paused job pays when it resumes; one that keeps no checkpoint trains again what it has trained, too.
+    again = paid + JobColumns.of(outlooks).column("unsaved_seconds") / lasts(outlooks, seconds_left, settings)
     lost = np.zeros(len(outlooks))
-    lost[job[is_present]] = (paid[job] * plain)[is_present]
+    lost[job[is_present]] = (again[job] * plain)[is_present]
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
@@ -124,11 +125,17 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
     that has just been changed will be changed again), but no longer than the job.
     """
     jobs = JobColumns.of(outlooks)
-    lasts = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
-    seconds = np.where(jobs.has_tasks, np.minimum(seconds_left, lasts), np.inf)
+    seconds = lasts(jobs, seconds_left, settings)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - jobs.column("sure_of_speed"))
-    part = np.maximum(margin * jobs.column("stop_seconds") / np.maximum(seconds, 1e-3), settings.least_speedup)
+    part = np.maximum(margin * jobs.column("stop_seconds") / seconds, settings.least_speedup)
     return np.asarray(np.minimum(part, 1.0))
+
+
+def lasts(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
+    """(n,) seconds for which the size of each job will last, see `charges`; above 0, infinite without tasks."""
+    jobs = JobColumns.of(outlooks)
+    again = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
+    return np.asarray(np.where(jobs.has_tasks, np.maximum(np.minimum(seconds_left, again), 1e-3), np.inf))
 
 
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]

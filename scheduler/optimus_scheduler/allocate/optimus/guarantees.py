@@ -35,8 +35,9 @@ def claims(
 ) -> Claims:
     """The rows that are guaranteed. `unchanged`: jobs that keep what they have.
 
-    A job that got tasks a moment ago keeps its minimum. Then come the waiting jobs that have waited too long, the
-    longest overdue first, and none passes them: so no job starves, however many short jobs arrive. All other minima
+    A job that got tasks a moment ago keeps its minimum, and so does one whose pause would lose more than is left of it.
+    Then come the waiting jobs that have waited too long, the longest overdue first, and none passes them: so no job
+    starves, however many short jobs arrive. All other minima
     come next, but only if all of them fit: where they do not, the jobs of most worth run, and a second
     worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
     of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
@@ -88,7 +89,7 @@ def _in_order(
     unchanged: Collection[int],
 ) -> tuple[IntArray, list[int], IntArray]:
     """Jobs that keep something and waiting jobs that are overdue, both in the order of their turn, and the others."""
-    kept = _kept(jobs, settings, unchanged)
+    kept = _kept(jobs, candidates, settings, unchanged)
     late = overdue_seconds(jobs, candidates.least_speed, settings)
     least = candidates.first[:-1] + 1
     # A job that does not fit even alone must not block others.
@@ -120,10 +121,12 @@ def overdue_seconds(jobs: JobColumns, least_speed: FloatArray, settings: Setting
     return waited - np.where(waited <= patience, patience, longer)
 
 
-def _kept(jobs: JobColumns, settings: Settings, unchanged: Collection[int]) -> IntArray:
+def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
     """Jobs with a claim, then running jobs that keep something, the longest running first."""
     claimed, held_seconds = jobs.column("claimed"), jobs.column("held_seconds")
     keeps = (claimed > 0) | (jobs.has_tasks & (held_seconds < settings.least_run_seconds))
+    # To train again what it has lost would take longer than to wait for its end.
+    keeps |= jobs.has_tasks & (jobs.column("unsaved_seconds") > candidates.seconds_left)
     keeps[list(unchanged)] = True
     kept = np.flatnonzero(keeps)
     return kept[np.lexsort((jobs.id_rank[kept], -held_seconds[kept], -claimed[kept]))]
