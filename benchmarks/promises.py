@@ -33,7 +33,7 @@ from typing import Any
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome, time_left
-from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE
+from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
 
@@ -70,7 +70,7 @@ def measure(run: Run) -> dict[str, Any]:
         "mean_jct_seconds": outcome.figures()["mean_jct_seconds"],
         "cpu_seconds": time.process_time() - begin,
         **(_at_submission(outcome) if run.kind == "pcs" else {}),
-        "time_left": [row for row in time_left([outcome]) if row["kind"] in (AT_SUBMISSION, IN_LIFE)],
+        "time_left": [row for row in time_left([outcome]) if row["kind"] in (AT_SUBMISSION, IN_LIFE, START)],
     }
 
 

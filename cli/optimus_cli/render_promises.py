@@ -12,7 +12,12 @@ from optimus_cli import wording
 from optimus_cli.bodies import PromiseScore, Scorecard
 from optimus_cli.render import columns_table
 
-_KINDS = {"steps": "steps left", "seconds": "time left at its size", "time": "time to the end"}
+_KINDS = {
+    "steps": "steps left",
+    "seconds": "time left at its size",
+    "time": "time to the end",
+    "start": "time to the start",
+}
 _LEAST_HELD, _MOST_HELD = 0.7, 0.9
 """An 80 % interval that holds less or more often than this is marked ..."""
 _ENOUGH = 10

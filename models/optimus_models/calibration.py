@@ -64,6 +64,8 @@ class Calibration(NamedTuple):
     """Of the time left at its present size."""
     time: Widening = AS_PREDICTED
     """Of the time left, waiting and changes of size included."""
+    start: Widening = AS_PREDICTED
+    """Of the time until the first tasks."""
 
 
 UNCALIBRATED = Calibration()
@@ -172,6 +174,8 @@ class Experience:
     steps: Errors = field(default_factory=Errors)
     seconds: Errors = field(default_factory=Errors)
     time: Errors = field(default_factory=Errors)
+    start: Errors = field(default_factory=Errors)
+    """Of jobs of all tasks, which wait in the same queue: judged as of the task ""."""
 
 
 NO_EXPERIENCE = Experience()

@@ -79,7 +79,8 @@ def convergence_step(
     `max_cost`, `metric` by `target_metric`; a condition whose inputs are missing is left out. Never below `now_step`.
 
     The rule is predicted as `has_converged` judges it, on the fitted curve: noise of the losses plays no part. With
-    finished runs, what is known of the end is their ends and that of the job's own curve (`predicted_end`).
+    finished runs, what is known of the end is their ends and that of the job's own curve (`predicted_end`). Where the
+    loss may end the job and says nothing yet, any end up to the limit is believed, log-uniformly.
     """
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
@@ -88,7 +89,9 @@ def convergence_step(
         return by_loss
     latest = max(limit.mean, now_step)
     if by_loss is None:
-        return Prediction(latest, latest, latest, limit.rule)
+        soonest = _soonest_end(curve, rule, _epoch_steps(steps_per_epoch) or 0.0, now_step, latest)
+        low, mean = (soonest * (latest / soonest) ** part if soonest > 0 else latest for part in (0.1, 0.5))
+        return Prediction(min(mean, latest), min(low, mean, latest), latest, limit.rule)
     name = by_loss.rule if by_loss.mean <= latest else limit.rule
     return Prediction(min(by_loss.mean, latest), min(by_loss.low, latest), min(by_loss.high, latest), name)
 
@@ -202,6 +205,20 @@ def _limits(rule: Rule, steps_per_epoch: float | None, now_step: float, progress
     return [Prediction(step, step, step, name) for name, step in limits.items() if step < math.inf]
 
 
+def _soonest_end(curve: LossCurve, rule: Rule, epoch: float, now_step: float, latest: float) -> float:
+    """The first step at which the loss may end a job of which nothing says when; `latest` if a limit alone does.
+
+    Of a loss that has fallen, its curve says that it goes on falling up to the limit. A job that has not begun may end
+    in its first epochs, and one that has gone on for long goes on (Lindy).
+    """
+    by_loss = (rule.loss_decrease, rule.target_loss, rule.target_metric)
+    has_begun = rule.loss_decrease is None or _has_fallen(curve, rule, rule.loss_decrease)
+    if by_loss == (None, None, None) or (curve.n_points >= LEAST_POINTS and has_begun):
+        return latest
+    least = epoch * (1 + max(rule.patience_epochs, 1)) if rule.loss_decrease is not None else epoch
+    return min(max(now_step, least, 1.0), latest)
+
+
 def _curve_ends(
     curve: LossCurve, rule: Rule, steps_per_epoch: float | None, now_step: float, metric: MetricCurve | None
 ) -> list[Prediction]:
@@ -234,7 +251,8 @@ def _decrease_end(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_
     if experts is None:
         return predicted_end("loss_decrease", now_step, own)
     theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
-    return predicted_end("loss_decrease", now_step, own, experts.own_share, theirs, experts.shares)
+    spreads = np.array([run.end_spread for run in experts.prior.runs])
+    return predicted_end("loss_decrease", now_step, own, experts.own_share, theirs, experts.shares, spreads)
 
 
 def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_step: float) -> float:

@@ -2,7 +2,8 @@
 
 A promise is the 10th, 50th and 90th percentile of the seconds until the end, as it was said in one round. It is judged
 at the submission and when a tenth, a quarter, half and three quarters of the job's life were over. A job has two lives:
-the one from its submission to its end, waiting included, and the one from its first tasks to its end.
+the one from its submission to its end, waiting included, and the one from its first tasks to its end. Of a job that
+waits, the seconds until its first tasks are a promise, too, judged by the part of the wait that was over.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from optimus_scheduler.model import Interval
 
 PARTS = (0.1, 0.25, 0.5, 0.75)
 """Parts of a job's life after which its promises are judged."""
-AT_SUBMISSION, IN_LIFE, WHILE_RUNNING = "at_submission", "of_life", "of_running"
-"""The kinds of promises: the first one, those by the part of the life from submission, and those by the part of the
-life from the first tasks on."""
+AT_SUBMISSION, IN_LIFE, WHILE_RUNNING, START = "at_submission", "of_life", "of_running", "start"
+"""The kinds of promises: the first one, those by the part of the life from submission, those by the part of the life
+from the first tasks on, and those of the start by the part of the wait."""
+KINDS = (AT_SUBMISSION, IN_LIFE, WHILE_RUNNING, START)
 _LEAST_SECONDS = 20.0
 """Promises are kept no sooner than after so long."""
 
@@ -33,6 +35,10 @@ class Promise:
     """None: nothing was said."""
     uncorrected: Interval | None = None
     """The same before it was corrected by how earlier promises turned out."""
+    wait: Interval | None = None
+    """Until the first tasks; None: it has had some, or nothing was said ..."""
+    uncorrected_wait: Interval | None = None
+    """... and before it was corrected."""
 
 
 @dataclass(slots=True)
@@ -62,7 +68,15 @@ class Promises:
                 newest = self._newest(begin + part * (finished_at - begin), begin)
                 if newest is not None:
                     found.append(Judged(kind, part, newest, finished_at))
-        return tuple(found)
+        return (*found, *self._judged_starts(started_at))
+
+    def _judged_starts(self, started_at: float) -> list[Judged]:
+        """Those of a job that had to wait: what begins at once is no prediction."""
+        begin = self.submitted_at
+        parts = [(0.0, self.kept[0] if self.kept else None)]
+        parts += [(part, self._newest(begin + part * (started_at - begin), begin)) for part in PARTS]
+        said = [(part, each) for part, each in parts if each is not None and each.wait is not None]
+        return [Judged(START, part, each, started_at) for part, each in said if each.at < started_at]
 
     def _newest(self, instant: float, begin: float) -> Promise | None:
         """The newest promise at that instant; None if there was none since `begin`."""
@@ -82,45 +96,50 @@ class Judged:
     part: float
     """Of its life that was over."""
     promise: Promise
-    finished_at: float
+    came_at: float
+    """When what was promised came."""
+
+    @property
+    def said(self) -> Interval | None:
+        """Seconds from the promise on."""
+        return self.promise.wait if self.kind == START else self.promise.left
 
     @property
     def true_left(self) -> float:
-        """Seconds that it needed from the promise on."""
-        return self.finished_at - self.promise.at
+        """Seconds that it took from the promise on."""
+        return self.came_at - self.promise.at
 
     @property
     def is_held(self) -> bool:
-        """Whether it ended within the interval; an interval is as exact as a second."""
-        left = self.promise.left
+        """Whether it came within the interval; an interval is as exact as a second."""
+        left = self.said
         return left is not None and left.low - 1.0 <= self.true_left <= left.high + 1.0
 
     @property
     def error(self) -> float:
         """|promised - true| / true."""
-        left = self.promise.left
+        left = self.said
         return abs(left.mean - self.true_left) / max(self.true_left, 1.0) if left is not None else float("nan")
 
 
 def summary(judged: Iterable[Judged]) -> list[dict[str, Any]]:
-    """For each kind and part of life: how many jobs were promised something, how often the intervals of 80 % held, the
-    median and mean error of the time left, and how wide the intervals were (high by low, median)."""
+    """For each kind and part: how many jobs were promised something, how often the intervals of 80 % held, the median
+    and mean error of the time left, and how wide the intervals were (high by low, median)."""
     groups: dict[tuple[str, float], list[Judged]] = {}
     for one in judged:
         groups.setdefault((one.kind, one.part), []).append(one)
-    order = (AT_SUBMISSION, IN_LIFE, WHILE_RUNNING)
-    return [_row(*key, groups[key]) for key in sorted(groups, key=lambda key: (order.index(key[0]), key[1]))]
+    return [_row(*key, groups[key]) for key in sorted(groups, key=lambda key: (KINDS.index(key[0]), key[1]))]
 
 
 def _row(kind: str, part: float, judged: Sequence[Judged]) -> dict[str, Any]:
-    said = [one for one in judged if one.promise.left is not None]
+    said = [one for one in judged if one.said is not None]
     row: dict[str, Any] = {"kind": kind, "part": part, "jobs": len(judged), "promised": len(said)}
     if said:
         errors = np.array([one.error for one in said])
         row["held"] = float(np.mean([one.is_held for one in said]))
         row["median_error"] = float(np.median(errors))
         row["mean_error"] = float(np.mean(errors))
-        row["median_width"] = float(np.median([_width(one.promise.left) for one in said if one.promise.left]))
+        row["median_width"] = float(np.median([_width(one.said) for one in said if one.said]))
     return row
 
 

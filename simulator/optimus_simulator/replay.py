@@ -11,13 +11,13 @@ import numpy as np
 
 from optimus_models.calibration import MOST_JUDGED, Errors, Experience, Judged
 from optimus_scheduler.ahead.arrivals import RecentJobs
-from optimus_scheduler.ahead.foresee import Foreseen, foresee, judged
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, foresee, judged
+from optimus_scheduler.ahead.world import Ahead, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.priors import EndedJobs
-from optimus_scheduler.model import Directive, Job, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
+from optimus_scheduler.model import Directive, Interval, Job, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
@@ -28,7 +28,7 @@ from optimus_simulator.faults import Faults
 from optimus_simulator.options import Options
 from optimus_simulator.oracle import Oracle
 from optimus_simulator.outcome import JobRecord, Moment, Outcome, finish_time_fairness
-from optimus_simulator.promises import WHILE_RUNNING, Promise
+from optimus_simulator.promises import START, WHILE_RUNNING, Promise
 from optimus_simulator.running import RunningJob
 from optimus_simulator.telemetry import Telemetry
 from optimus_simulator.trace import Trace, TraceJob
@@ -69,8 +69,8 @@ class Replay:
         forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
         self._forecaster = Overheard(forecaster)
         self._recent = RecentJobs()
-        self._judged: list[Judged] = []
-        self._errors = Errors()
+        self._judged: dict[str, list[Judged]] = {"time": [], "start": []}
+        self._experience = Experience()
 
     @property
     def spent(self) -> float:
@@ -174,7 +174,7 @@ class Replay:
 
     def _seen(self, job: RunningJob) -> Job:
         family = job.entry.spec.family
-        return replace(job.seen(self._taught.of(family)), experience=Experience(family, time=self._errors))
+        return replace(job.seen(self._taught.of(family)), experience=replace(self._experience, task=family))
 
     def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest promise is too old to be judged."""
@@ -184,7 +184,7 @@ class Replay:
             return
         if self._options.promises:
             found = self._foresee(snapshot, outcome)
-            promises = {job.id: _promise(found[job.id], snapshot.now) for job in due}
+            promises = {job.id: _promise(job, found[job.id], snapshot.now) for job in due}
         else:
             left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}
             promises = {job.id: Promise(snapshot.now, left[job.id]) for job in due}
@@ -194,12 +194,15 @@ class Replay:
     def _score(self, job: RunningJob) -> None:
         """Learn from what an ended job was promised."""
         for each in job.judged_promises():
-            promise = each.promise
-            if promise.uncorrected is not None and each.kind != WHILE_RUNNING:
-                age = promise.at - job.entry.submitted_at
-                one = judged(job.id, job.entry.spec.family, age, promise.uncorrected, each.true_left)
-                self._judged = [*self._judged, *([] if one is None else [one])][-MOST_JUDGED:]
-        self._errors = Errors(self._judged)
+            is_start = each.kind == START
+            before = each.promise.uncorrected_wait if is_start else each.promise.uncorrected
+            if before is None or each.kind == WHILE_RUNNING:
+                continue
+            age, task = each.promise.at - job.entry.submitted_at, ANY_TASK if is_start else job.entry.spec.family
+            one = judged(job.id, task, age, before, each.true_left)
+            kind = "start" if is_start else "time"
+            self._judged[kind] = [*self._judged[kind], *([] if one is None else [one])][-MOST_JUDGED:]
+        self._experience = Experience(time=Errors(self._judged["time"]), start=Errors(self._judged["start"]))
 
     def _foresee(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Foreseen]:
         """By the queue simulated forward."""
@@ -286,8 +289,17 @@ class Replay:
         return f"{len(self.active)} jobs have not ended after {days:.0f} virtual days, such as {names}"
 
 
-def _promise(found: Foreseen, now: float) -> Promise:
-    return Promise(now, found.shown.left(now), found.predicted.left(now))
+def _promise(job: RunningJob, found: Foreseen, now: float) -> Promise:
+    shown, predicted = found.shown, found.predicted
+    if job.started_at is not None:
+        return Promise(now, shown.left(now), predicted.left(now))
+    return Promise(now, shown.left(now), predicted.left(now), _wait(shown, now), _wait(predicted, now))
+
+
+def _wait(ahead: Ahead, now: float) -> Interval | None:
+    """What is said of the first start; None for one that is there: a fact is no prediction."""
+    wait = ahead.waiting(now)
+    return None if wait is None or wait.high <= 0 else wait
 
 
 def _record(job: RunningJob, fairness: float) -> JobRecord:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from optimus_simulator.comparison import Estimate, PolicyResult, figures_among
 from optimus_simulator.outcome import Moment, Outcome, time_left
-from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, WHILE_RUNNING
+from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
 
 FloatArray = NDArray[np.float64]
 
@@ -89,6 +89,7 @@ _KINDS = {
     AT_SUBMISSION: "at submission",
     IN_LIFE: "of the time from submission to end",
     WHILE_RUNNING: "of the time from the first tasks to the end",
+    START: "of the wait: until the start",
 }
 
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
 from optimus_scheduler.forecast.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.precedents import ends_under
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import (
     Allocation,
@@ -269,6 +272,56 @@ def test_a_limit_that_comes_sooner_counts() -> None:
 )
 def test_only_jobs_with_the_same_rule_and_project_are_precedents(other: dict[str, object]) -> None:
     assert outlook_of(waiting(replace(precedent("a", 1000), **other))).forecast.total_steps is None  # type: ignore[arg-type]
+
+
+def test_jobs_that_asked_for_another_decrease_are_compared_by_a_power_of_it() -> None:
+    rule = ConvergenceRule(loss_decrease=0.02, max_epochs=100)
+    asked = {0.04: 20.0, 0.01: 80.0}  # epochs are 0.8 / decrease
+    found = ends_under(
+        rule,
+        [
+            replace(
+                ended(f"{each}"), rule=replace(rule, loss_decrease=each), total_steps=round(epochs), steps_per_epoch=1.0
+            )
+            for each, epochs in asked.items()
+        ],
+    )
+    assert [each.epochs for each in found.values()] == pytest.approx([40.0, 40.0])
+    by_limit = replace(ended("limit"), rule=replace(rule, loss_decrease=0.005), total_steps=100, steps_per_epoch=1.0)
+    other = replace(ended("other"), rule=replace(rule, patience_epochs=5), total_steps=70, steps_per_epoch=1.0)
+    assert ends_under(rule, [by_limit, other]) == {}
+
+
+@given(
+    decreases=st.lists(st.floats(0.001, 0.5), min_size=1, max_size=6),
+    epochs=st.lists(st.integers(4, 10_000), min_size=6, max_size=6),
+    decrease=st.floats(0.001, 0.5),
+)
+def test_a_smaller_decrease_takes_no_fewer_epochs(decreases: list[float], epochs: list[int], decrease: float) -> None:
+    rule = ConvergenceRule(loss_decrease=decrease)
+    jobs = [
+        replace(ended(f"{n}"), rule=ConvergenceRule(loss_decrease=each), total_steps=took, steps_per_epoch=1.0)
+        for n, (each, took) in enumerate(zip(decreases, epochs, strict=False))
+    ]
+    now, smaller = ends_under(rule, jobs), ends_under(replace(rule, loss_decrease=decrease / 2.0), jobs)
+    assert now.keys() == smaller.keys() == {job.id for job in jobs}
+    for job in jobs:
+        assert 4.0 <= now[job.id].epochs <= smaller[job.id].epochs * (1.0 + 1e-9)
+        assert now[job.id].spread >= 0.0
+        if job.rule == rule:
+            assert now[job.id] == (job.n_epochs, 0.0)
+
+
+def test_an_end_that_was_asked_for_otherwise_is_less_certain() -> None:
+    jobs = [
+        replace(ended("a"), total_steps=400, rule=ConvergenceRule(loss_decrease=each)) for each in (0.02, 0.01, 0.001)
+    ]
+    totals = [outlook_of(waiting(job, target_loss=None, loss_decrease=0.02)).forecast.total_steps for job in jobs]
+    widths = [total.high / total.low for total in totals if total is not None]
+    assert len(widths) == 3
+    assert widths == sorted(widths)
+    assert totals[0] is not None
+    assert totals[0].mean == pytest.approx(400.0)
 
 
 def test_own_losses_overrule_precedents() -> None:

@@ -10,7 +10,7 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
 from optimus_simulator.comparison import as_json, compare
 from optimus_simulator.options import Options
-from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, WHILE_RUNNING, Promise, Promises, summary
+from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING, Promise, Promises, summary
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace
 
@@ -43,6 +43,38 @@ def test_a_promise_that_did_not_come_true_is_not_held() -> None:
     assert row["median_error"] == pytest.approx(0.5)
 
 
+def test_a_start_is_judged_by_the_part_of_the_wait_that_was_over() -> None:
+    promises = Promises(0.0, [])
+    for at in (1.0, 12.0, 60.0, 105.0):
+        wait = Interval(100.0 - at, 90.0 - at, 110.0 - at) if at < 100.0 else None
+        promises.note(Promise(at, Interval(400.0 - at, 300.0, 500.0), wait=wait))
+    starts = [one for one in promises.judged(100.0, 400.0) if one.kind == START]
+    assert [(one.part, one.promise.at) for one in starts] == [
+        (0.0, 1.0),
+        (0.1, 1.0),
+        (0.25, 12.0),
+        (0.5, 12.0),
+        (0.75, 60.0),
+    ]
+    assert all(one.is_held and one.error == 0.0 for one in starts)
+    late = [one for one in promises.judged(150.0, 400.0) if one.kind == START]
+    assert not any(one.is_held for one in late)
+
+
+def test_what_is_said_of_a_job_that_begins_at_once_is_no_promise() -> None:
+    promises = Promises(0.0, [Promise(1.0, Interval(50.0, 40.0, 60.0))])
+    assert not [one for one in promises.judged(1.0, 51.0) if one.kind == START]
+
+
+def test_starts_of_jobs_that_wait_are_judged_in_a_simulation(ring_trace: Callable[..., Trace]) -> None:
+    outcome = Replay(ring_trace(12, 1), policy_named("fifo"), Options(promises=True)).run()
+    waited = [job for job in outcome.jobs if job.started_at - job.submitted_at > 60.0]
+    starts = [row for row in summary(one for job in outcome.jobs for one in job.promises) if row["kind"] == START]
+    assert waited
+    assert starts[0]["promised"] >= len(waited)
+    assert all(0.0 <= row["held"] <= 1.0 for row in starts)
+
+
 def test_every_job_of_a_simulation_is_promised_something_at_every_part_of_its_life(
     ring_trace: Callable[..., Trace],
 ) -> None:
@@ -62,7 +94,7 @@ def test_looking_ahead_changes_no_decision(ring_trace: Callable[..., Trace]) -> 
 
 def test_with_an_oracle_the_time_left_is_right(ring_trace: Callable[..., Trace]) -> None:
     outcome = Replay(ring_trace(6, 1), policy_named("fifo"), Options(promises=True, oracle=True)).run()
-    errors = [one.error for job in outcome.jobs for one in job.promises if one.part == 0.75]
+    errors = [one.error for job in outcome.jobs for one in job.promises if one.part == 0.75 and one.kind != START]
     assert max(errors) < 0.1
 
 

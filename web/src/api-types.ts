@@ -1002,12 +1002,12 @@ export interface components {
         /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
         PromiseScore: {
             /**
-             * @description what was left: steps, seconds at its size then, or time to the end, waiting and changes of size included
+             * @description what was left: steps, seconds at its size then, time to the end, waiting and changes of size included, or time to the first tasks
              * @enum {string}
              */
-            kind: "steps" | "seconds" | "time";
+            kind: "steps" | "seconds" | "time" | "start";
             /**
-             * @description of the job's life, as far as it was known
+             * @description of its life or wait, as far as it was known
              * @example first step
              * @example 25 %
              */

@@ -125,12 +125,13 @@ class PromiseScore(Message):
     """How predictions of one kind turned out that were made at one part of the lives of jobs."""
 
     kind: Annotated[
-        Literal["steps", "seconds", "time"],
+        Literal["steps", "seconds", "time", "start"],
         About(
-            "what was left: steps, seconds at its size then, or time to the end, waiting and changes of size included"
+            "what was left: steps, seconds at its size then, time to the end, waiting and changes of size included, "
+            "or time to the first tasks"
         ),
     ]
-    part: Annotated[str, About("of the job's life, as far as it was known", examples=("first step", "25 %"))]
+    part: Annotated[str, About("of its life or wait, as far as it was known", examples=("first step", "25 %"))]
     promises: Annotated[int, About("how many were judged")]
     held: Annotated[float, About("part of them whose 80 % interval held what came")]
     median_error_percent: Annotated[float, About("of what was left: |predicted - true| / true")]

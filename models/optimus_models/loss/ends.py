@@ -26,8 +26,9 @@ _DOWN, _UP, _UP_AHEAD = 0.45, 0.1, 0.2
 times the first below, the second and a times the third above; docs/studies/models.md."""
 _RUN_SPREAD = 0.15
 """80 % bounds of log(end of a job / end of a run that is like it); docs/models.md."""
+_REACH = NormalDist().inv_cdf(0.9)
 _QUANTILES = 21
-_BENDS = np.array([NormalDist().inv_cdf((i + 0.5) / _QUANTILES) for i in range(_QUANTILES)]) / NormalDist().inv_cdf(0.9)
+_BENDS = np.array([NormalDist().inv_cdf((i + 0.5) / _QUANTILES) for i in range(_QUANTILES)]) / _REACH
 """Equally likely values of a normal variable, in units of its 80 % bounds."""
 
 
@@ -41,9 +42,11 @@ def predicted_end(
     own_share: float = 1.0,
     theirs: FloatArray = _NONE,
     shares: FloatArray = _NONE,
+    spreads: FloatArray = _NONE,
 ) -> Prediction | None:
     """Median and interval of a mixture of log-normal distributions: round the end by the job's `own` curve and, with
-    `shares` (r,), round the ends of finished runs `theirs` (r,). Infinite ends say nothing; None if all are.
+    `shares` (r,), round the ends of finished runs `theirs` (r,), each with a spread (r,) of its own. Infinite ends say
+    nothing; None if all are.
 
     It is known that the end is not before `now_step`: a run that ended sooner is not believed, whatever its share.
     """
@@ -52,7 +55,8 @@ def predicted_end(
     if not known.any():
         return None
     now, logs = math.log(max(now_step, 1.0)), np.log(np.maximum(ends[known], 1.0))
-    down, up = np.full((2, len(logs), 1), _RUN_SPREAD)
+    doubts = _REACH * np.append(spreads if len(spreads) else np.zeros(len(theirs)), 0.0)
+    down, up = np.repeat(np.hypot(_RUN_SPREAD, doubts)[None, known, None], 2, axis=0)
     if own < math.inf:
         down[-1], up[-1] = _DOWN * (logs[-1] - now), _UP + _UP_AHEAD * (logs[-1] - now)
     places = logs[:, None] + np.where(_BENDS < 0, down, up) * _BENDS

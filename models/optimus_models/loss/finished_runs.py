@@ -70,6 +70,7 @@ class FinishedRun:
     same_project: bool
     ended_at: float | None
     schedule: RateSchedule | None
+    end_spread: float = 0.0
 
     @classmethod
     def of(
@@ -80,17 +81,19 @@ class FinishedRun:
         same_project: bool = False,
         ended_at: float | None = None,
         schedule: RateSchedule | None = None,
+        end_spread: float = 0.0,
     ) -> FinishedRun | None:
         """None without any finite loss. `same_project`: it differs from the running job in details only.
 
-        `ended_at`: the step at which the rule of the running job ended it; None if another rule or none did.
+        `ended_at`: the step at which the rule of the running job ended it, or would have: `end_spread` is the spread of
+        its logarithm then; None if another rule or none did.
         `schedule`: its learning rates.
         """
         history = LossHistory.of(steps, losses)
         if not len(history):
             return None
         batch = LossBatch.of([history])
-        return cls(history, batch, fit_power_mixtures(batch)[0], same_project, ended_at, schedule)
+        return cls(history, batch, fit_power_mixtures(batch)[0], same_project, ended_at, schedule, end_spread)
 
     def log_loss(self, steps: FloatArray) -> FloatArray:
         """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""

@@ -17,6 +17,8 @@ from optimus_scheduler.forecast.time_left import correction, widened
 from optimus_scheduler.model import Interval
 from optimus_scheduler.settings import Settings
 
+ANY_TASK = ""
+"""Jobs of all tasks wait in the same queue: their starts are judged as those of one task."""
 _LEAST_SECONDS = 1.0
 """Shorter times are taken for this long: rounds and reports come seconds apart."""
 
@@ -28,7 +30,9 @@ class Foreseen(NamedTuple):
     predicted: Ahead
     """The same before it was corrected ..."""
     by: Widening
-    """... and how its time left was."""
+    """... and how its time left was, ..."""
+    start_by: Widening = AS_PREDICTED
+    """... and its time until the start."""
 
 
 def foresee(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Foreseen]:
@@ -49,17 +53,28 @@ def _sayable(outlook: Outlook, ahead: Ahead) -> Ahead:
 
 def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:
     job, left = outlook.job, ahead.left(now)
+    start, start_by = _corrected_start(outlook, ahead, now)
     if left is None:
-        return Foreseen(ahead, ahead, AS_PREDICTED)
+        return Foreseen(ahead._replace(start=start), ahead, AS_PREDICTED, start_by)
     by = correction(job.experience.time, job.experience.task, life_part(now - job.submitted_at, left), left, moves=True)
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
-    if ahead.start is not None:  # a corrected end is not before the start
-        end = Interval(*(max(*both) for both in zip(_bounds(end), _bounds(ahead.start), strict=True)))
-    return Foreseen(Ahead(ahead.start, end), ahead, by)
+    if start is not None:  # a corrected end is not before the start
+        end = Interval(*(max(*both) for both in zip(_bounds(end), _bounds(start), strict=True)))
+    return Foreseen(Ahead(start, end), ahead, by, start_by)
+
+
+def _corrected_start(outlook: Outlook, ahead: Ahead, now: float) -> tuple[Interval | None, Widening]:
+    """The first start; that of a job which was paused stays as it is, as nothing was learned of such ones."""
+    job, wait = outlook.job, ahead.waiting(now)
+    if wait is None or job.started_at is not None:
+        return ahead.start, AS_PREDICTED
+    by = correction(job.experience.start, ANY_TASK, life_part(now - job.submitted_at, wait), wait, moves=True)
+    least = job.retry.at if job.retry is not None else now
+    return Interval(*(max(now + each, least) for each in _bounds(widened(wait, by)))), by
 
 
 def life_part(age: float, left: Interval) -> float:
-    """The part of a job's life since its submission that is over, if so much is left."""
+    """The part of a job's life since its submission, or of its wait, that is over, if so much is left."""
     return age / max(age + left.mean, _LEAST_SECONDS)
 
 

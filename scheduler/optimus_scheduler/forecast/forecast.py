@@ -7,7 +7,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 | steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
 | steps left, all that a command announced are made | as many again as since then (Lindy, too) |
 | steps left, no losses yet | what ended jobs of the same task and rule took (see `precedents`) |
-| steps left, a limit given | the limit at face value, with that lower bound |
+| steps left, a limit and a rule about losses given | any up to the limit, log-uniformly (see `convergence_step`) |
 | speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
 | cost of a change | what changes of other jobs cost; before any, the prior of `RescaleCost` |
 """
@@ -141,7 +141,7 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
     use = _Use.of(job, speeds, now, settings)
     rule = _converged_by(job, fitted, use, settings)
     prediction = None if _is_beyond_announced(job) else _predict_total(job, fitted, use)
-    remaining, by_steps = _remaining_steps(job, curve, prediction)
+    remaining, by_steps = _remaining_steps(job, prediction)
     if rule is not None or job.directive is Directive.FINISH:
         remaining = Interval(0.0, 0.0, 0.0)
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
@@ -259,7 +259,7 @@ def as_rule(rule: ConvergenceRule) -> Rule:
     )
 
 
-def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) -> tuple[Interval | None, Widening]:
+def _remaining_steps(job: Job, prediction: Prediction | None) -> tuple[Interval | None, Widening]:
     """With how it was corrected."""
     most = max(step_limit(rule_of(job), epoch_steps(job)) - job.step, 0.0)
     if job.spec.announced_steps is not None and _is_beyond_announced(job):
@@ -267,10 +267,7 @@ def _remaining_steps(job: Job, curve: LossCurve, prediction: Prediction | None) 
     if prediction is None:
         lindy = Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
         return lindy, AS_PREDICTED
-    low = prediction.low
-    if _may_end_by_curve(job) and curve.n_points < LEAST_POINTS:
-        low = min(low, job.step + job.step / LINDY)  # only the limit is known, and the loss may end it long before
-    left = _shifted(Interval(prediction.mean, low, prediction.high), -job.step)
+    left = _shifted(Interval(prediction.mean, prediction.low, prediction.high), -job.step)
     return (None, AS_PREDICTED) if left is None else _corrected_steps(job, left, most)
 
 
@@ -347,7 +344,8 @@ def _seconds(
     most = math.inf
     if job.spec.convergence.max_seconds is not None and job.started_at is not None:
         most = max(job.started_at + job.spec.convergence.max_seconds - now, 0.0)
-    if prediction is not None and prediction.rule == "max_seconds" and remaining.mean > 0:
+    is_by_time = prediction is not None and prediction.rule == "max_seconds"
+    if is_by_time and 0 < remaining.mean == remaining.high:
         return Interval(most, most * min(remaining.low / remaining.mean, 1.0), most), AS_PREDICTED
     return at_present_pace(job, remaining, pace, most)
 

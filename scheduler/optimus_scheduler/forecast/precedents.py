@@ -1,17 +1,30 @@
-"""When a job will end by what ended jobs of the same task with the same rule took: until its own losses say more."""
+"""When a job will end by what ended jobs of the same task took under such a rule: until its own losses say more.
+
+A rule about the decrease of the loss holds the later, the smaller the decrease is. For losses that fall like a power of
+the step, the step at which it holds is inversely proportional to it; an asymptote makes that dependence weaker, a slow
+beginning stronger. So ended jobs that asked for other decreases are compared by a power of the ratio, which is fitted
+to them and believed to be about -1 before.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
 
 from optimus_models.loss.ends import Prediction
-from optimus_scheduler.model import EndedJob, Job
+from optimus_scheduler.model import ConvergenceRule, EndedJob, Job
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a rule that have nothing to do with how training goes."""
 _SPREAD, _SPREAD_COUNT = 0.5, 2.0
 """Believed spread of the logarithm of total steps among jobs of one task, and how many jobs' worth that belief is."""
+_EXPONENT, _EXPONENT_WEIGHT, _RESIDUAL = -1.0, 0.1, 0.15
+"""Believed power of the decrease that epochs go by; how much that belief counts against the squared spread of ln
+decrease; the believed spread of ln epochs about such a power. Before there are two jobs the power is -1 ± 0.5."""
 _REACH = 1.2816
 """Standard deviations to the ends of an 80 % interval."""
 _MOST_CONFIDENCE = 0.4
@@ -26,6 +39,44 @@ def precedents(job: Job) -> Sequence[EndedJob]:
     ]
 
 
+class End(NamedTuple):
+    """Where a rule would have ended a job."""
+
+    epochs: float
+    spread: float = 0.0
+    """Of its logarithm, because it asked for another decrease."""
+
+
+def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, End]:
+    """Where each of these jobs of one task would have ended under this rule, by id.
+
+    Without those that had another kind of rule, or that a limit of epochs ended before their loss did.
+    """
+    decrease = rule.loss_decrease
+    found = {one.id: End(one.n_epochs) for one in ended if one.rule == rule and one.n_epochs}
+    alike = [(one, one.rule.loss_decrease) for one in ended if one.n_epochs and one.rule and _is_alike(one, rule)]
+    if decrease is None or not any(one.id not in found for one, _ in alike):
+        return found
+    ratios = np.log([(theirs or decrease) / decrease for _, theirs in alike])
+    epochs = np.log([one.n_epochs for one, _ in alike])
+    around = ratios - ratios.mean()
+    weight = float(around @ around) + _EXPONENT_WEIGHT
+    exponent = min((float(around @ epochs) + _EXPONENT_WEIGHT * _EXPONENT) / weight, 0.0)
+    least = 1.0 + max(rule.patience_epochs, 1)
+    for (one, _), ratio in zip(alike, ratios.tolist(), strict=True):
+        moved = max(one.n_epochs * math.exp(-exponent * ratio), min(one.n_epochs, least))
+        found.setdefault(one.id, End(moved, abs(ratio) * _RESIDUAL / math.sqrt(weight)))
+    return found
+
+
+def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
+    """Whether the loss ended it, and the rules differ in their decreases at most."""
+    if ended.rule is None or rule.loss_decrease is None or ended.rule.loss_decrease is None:
+        return False
+    by_limit = rule.max_epochs is not None and ended.n_epochs >= rule.max_epochs
+    return not by_limit and replace(ended.rule, loss_decrease=rule.loss_decrease) == rule
+
+
 def confidence(n_precedents: int) -> float:
     """Of a prediction by so many precedents."""
     return _MOST_CONFIDENCE * n_precedents / (n_precedents + 1.0)
@@ -38,20 +89,21 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     """
     if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch:
         return own
-    found = precedents(job)
+    ends = ends_under(job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project])
     name = _curve_rule(job)
-    if not found or name is None:
+    if not ends or name is None:
         return own
-    logs = [math.log(ended.n_epochs * steps_per_epoch) for ended in found]
+    logs = [math.log(each.epochs * steps_per_epoch) for each in ends.values()]
     mean = sum(logs) / len(logs)
-    squares = sum((value - mean) ** 2 for value in logs) + _SPREAD_COUNT * _SPREAD**2
-    spread = math.sqrt(squares / (len(logs) + _SPREAD_COUNT) * (1.0 + 1.0 / len(logs)))
+    squares = sum((value - mean) ** 2 for value in logs) + sum(each.spread**2 for each in ends.values())
+    variance = (squares + _SPREAD_COUNT * _SPREAD**2) / (len(logs) + _SPREAD_COUNT)
+    spread = math.sqrt(variance * (1.0 + 1.0 / len(logs)))
     expected = math.exp(mean)
     if expected <= job.step:
         return own
     low, high = max(expected * math.exp(-_REACH * spread), float(job.step)), expected * math.exp(_REACH * spread)
-    if own is not None and own.mean <= expected:
-        return own._replace(low=min(own.low, low))
+    if own is not None and own.high <= expected:
+        return own._replace(mean=own.high, low=min(own.high, low))
     return Prediction(expected, low, high if own is None else min(high, own.high), name)
 
 

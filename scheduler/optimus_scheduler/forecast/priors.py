@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.loss.rate_schedule import RateSchedule
+from optimus_scheduler.forecast.precedents import End, ends_under
 from optimus_scheduler.model import ConvergenceRule, EndedJob, Job
 
 MAX_PER_TASK = 16
@@ -63,7 +64,9 @@ class LossPriors:
         key = tuple(ended.id for ended in job.similar), job.steps_per_epoch, job.spec.project, job.spec.convergence
         prior = self._priors.pop(key, None)
         if prior is None:
-            prior = Prior.of(_finished_run(ended, *key[1:]) for ended in job.similar)
+            ends = ends_under(job.spec.convergence, job.similar)
+            project, epoch = job.spec.project, job.steps_per_epoch
+            prior = Prior.of(_finished_run(ended, epoch, project, ends.get(ended.id)) for ended in job.similar)
         self._priors[key] = prior
         if len(self._priors) > MAX_PRIORS:
             self._priors.popitem(last=False)
@@ -77,14 +80,21 @@ def has_prior(job: Job) -> bool:
     return any(ended.steps_per_epoch and len(ended.losses) >= LEAST_LOSSES for ended in job.similar)
 
 
-def _finished_run(ended: EndedJob, steps_per_epoch: float, project: str, rule: ConvergenceRule) -> FinishedRun | None:
-    """The run in steps of a job that has so many in an epoch; None if it reported too few losses, or no epochs."""
+def _finished_run(ended: EndedJob, epoch: float, project: str, end: End | None) -> FinishedRun | None:
+    """The run in steps of a job that has `epoch` of them in one; None if it reported too few losses, or no epochs.
+
+    `end`: where the job's rule would have ended it; None if that is not known.
+    """
     if len(ended.losses) < LEAST_LOSSES or not ended.steps_per_epoch:
         return None
-    stretch = steps_per_epoch / ended.steps_per_epoch
+    stretch = epoch / ended.steps_per_epoch
     steps = [step * stretch for step in ended.loss_steps]
-    ended_at = ended.total_steps * stretch if ended.rule == rule and ended.total_steps else None
     schedule = RateSchedule.of([step * stretch for step in ended.rate_steps], ended.learning_rates)
     return FinishedRun.of(
-        steps, ended.losses, same_project=ended.project == project, ended_at=ended_at, schedule=schedule
+        steps,
+        ended.losses,
+        same_project=ended.project == project,
+        ended_at=None if end is None else end.epochs * epoch,
+        end_spread=0.0 if end is None else end.spread,
+        schedule=schedule,
     )

@@ -26,7 +26,7 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Plan, Snapshot
 from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
-from optimus_service.observe.promises import TIME_PARTS, PromisedParts, time_promise
+from optimus_service.observe.promises import START_PARTS, TIME_PARTS, PromisedParts, start_promise, time_promise
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
 from optimus_service.store.records import ExpectedTimes, PromiseRecord
 from optimus_service.store.repository import LeaderRepository
@@ -76,7 +76,7 @@ class QueueAhead:
         self._metrics = metrics
         self._good_seconds = max(_GOOD_ROUNDS * round_seconds, _GOOD_SECONDS)
         self.recent = RecentJobs()
-        self._promised = PromisedParts(TIME_PARTS)
+        self._promised = PromisedParts(TIME_PARTS, START_PARTS)
         self._wake_up = threading.Condition()
         self._newest: Seen | None = None
         self._last_key: object = None
@@ -153,9 +153,8 @@ class QueueAhead:
             ExpectedTimes(job_id=job_id, at=now, good_until=good_until, start=each.shown.start, end=each.shown.end)
             for job_id, each in sorted(found.items())
         ]
-        promises = [
-            promise for one in queue.outlooks if (promise := time_promise(one.job, found[one.id], now)) is not None
-        ]
+        said = [of(one.job, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
+        promises = [promise for promise in said if promise is not None]
         new = self._new(promises, seen)
         seen.leader.put_expected_times(times, new)
         self._promised.stored(new, (one.id for one in queue.outlooks))

@@ -3,9 +3,10 @@
 A promise is what a round predicted when a job was submitted, when it had made its first step, and when it had done a
 tenth, a quarter, a half and three quarters of what was predicted: of the steps and of the seconds that were left at its
 size. Promises of time are rows of their own: what the queue simulated forward said at submission and at these parts of
-the job's life since then, waiting included. They are kept by themselves, as decisions are many and are deleted some
-day. The end of the job judges them; jobs that failed or were cancelled judge nothing, as nobody knows when they would
-have ended. When its owner pauses a job, what was predicted before is forgotten: nobody could know that.
+the job's life since then, waiting included; the start of a waiting job likewise, at parts of its wait. They are kept by
+themselves, as decisions are many and are deleted some day. The end of the job judges them; jobs that failed or were
+cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what was predicted
+before is forgotten: nobody could know that.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Promised, Widening
-from optimus_scheduler.ahead.foresee import Foreseen, life_part
+from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, life_part
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
-Kind = Literal["steps", "seconds", "time"]
-KINDS: tuple[Kind, ...] = ("steps", "seconds", "time")
+Kind = Literal["steps", "seconds", "time", "start"]
+KINDS: tuple[Kind, ...] = ("steps", "seconds", "time", "start")
 PARTS = ("submitted", "first step", "10 %", "25 %", "50 %", "75 %")
 """Of a job's life, as far as it was known then."""
 _FROM = (0.1, 0.25, 0.5, 0.75)
@@ -30,6 +31,9 @@ _FROM = (0.1, 0.25, 0.5, 0.75)
 _OF_TIME = "time "
 """Begins the stored names of the parts at which times were promised."""
 TIME_PARTS = tuple(f"{_OF_TIME}{part}" for part in PARTS if part != "first step")
+_OF_START = "start "
+"""... and those at which starts were: parts of the wait."""
+START_PARTS = tuple(f"{_OF_START}{part}" for part in PARTS if part != "first step")
 MAX_PROMISES = 2000
 """Judged promises that anything is made of, the newest: of some 200 jobs."""
 _OVERLAP_SECONDS = 600.0
@@ -37,11 +41,11 @@ _OVERLAP_SECONDS = 600.0
 
 
 class PromisedParts:
-    """Which promises of one sort have been made, in the memory of the leader."""
+    """Which promises have been made, in the memory of the leader."""
 
-    def __init__(self, order: Sequence[str]) -> None:
-        """`order`: the parts of a life, as they follow each other."""
-        self._order = tuple(order)
+    def __init__(self, *orders: Sequence[str]) -> None:
+        """`orders`: the parts of a life, as they follow each other, for each sort of promise."""
+        self._until = {part: order[: i + 1] for order in orders for i, part in enumerate(order)}
         self._parts: dict[str, set[str]] = {}
 
     def unknown(self, job_ids: Iterable[str]) -> set[str]:
@@ -60,7 +64,7 @@ class PromisedParts:
         """These are stored now, and only these jobs can make further ones."""
         for each in promises:
             # A part that was passed between two rounds is over: what is said later is no promise of then.
-            self._parts.setdefault(each.job_id, set()).update(self._order[: self._order.index(each.part) + 1])
+            self._parts.setdefault(each.job_id, set()).update(self._until[each.part])
         kept = set(active)
         self._parts = {job_id: parts for job_id, parts in self._parts.items() if job_id in kept}
 
@@ -112,6 +116,17 @@ def time_promise(job: Job, foreseen: Foreseen, now: float) -> PromiseRecord | No
     return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, time=left, calibration=by)
 
 
+def start_promise(job: Job, foreseen: Foreseen, now: float) -> PromiseRecord | None:
+    """What is expected of the first start of a job that waits; None where nothing is, or it is there."""
+    wait = foreseen.shown.waiting(now)
+    if wait is None or job.started_at is not None or not 0 < wait.mean < math.inf:
+        return None
+    life = life_part(now - job.submitted_at, wait)
+    part = START_PARTS[sum(life >= begins for begins in _FROM)]
+    by = UNCALIBRATED._replace(start=foreseen.start_by)
+    return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, start=wait, calibration=by)
+
+
 class Verdict(NamedTuple):
     """A promise, what came, and whether its interval held it."""
 
@@ -140,10 +155,11 @@ def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
     true = _truth(kept, kind)
     if predicted is None or true is None or predicted.low >= predicted.high:
         return None
-    part = promise.part.removeprefix(_OF_TIME)
+    part = promise.part.removeprefix(_OF_START if kind == "start" else _OF_TIME)
     by: Widening = getattr(promise.calibration, kind)
     said = Promised(predicted.mean, predicted.low, predicted.high)
-    judged = Judged.of(promise.job_id, promise.task, _LIFE[part], said.uncorrected(by), true)
+    task = ANY_TASK if kind == "start" else promise.task
+    judged = Judged.of(promise.job_id, task, _LIFE[part], said.uncorrected(by), true)
     if judged is None:
         return None
     one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
@@ -159,6 +175,8 @@ def _truth(kept: KeptPromise, kind: Kind) -> float | None:
     """What was left when the promise was made; None where that cannot be said."""
     if kind == "time":
         return kept.finished_at - kept.promise.at
+    if kind == "start":
+        return None if kept.started_at is None else kept.started_at - kept.promise.at
     total, left = known(kept.promise.total_steps), known(kept.promise.steps)
     if total is None or left is None:
         return None

@@ -28,8 +28,8 @@ def plain(value: Any) -> Any:
         case Interval(mean=mean, low=low, high=high):
             return {"mean": mean, "low": low, "high": high}
         case Calibration():
-            parts = {name: _factors(part) for name, part in value._asdict().items()}
-            return {name: factors for name, factors in parts.items() if name != "time" or value.time != AS_PREDICTED}
+            parts, always = value._asdict().items(), ("steps", "seconds")
+            return {name: _factors(part) for name, part in parts if name in always or part != AS_PREDICTED}
         case Mapping():
             return dict(value)
         case _:

@@ -22,7 +22,7 @@ def add(session: Session, promises: Sequence[PromiseRecord]) -> None:
 
 
 def _values(promise: PromiseRecord) -> dict[str, Any]:
-    said = ("steps", "seconds", "total_steps", "time", "calibration")
+    said = ("steps", "seconds", "total_steps", "time", "start", "calibration")
     return {
         "job_id": promise.job_id,
         "part": promise.part,
@@ -45,17 +45,17 @@ def parts_of(session: Session, job_ids: Collection[str]) -> dict[str, set[str]]:
 def kept(session: Session, since: float, newest: int) -> list[KeptPromise]:
     """See `Repository.kept_promises`."""
     statement = (
-        select(PromiseRow, JobRow.step, JobRow.finished_at)
+        select(PromiseRow, JobRow.step, JobRow.finished_at, JobRow.started_at)
         .join(JobRow, JobRow.id == PromiseRow.job_id)
         .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value)
         .order_by(JobRow.finished_at.desc(), PromiseRow.at.desc())
         .limit(newest)
     )
     found = reversed(session.execute(statement).all())
-    return [_kept(row, step, finished_at) for row, step, finished_at in found if finished_at is not None]
+    return [_kept(row, step, end, start) for row, step, end, start in found if end is not None]
 
 
-def _kept(row: PromiseRow, step: int, finished_at: float) -> KeptPromise:
+def _kept(row: PromiseRow, step: int, finished_at: float, started_at: float | None) -> KeptPromise:
     said = row.document
     promise = PromiseRecord(
         job_id=row.job_id,
@@ -66,6 +66,7 @@ def _kept(row: PromiseRow, step: int, finished_at: float) -> KeptPromise:
         seconds=forecasts.interval(said.get("seconds")),
         total_steps=forecasts.interval(said.get("total_steps")),
         time=forecasts.interval(said.get("time")),
+        start=forecasts.interval(said.get("start")),
         calibration=forecasts.calibration(said.get("calibration")),
     )
-    return KeptPromise(promise=promise, total_steps=step, finished_at=finished_at)
+    return KeptPromise(promise=promise, total_steps=step, finished_at=finished_at, started_at=started_at)

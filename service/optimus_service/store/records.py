@@ -258,6 +258,8 @@ class PromiseRecord:
     total_steps: Interval | None = None
     time: Interval | None = None
     """Seconds to the end, by the queue simulated forward: of promises of their own."""
+    start: Interval | None = None
+    """Seconds until the first tasks: of promises of their own, too."""
     calibration: Calibration = UNCALIBRATED
     """How each was corrected."""
 
@@ -269,6 +271,7 @@ class KeptPromise:
     promise: PromiseRecord
     total_steps: int
     finished_at: float
+    started_at: float | None = None
 
 
 IgnoredWhy = Literal["duplicate", "old_membership", "unknown_membership"]

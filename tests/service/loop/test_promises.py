@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from tests.service.loop.loop_world import World
 
 from optimus_models.calibration import AS_PREDICTED, Calibration, Promised, Widening
+from optimus_scheduler.ahead.foresee import ANY_TASK
 from optimus_scheduler.model import Interval
 from optimus_service.insight.review import scorecard
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.promises import KINDS, PARTS, TIME_PARTS, Scores, verdicts
+from optimus_service.observe.promises import PARTS, START_PARTS, TIME_PARTS, Scores, verdicts
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -27,7 +29,7 @@ def finish(world: World, job_id: str = "job-1") -> None:
 def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> None:
     finish(world)
     kept = world.repository.kept_promises(0.0, 100)
-    parts = [each.promise.part for each in kept if each.promise.part not in TIME_PARTS]
+    parts = [each.promise.part for each in kept if each.promise.part in PARTS]
     times = [each.promise.part for each in kept if each.promise.part in TIME_PARTS]
     assert times == sorted(set(times), key=TIME_PARTS.index)
     assert parts == sorted(set(parts), key=PARTS.index)
@@ -38,7 +40,7 @@ def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> Non
     for verdict in verdicts(kept):
         assert verdict.true > 0
         assert verdict.predicted.low <= verdict.predicted.mean <= verdict.predicted.high
-    assert {verdict.kind for verdict in verdicts(kept)} == set(KINDS)
+    assert {verdict.kind for verdict in verdicts(kept)} == {"steps", "seconds", "time"}  # it did not wait
 
 
 @once
@@ -89,7 +91,7 @@ def test_the_time_to_the_end_is_promised_at_submission_and_on_the_way(world: Wor
     world.submit("second", workers={"min": 6, "max": 6}, servers={"max": 1})
     world.round()
     assert world.repository.get_job("second").wanted.is_empty
-    assert "time submitted" in world.repository.promised_parts(["second"])["second"]
+    assert {"time submitted", "start submitted"} <= world.repository.promised_parts(["second"])["second"]
     world.live_until("both have ended", lambda: world.state("second").is_final)
     world.round()
     found = [each for each in verdicts(world.repository.kept_promises(0.0, 100)) if each.kind == "time"]
@@ -98,7 +100,11 @@ def test_the_time_to_the_end_is_promised_at_submission_and_on_the_way(world: Wor
     record = world.repository.get_job("second")
     assert record.finished_at is not None
     assert waited.true == pytest.approx(record.finished_at - record.created_at, abs=10.0)
-    assert {"time"} <= {score.kind for score in scorecard(world.repository.kept_promises(0.0, 100)).scores}
+    start = next(each for each in verdicts(world.repository.kept_promises(0.0, 100)) if each.kind == "start")
+    assert (start.job_id, start.part) == ("second", "submitted")
+    assert record.started_at is not None
+    assert start.true == pytest.approx(record.started_at - record.created_at, abs=10.0)
+    assert {"time", "start"} <= {score.kind for score in scorecard(world.repository.kept_promises(0.0, 100)).scores}
 
 
 # --- judged ----------------------------------------------------------------------------------------------------------
@@ -132,10 +138,31 @@ def scores(*kept: KeptPromise) -> Scores:
 def widened(found: Scores, task: str = "m:f") -> Calibration:
     """How the next promise of this kind is corrected, at a quarter of its life."""
     known = found.experience_of(task)
-    return Calibration(*(getattr(known, kind).widening(task, 0.25, SAID) for kind in KINDS))
+    return Calibration(*(getattr(known, kind).widening(task, 0.25, SAID) for kind in Calibration._fields))
 
 
 SAID = Promised(1000.0, 1000.0 / 1.25, 1000.0 * 1.25)
+
+
+def start_of(job_id: str, said: Interval, waited: float, by: Widening = AS_PREDICTED) -> KeptPromise:
+    made = PromiseRecord(
+        job_id=job_id, part=START_PARTS[0], task="m:f", at=100.0, start=said, calibration=Calibration(start=by)
+    )
+    return KeptPromise(promise=made, total_steps=10, finished_at=9000.0, started_at=100.0 + waited)
+
+
+def test_a_start_is_judged_by_the_first_tasks_and_corrects_those_of_all_tasks() -> None:
+    said = Interval(100.0, 80.0, 120.0)
+    (verdict,) = verdicts([start_of("a", said, 300.0)])
+    assert (verdict.kind, verdict.part, verdict.true, verdict.held) == ("start", "submitted", 300.0, False)
+    scores = Scores()
+    scores.add([start_of(f"job-{number}", said, 300.0) for number in range(40)])
+    by = scores.experience_of("another:task").start.widening(ANY_TASK, 0.0, Promised(*said_of(said)), moves=True)
+    assert math.exp(by.shift) == pytest.approx(3.0, rel=0.05)
+
+
+def said_of(interval: Interval) -> tuple[float, float, float]:
+    return interval.mean, interval.low, interval.high
 
 
 def test_promises_that_were_too_sure_widen_the_next_ones() -> None:
