@@ -455,7 +455,9 @@ def test_a_script_says_whether_its_size_can_change() -> None:
     profile: Any = {"learned_from": "printed", "resumes": None}
     one, several = {"min": 1, "max": 1}, {"min": 1, "max": 4}
     assert render.learned_from(profile, {"workers": one}) == "what it prints"
-    assert "stays until it is known" in render.learned_from(profile, {"workers": several})
+    assert render.learned_from(profile, {"workers": several}) == (
+        "what it prints; its size stays until it is known to resume (--resumes)"
+    )
     assert "so its size can change" in render.learned_from(profile, {"workers": several, "resumes": True})
     does_not: Any = {**profile, "resumes": False}
     assert "does not resume" in render.learned_from(does_not, {"workers": several, "resumes": True})

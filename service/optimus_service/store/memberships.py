@@ -34,7 +34,7 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     words = f"{size_words(size)} ({report_.cause})"
     if report_.global_batch is not None:
         words += f", in batches of {report_.global_batch}"
-    message = f"Membership epoch {report_.epoch} began at step {report_.step} with {words}."
+    message = f"Membership epoch {report_.epoch} began at step {report_.step} with {words}{_costs(report_)}."
     data = {
         "epoch": report_.epoch,
         "generation": report_.generation,
@@ -50,6 +50,14 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     }
     history.add_event(session, job_id, "MembershipChanged", message, data, report_.at)
     return True
+
+
+def _costs(report_: MembershipRecord) -> str:
+    """`: 12 steps are lost; job-worker-0-0 was lost`, what a change cost and why; empty where nothing is to be said."""
+    lost = report_.lost_steps
+    said = [f"{lost} steps are lost" if lost > 1 else "1 step is lost"] if lost else []
+    said += [report_.message] if report_.message else []
+    return f": {'; '.join(said)}" if said else ""
 
 
 def heard(session: Session, job_id: str, now: float) -> None:

@@ -92,7 +92,21 @@ def test_a_command_that_told_no_step_is_noted(api: Api, step: int, told: bool) -
     api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=2, servers=0), token=token)
     api.post(f"/v1/jobs/{job_id}/result", json={"outcome": "succeeded", "step": step}, token=token)
     events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
-    assert ("NothingLearned" in [event["type"] for event in events]) is told
+    said = [event["message"] for event in events if event["type"] == "NothingLearned"]
+    words = (
+        "The command told no step: what it prints has no form that is known. --progress-pattern, or one line with "
+        "optimus_client, shows its progress (docs/scripts.md)."
+    )
+    assert said == ([words] if told else [])
+
+
+def test_while_no_loss_is_told_it_is_said_that_the_end_is_not_known(api: Api) -> None:
+    job_id, token = register(api)
+    api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=1, servers=0), token=token)
+    steps = [{**sample(step=10, workers=1, servers=0), "loss": None}]
+    assert api.post(f"/v1/jobs/{job_id}/telemetry", json={"samples": steps}, token=token).status_code == 200
+    sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert "When it ends cannot be said yet: too little of its loss or speed is known." in sentences
 
 
 def test_lines_that_are_not_understood_are_told_once_and_withdrawn_when_a_step_is(api: Api) -> None:

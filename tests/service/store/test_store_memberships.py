@@ -24,6 +24,15 @@ def test_a_report_is_kept_once(repository: Repository, make_job: MakeJob) -> Non
     assert (event.data["workers"], event.data["servers"], event.data["cause"]) == (2, 1, "start")
 
 
+def test_what_a_change_costs_and_why_is_told(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    why = "the command of w did not end within 20 s of being asked to (--stop-seconds), and was killed"
+    repository.report_membership("job-1", a_membership(workers=("w",), cause="rescale", lost_steps=12, message=why))
+    event, _ = repository.events("job-1").items
+    begun = "Membership epoch 1 began at step 0 with 1 worker and 1 server (rescale)"
+    assert event.message == f"{begun}: 12 steps are lost; {why}."
+
+
 def test_the_job_shows_the_newest_membership(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))

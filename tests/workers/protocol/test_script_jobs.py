@@ -250,7 +250,9 @@ def test_a_command_that_does_not_exist_fails_for_good(make_script_job: Callable[
     job.scale(worker(0))
     result = job.wait_for_result()
     assert (result["outcome"], result["permanent"]) == ("failed", True)
-    assert "there-is-no-such-program: command not found" in result["error"]
+    assert result["error"] == (
+        "the command ended with exit code 127; it printed last:\nthere-is-no-such-program: command not found"
+    )
 
 
 def test_a_script_that_raises_fails_with_its_own_traceback(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
@@ -264,6 +266,20 @@ def test_a_script_that_raises_fails_with_its_own_traceback(make_script_job: Call
     assert "broken.py" in result["error"]
     assert "starter.py" not in result["error"], "frames of ours are no help"
     assert "exit code 1" in result["error"]
+
+
+def test_a_script_that_wants_another_number_of_processes_says_so_itself(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "picky.py"
+    script.write_text("import os, sys\nsys.exit(f\"two processes are wanted, not {os.environ['WORLD_SIZE']}\")\n")
+    job = make_script_job("torchrun", str(script))
+    job.scale(worker(0))
+    result = job.wait_for_result()
+    assert (result["outcome"], result["error"]) == (
+        "failed",
+        "the command ended with exit code 1; it printed last:\ntwo processes are wanted, not 1",
+    )
 
 
 def test_another_attempt_knows_how_far_the_script_had_come(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
@@ -314,6 +330,8 @@ def test_a_script_that_ignores_sigterm_is_killed_after_its_time(
     two = job.wait_for_size(2, 0)
     assert two["step"] == 0, "it began anew"
     assert two["lost_steps"] > 0
+    said = f"the command of {worker(0)} did not end within 1 s of being asked to (--stop-seconds), and was killed"
+    assert two["message"] == said
     job.wait_for("what was learned", lambda: job.service.profile and job.service.profile["resumes"] is False)
 
 

@@ -48,6 +48,11 @@ def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptA
 def stopped(state: State, name: str, message: CommandStopped) -> Effects:
     """HALTING: the processes of a worker have ended."""
     effects = _attempt(state).stopped(name, message)
+    if message.killed_after is not None:
+        state.change.message = (
+            f"the command of {name} did not end within {message.killed_after:.0f} s of being asked to "
+            "(--stop-seconds), and was killed"
+        )
     training = state.training
     if message.since_step is not None and training.last_step_at is not None:
         training.last_step_at = max(training.last_step_at, state.now - message.since_step)

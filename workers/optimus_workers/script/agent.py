@@ -182,6 +182,8 @@ class Stopping:
     told: tuple[bool, bool] = (False, False)
     """What the coordinator knows of them: see `CommandQuiet`."""
     terminated: bool = False
+    killed_after: float | None = None
+    """Seconds after which they were killed."""
     is_quiet: bool = False
     looked_at: float = float("-inf")
 
@@ -513,6 +515,7 @@ class Agent:
         run, stopping, self._stopping = self._run, self._stopping, None
         finished = run is not None and run.end is not None and run.end.exit_code == 0 and run.end.counts
         step = since_step = saved = None
+        killed_after = None if stopping is None else stopping.killed_after
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
             self._last_step = step
@@ -525,7 +528,7 @@ class Agent:
             self._saved = set(run.checkpoints.files) | (set() if stopping is None else stopping.writes.files)
         self._run = None
         self._telemetry.flush(0.0)
-        self._send(CommandStopped(epoch, step, finished, since_step, saved))
+        self._send(CommandStopped(epoch, step, finished, since_step, saved, killed_after))
 
     def _kill(self) -> None:
         """End all processes by force."""
@@ -646,6 +649,9 @@ class Agent:
             if not stopping.terminated:
                 self._tell_of_writes(run, stopping)
         if now >= stopping.kill_at:
+            if stopping.killed_after is None:
+                stopping.killed_after = now - stopping.since
+                log.warning("the command did not end within %.0f s, and is killed", stopping.killed_after)
             for process in run.processes:
                 signal_group(process, signal.SIGKILL)
         elif not stopping.terminated and (

@@ -331,6 +331,8 @@ class CommandStopped:
     """Seconds since that step: they train on until they stop."""
     save_seconds: float | None = None
     """For how many of them files were written."""
+    killed_after: float | None = None
+    """They did not end within so many seconds, and were killed."""
 
 
 @dataclass(frozen=True, slots=True)
