@@ -51,6 +51,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 STEP_SECONDS = 0.05
 """Waited for in each step, so that steps take alike on every machine."""
 STEPS_BETWEEN = 15
+COST_SECONDS = 20.0
+"""After which the agent's own time is measured, though fewer than 100 steps were made."""
 TORCHRUN_SECONDS = 240.0
 """The longest wait for stock torchrun to go on."""
 
@@ -134,7 +136,10 @@ def _agent_cost(job: Job) -> dict[str, float]:
     """The processor time that the agent itself takes per step, while its processes train."""
     pid = job.processes[worker(0)].pid
     step, cpu, began = job.service.step, _processor_seconds(pid), time.monotonic()
-    job.wait_for_step(step + 100)
+    job.wait_for(
+        "steps to measure",
+        lambda: job.service.step >= step + 100 or (job.service.step > step and time.monotonic() > began + COST_SECONDS),
+    )
     steps, seconds = job.service.step - step, time.monotonic() - began
     each, cost = seconds / steps, (_processor_seconds(pid) - cpu) / steps
     return {

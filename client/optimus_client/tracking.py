@@ -112,6 +112,9 @@ def track(
     try:
         yield TrackedRun(reporter)
     except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            reporter.end("succeeded", None)
+            raise
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         reporter.end("failed", text[-MAX_ERROR:])
         raise

@@ -198,6 +198,17 @@ def test_a_notebook_or_script_tracks_itself(served: Shell) -> None:
     assert "the data are gone" in failed[0]["failure"]
 
 
+@pytest.mark.parametrize(("code", "state"), [("", "succeeded"), ("0", "succeeded"), ("3", "failed")])
+def test_a_script_that_leaves_the_block_by_its_exit_code_ends_as_that_says(
+    served: Shell, code: str, state: str
+) -> None:
+    name = f"leaves-{state}-{code or 'plainly'}"
+    script = f"import optimus_client, sys\nwith optimus_client.track('{name}'):\n    optimus_client.report(step=1)\n"
+    (served.directory / "leaves.py").write_text(f"{script}    sys.exit({code})\n")
+    assert served("python3 leaves.py").returncode == int(code or 0)
+    assert job(served, name)["state"] == state
+
+
 def test_a_script_that_tracks_itself_runs_without_a_service(shell: Shell) -> None:  # noqa: F811 - the fixture
     script = (
         "import optimus_client\nwith optimus_client.track('own'):\n    optimus_client.report(step=1)\nprint('done')\n"
