@@ -26,6 +26,21 @@ def test_the_last_line_is_told_with_what_the_error_begins_with() -> None:
     assert said == "the command ended with exit code 1; it printed last: no such file: data.bin"
 
 
+def test_of_a_process_that_hangs_the_owners_innermost_frame_is_told() -> None:
+    library = [
+        '  File "/usr/lib/python3.11/threading.py", line 327 in wait',
+        '  File "/x/optimus_workers/worker/loop.py", line 69 in step',
+        '  File "/x/site-packages/tqdm/_monitor.py", line 69 in run',
+        '  File "<frozen runpy>", line 88 in _run_code',
+    ]
+    own = ['  File "/home/me/train.py", line 33 in loss', '  File "/home/me/train.py", line 90 in main']
+    stacks = ["Thread 0x1 (most recent call first):", *library, "", "Thread 0x2 (most recent call first):"]
+    hung = "it hung; the end of its log:\n"
+    told = headline(hung + "\n".join([*stacks, library[0], *own, *library[1:]]))
+    assert told == 'it hung; the end of its log: File "/home/me/train.py", line 33 in loss'
+    assert headline(hung + "\n".join([*stacks, *library])).endswith("in _run_code")
+
+
 def test_one_line_is_its_own_headline() -> None:
     assert headline("its tasks kept failing") == "its tasks kept failing"
     assert headline("first\nlast\n") == "last"

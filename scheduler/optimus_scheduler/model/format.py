@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 from optimus_scheduler.model import Allocation
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_STACKS: Final = "(most recent call first):"
+"""What `faulthandler` writes of a process that hangs: the stack of each thread, the innermost frame first."""
+_LIBRARY: Final = re.compile(
+    r'File "(?:<|[^"]*/(?:(?:site|dist)-packages|lib/python3[^/]*|optimus_(?:workers|client|contract))/)'
+)
 HEADLINE_LENGTH: Final = 240
 """Characters of a headline at most: two or three lines of a list."""
 
 
 def headline(error: str) -> str:
-    """An error in one line: the last line of `error`, which names the exception where `error` is a traceback.
+    """An error in one line: the last line of `error`, which names the exception where `error` is a traceback. Of the
+    stacks of a process that hangs the innermost frame of its owner's code.
 
     What the error begins with ("worker 0 failed:") is kept, but not what was printed between that and the end. At most
     `HEADLINE_LENGTH` characters.
@@ -23,8 +31,16 @@ def headline(error: str) -> str:
         return " ".join(error.split())[:HEADLINE_LENGTH]
     where = next((" ".join(line.split()) for line in before.splitlines() if line.strip()), "")
     is_kept = bool(traceback) or (len(lines) > 1 and where.endswith(":"))
-    words = f"{where} {lines[-1]}".strip() if is_kept else lines[-1]
+    told = _own_frame(lines) or lines[-1]
+    words = f"{where} {told}".strip() if is_kept else told
     return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
+
+
+def _own_frame(lines: Sequence[str]) -> str | None:
+    """The first frame that is of no library; None where there is none, or no stack."""
+    if not any(line.endswith(_STACKS) for line in lines):
+        return None
+    return next((line for line in lines if line.startswith("File ") and not _LIBRARY.match(line)), None)
 
 
 def size_words(size: Allocation) -> str:
