@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.clusters.cluster_harness import wait_until
+from tests.end_to_end.harness import wait_until
 
 from optimus_cli import background
 
@@ -71,6 +71,19 @@ def readme_block() -> str:
     return block[1]
 
 
+README_SENTENCES = (
+    r"The service runs at http://127\.0\.0\.1:\d+ \(process \d+, log \S+service\.log\)\.",
+    r"Stop it: optimus stop --data-directory \S+ \[--tasks\]",
+    r"digits-mlp: succeeded 100 %, step [\d ]+ loss \S+ test_accuracy 0\.9\d* test_loss \S+, took",
+    r"Because The job succeeded(: its loss hardly fell any more|: it made all the epochs of its limit)?\.",
+    r"It took \d+ s from submission to end, [\d.]+ s of it waiting to start, and ended at step \d+\. It last had",
+    r"Nothing: it has ended\. `optimus retry digits-mlp-\w{5}` runs it again from the beginning\.",
+    r"What was predicted, and what came",
+    r"The service at http://127\.0\.0\.1:\d+ has stopped\. No task is left\.",
+)
+"""What the block says, in its order, as regular expressions."""
+
+
 @pytest.mark.timeout(900)
 def test_the_readmes_block_works_when_it_is_pasted(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples", shell.directory / "examples")
@@ -79,7 +92,9 @@ def test_the_readmes_block_works_when_it_is_pasted(shell: Shell) -> None:
     activate.write_text("")  # the shell has the test's own interpreter already
     done = shell(readme_block(), BLOCK_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "digits-mlp" in done.stdout
+    said = " ".join(done.stdout.split())
+    for sentence in README_SENTENCES:
+        assert re.search(sentence, said), sentence
     assert (shell.directory / "prediction.png").stat().st_size > 0
     assert background.find(shell.directory / "optimus-data") is None, "the block ends with what stops everything"
     assert shell("optimus list").returncode == 1
@@ -121,6 +136,89 @@ def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
     done = shell("optimus serve > serve.txt 2>&1 & optimus list --json; optimus stop")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.rpartition("}")[0] + "}") == {"jobs": []}
+
+
+ENDED = (
+    r"It took [\d.]+ \w+ from submission to end, [\d.]+ s of it waiting to start, and ended at step \d+\. "
+    r"It last had .*\. Its size was .*; training stood still for .* in all\."
+)
+"""The last sentence about a job that has ended."""
+ANEW = r"Nothing: it has ended\. `optimus retry \S+` runs it again from the beginning\."
+HUNG = (
+    r"{job}-worker-0-0 hung: one micro-batch took longer than `hang_seconds`; its log shows where\. "
+    r"Another takes its place\. Hangs within 60 min: 1; at 2 the job fails\."
+)
+HANGS = (
+    r"(Starts with|Keeps) 1 worker and 1 server.*",
+    HUNG,
+    r"Its next task would gain .*|One more task would not .*",
+    r"If its training goes on, it is expected to end in about .*|When it ends cannot be said yet: .*",
+    r"In the queue: no job that was submitted before it waits\.",
+    r"(It is expected to|When it will) (start|go on) .*",
+)
+"""All that may be said of a job that has hung once."""
+
+
+def explained(shell: Shell, job: str) -> tuple[str, list[str], str]:
+    """The state, each sentence, and what would change it, as `optimus explain` tells them."""
+    found = json.loads(shell(f"optimus explain {job} --json").stdout)
+    return found["state"], found["sentences"], found["what_would_change_it"]
+
+
+def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
+    for source in (ROOT / "examples" / "my_training.py", ROOT / "tests" / "tasks" / "trouble.py"):
+        shutil.copy(source, shell.directory)
+    settings = "OPTIMUS_SLOTS=4 OPTIMUS_ROUND_SECONDS=1 OPTIMUS_MAX_TASK_FAILURES=2"
+    assert shell(f"{settings} optimus serve --detach").returncode == 0
+    slip = shell("optimus submit --task my_trainin:task")
+    assert slip.returncode == 2
+    assert "there is no module 'my_trainin'; did you mean my_training?" in slip.stderr
+
+    own = shell("optimus submit --task my_training:task --max-epochs 2 --watch", BLOCK_SECONDS)
+    assert own.returncode == 0, own.stderr
+    assert re.search(r"\] my-training: succeeded 100 %, step 1\d  loss \S+  test_loss \S+, took ", own.stdout)
+    assert_told(
+        explained(shell, "my-training"),
+        "succeeded",
+        (r"The job succeeded: it made all the epochs of its limit\.", ENDED),
+        ANEW,
+    )
+
+    endless = "--max-epochs 100000 --retries 0"
+    nan = shell(f"optimus submit --task trouble:diverges --name nan {endless}").stdout.strip()
+    hang = shell(f"optimus submit --task trouble:hangs --name hang --hang-seconds 3 {endless}").stdout.strip()
+    hung = re.compile(HUNG.format(job=hang))
+
+    def while_it_hangs() -> list[str]:
+        told = explained(shell, hang)[1]
+        return told if any(map(hung.fullmatch, told)) else []
+
+    for sentence in wait_until("the hang is told", while_it_hangs, SECONDS):
+        assert any(re.fullmatch(each.format(job=hang), sentence) for each in HANGS), sentence
+    wait_until("both have failed", lambda: {explained(shell, job)[0] for job in (nan, hang)} == {"failed"}, SECONDS)
+    why = (
+        r"The job failed: the loss was NaN or infinite from step \d+ on, for \d+ steps when the job was ended: "
+        r"a smaller learning rate often helps; `on_nonfinite: warn` would have let it train on"
+    )
+    goes_on = (
+        rf"Nothing: it has ended\. (`optimus resume {nan}` lets it go on from its last checkpoint; )?"
+        rf"`optimus retry {nan}` runs it again from the beginning\."
+    )
+    assert_told(explained(shell, nan), "failed", (why, ENDED), goes_on)
+    why = (
+        r"The job failed: its workers hung 2 times within 60 min, the last time \S+-worker-0-1: one micro-batch took "
+        r'longer than `hang_seconds`; the end of its log: File "trouble\.py", line \d+ in loss'
+    )
+    assert_told(explained(shell, hang), "failed", (why, ENDED), ANEW)
+
+
+def assert_told(found: tuple[str, list[str], str], state: str, sentences: tuple[str, ...], change: str) -> None:
+    """The state, and each sentence by its regular expression: nothing else is said."""
+    assert found[0] == state, found
+    assert len(found[1]) == len(sentences), found
+    for said, wanted in zip(found[1], sentences, strict=True):
+        assert re.fullmatch(wanted, said), said
+    assert re.fullmatch(change, found[2]), found
 
 
 MISTAKES = {

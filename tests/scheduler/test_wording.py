@@ -37,7 +37,7 @@ def test_of_a_process_that_hangs_the_owners_innermost_frame_is_told() -> None:
     stacks = ["Thread 0x1 (most recent call first):", *library, "", "Thread 0x2 (most recent call first):"]
     hung = "it hung; the end of its log:\n"
     told = headline(hung + "\n".join([*stacks, library[0], *own, *library[1:]]))
-    assert told == 'it hung; the end of its log: File "/home/me/train.py", line 33 in loss'
+    assert told == 'it hung; the end of its log: File "train.py", line 33 in loss'
     assert headline(hung + "\n".join([*stacks, *library])).endswith("in _run_code")
 
 

@@ -37,10 +37,11 @@ def headline(error: str) -> str:
 
 
 def _own_frame(lines: Sequence[str]) -> str | None:
-    """The first frame that is of no library; None where there is none, or no stack."""
+    """The first frame that is of no library, with its file's name; None where there is none, or no stack."""
     if not any(line.endswith(_STACKS) for line in lines):
         return None
-    return next((line for line in lines if line.startswith("File ") and not _LIBRARY.match(line)), None)
+    frame = next((line for line in lines if line.startswith("File ") and not _LIBRARY.match(line)), None)
+    return None if frame is None else re.sub(r'"[^"]*/', '"', frame)
 
 
 def size_words(size: Allocation) -> str:

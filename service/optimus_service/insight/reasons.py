@@ -130,9 +130,16 @@ def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
     if job.state is JobState.CANCELLED:
         return "The job was cancelled."
     ends = decision is not None and decision.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
-    rule = decision.forecast.rule if decision is not None and ends else None
+    rule = decision.forecast.rule if decision is not None and ends else _spent(job)
     why = None if rule is None else _ENDED_BY.get(rule)
     return "The job succeeded." if why is None else f"The job succeeded: {why}."
+
+
+def _spent(job: JobRecord) -> str | None:
+    """The limit that the job has reached; None: none, or one that only a round knows of."""
+    limits = job.spec.get("convergence") or {}
+    made = {"max_steps": job.step, "max_epochs": job.epoch}
+    return next((name for name, done in made.items() if limits.get(name) and (done or 0) >= limits[name]), None)
 
 
 def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:

@@ -64,6 +64,20 @@ def test_what_nothing_would_come_of_is_not_changed(api: Api) -> None:
     assert api.job(job_id)["name"] == "other"
 
 
+def test_after_its_end_nothing_is_advised_that_would_be_refused(api: Api) -> None:
+    job_id, token = register(api)
+    result = {"outcome": "succeeded", "step": 9, "final_loss": 0.1}
+    assert api.post(f"/v1/jobs/{job_id}/result", json=result, token=token).status_code == 204
+    for answer in (
+        api.call("PATCH", f"/v1/jobs/{job_id}", json={"name": "other"}),
+        api.post(f"/v1/jobs/{job_id}/retry"),
+    ):
+        detail = problem(answer, 409)["detail"]
+        assert "start it again where it ran" in detail
+        assert "optimus retry" not in detail
+    assert "optimus retry" not in api.get(f"/v1/jobs/{job_id}/explanation").json()["what_would_change_it"]
+
+
 def test_nothing_is_planned_or_resumed_for_it(api: Api) -> None:
     assert "tracked" in faults(api.post("/v1/plan", json={"name": "run", **TRACKED}))
     job_id, token = register(api)

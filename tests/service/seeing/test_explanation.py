@@ -241,6 +241,19 @@ def test_an_ended_job_has_no_reason_but_how_it_ended(
     assert (found.reason, found.message) == (None, told)
 
 
+@pytest.mark.parametrize(
+    ("convergence", "told"),
+    [
+        ({"max_epochs": 2}, "The job succeeded: it made all the epochs of its limit."),
+        ({"max_steps": 17}, "The job succeeded: it made all the steps of its limit."),
+        ({"max_epochs": 3, "max_steps": 18}, "The job succeeded."),
+    ],
+)
+def test_a_limit_that_was_reached_between_two_rounds_is_told(convergence: dict[str, Any], told: str) -> None:
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=9.0, step=17, epoch=2.04, spec={"convergence": convergence})
+    assert explanation_of(Case(job=ended, decision=None, now=10.0)).message == told
+
+
 def test_a_job_that_a_round_let_wait_is_not_said_to_start_at_once() -> None:
     waits = a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING)
     case = Case(job=a_record(wanted=NOTHING), decision=waits, now=10.0)
