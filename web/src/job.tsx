@@ -21,7 +21,7 @@ import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, duration, left, number, precise, range, size, UNKNOWN } from "./words";
+import { ago, clock, count, counted, duration, left, number, precise, range, size, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -341,7 +341,7 @@ function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
       setAsked(null);
     }
   };
-  const isScript = job.spec.architecture === "script" && job.step > 0;
+  const lost = job.state === "running" && beginsAnew(job) ? job.step : 0;
   const pausing = doubted ? "Pause it all the same" : "Pause";
   const resuming = job.finished_at ? "Resume from the last checkpoint" : "Resume";
   return (
@@ -349,7 +349,7 @@ function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
       <button
         type="button"
         disabled={asked === what}
-        onClick={() => (what === "pause" && isScript && !doubted ? setDoubted(true) : void ask())}
+        onClick={() => (what === "pause" && lost && !doubted ? setDoubted(true) : void ask())}
       >
         {what === "pause" ? pausing : resuming}
       </button>
@@ -358,7 +358,9 @@ function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
           <button type="button" onClick={() => setDoubted(false)}>
             Let it run
           </button>
-          <p role="status">{LOSES}</p>
+          <p role="status">
+            It is not known to go on from a checkpoint: {counted(lost, "step")} {lost === 1 ? "is" : "are"} lost.
+          </p>
         </>
       )}
       {refusal && (
@@ -370,9 +372,10 @@ function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
   );
 }
 
-/** Whether a script saves what it has learned, nobody knows but its owner. */
-const LOSES =
-  "A paused script is ended. It goes on from its own checkpoints, if it writes and reads some; else it begins anew.";
+/** Whether it is a script that is not known to go on from a checkpoint; as `optimus pause` judges. */
+function beginsAnew({ spec, profile }: Job): boolean {
+  return Boolean(spec.command) && !(spec.resumes ?? profile?.resumes);
+}
 
 /** Exits of many tasks at once are one line: the newest, and how many there were. */
 export function merged(events: JobEvent[]): JobEvent[] {

@@ -322,7 +322,9 @@ def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, cro
     add_training(crowded.world, "script-runs", "script-runs", [2.0, 1.5], **script)
     with opened(chromium, f"{crowded.url}/#/jobs/script-runs") as page:
         page.get_by_role("button", name="Pause", exact=True).click()
-        page.get_by_role("status").filter(has_text="else it begins anew").wait_for()
+        page.get_by_role("status").filter(
+            has_text="It is not known to go on from a checkpoint: 2 steps are lost."
+        ).wait_for()
         page.get_by_role("button", name="Let it run").click()
         page.get_by_role("button", name="Pause", exact=True).click()
         assert crowded.world.repository.get_job("script-runs").owner_paused_at is None
