@@ -252,7 +252,8 @@ def delete_job(
     job_id: str,
     services: ServicesDep,
     checkpoints: Annotated[
-        bool, Query(description="also delete its directory: checkpoints, model, logs (on a local cluster)")
+        bool,
+        Query(description="also delete its directory: checkpoints, model, logs; not of an object store or a volume"),
     ] = False,
 ) -> None:
     """Delete an ended job with all that the service keeps of it: samples, events, decisions, what it taught.
@@ -276,8 +277,9 @@ def _refuse_needed(services: Services, job: JobRecord, *, checkpoints: bool) -> 
         return
     where = job.spec.get("checkpoint_url")
     if where is not None or services.settings.cluster != "local":
-        there = where or "on the volume of the cluster's jobs"
-        raise Problem(409, f"its checkpoints are {there}, where the service deletes nothing: leave checkpoints out")
+        there = f"at {where}" if where is not None else "on the volume of the cluster's jobs"
+        fix = "delete them there, and the job without its checkpoints"
+        raise Problem(409, f"its checkpoints are {there}, where the service deletes nothing: {fix}")
     waiting = [each.id for each in services.repository.active_jobs() if each.spec.get("from_job") == job.id]
     if waiting:
         raise Problem(409, f"job {waiting[0]} starts from its checkpoint: wait for its end")
