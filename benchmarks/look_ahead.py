@@ -33,7 +33,7 @@ def measure(n_jobs: int, n_nodes: int, runs: int, policy_name: str) -> dict[str,
     decided = plan(Snapshot(NOW, nodes, jobs), policy, settings, forecaster=forecaster)
     outlooks = forecaster(jobs, NOW, settings)
     recent = RecentJobs()
-    recent.note(outlooks)
+    recent.note(outlooks, NOW)
     sizes = {decision.job_id: decision.allocation for decision in decided.decisions}
     queue = Queue(NOW, nodes, outlooks, sizes, (), recent.expected(NOW))
     seconds = []

@@ -178,7 +178,7 @@ class Replay:
 
     def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest promise is too old to be judged."""
-        self._recent.note(self._forecaster.outlooks)
+        self._recent.note(self._forecaster.outlooks, snapshot.now)
         due = [job for job in self.active.values() if job.wants_promise(snapshot.now, self._options.promise_spacing)]
         if not due:
             return
@@ -207,7 +207,7 @@ class Replay:
     def _foresee(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Foreseen]:
         """By the queue simulated forward."""
         expected = self._recent.expected(snapshot.now)
-        queue = Queue.after_round(snapshot, outcome, self._forecaster.outlooks, expected)
+        queue = Queue.after_round(snapshot, outcome, self._forecaster.outlooks, expected, self._recent.lengths)
         return foresee(queue, self._policy, self._settings)
 
     def _set_wanted(self, action: SetWanted) -> None:

@@ -13,7 +13,7 @@ from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh
+from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh, rest_of_life
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -189,7 +189,7 @@ def test_a_doubtful_end_has_a_wider_interval() -> None:
 def test_later_submissions_come_as_often_as_the_recent_ones() -> None:
     recent = RecentJobs()
     jobs = [replace(running(f"j{n}", 1000), submitted_at=NOW - 100.0 * n) for n in range(1, 21)]
-    recent.note(forecast_all(jobs, NOW, Settings()))
+    recent.note(forecast_all(jobs, NOW, Settings()), NOW)
     expected = recent.expected(NOW)
     times = [each.submitted_at for each in expected]
     assert times == sorted(times)
@@ -199,5 +199,49 @@ def test_later_submissions_come_as_often_as_the_recent_ones() -> None:
 
 def test_nothing_is_expected_before_some_jobs_were_seen() -> None:
     recent = RecentJobs()
-    recent.note(forecast_all([running("a", 1000)], NOW, Settings()))
+    recent.note(forecast_all([running("a", 1000)], NOW, Settings()), NOW)
     assert recent.expected(NOW) == ()
+
+
+# --- jobs of unknown length ------------------------------------------------------------------------------------------
+
+
+@given(lengths=st.lists(st.floats(0.0, 1e6), max_size=30), ran=st.floats(0.0, 1e6))
+def test_a_job_of_unknown_length_goes_on_as_those_did_that_took_longer(lengths: list[float], ran: float) -> None:
+    rest = rest_of_life(lengths, ran, 600.0)
+    assert 0.0 < rest.low <= rest.mean <= rest.high
+    shorter = [length for length in lengths if length <= ran]
+    assert rest == rest_of_life([length for length in lengths if length > ran], ran, 600.0), shorter
+
+
+def test_of_long_and_short_jobs_only_the_long_ones_say_how_an_old_one_goes_on() -> None:
+    lengths = [100.0] * 50 + [10_000.0] * 50
+    assert rest_of_life(lengths, 0.0, 600.0).low == pytest.approx(100.0)
+    old = rest_of_life(lengths, 2000.0, 600.0)
+    assert old.mean == pytest.approx(8000.0)
+    assert rest_of_life(lengths, 20_000.0, 600.0).mean == pytest.approx(20_000.0), "longer than all: as long again"
+
+
+def test_a_start_behind_a_job_of_unknown_length_goes_by_the_lengths_of_earlier_ones() -> None:
+    endless = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(target_loss=0.1))
+    first = a_job("a", has=(2, 2), spec=endless, measured=samples(law(), ALL_SIZES), step=5000)
+    first = replace(first, started_at=NOW - 1000.0)
+    second = a_job("b", spec=endless, measured=samples(law(), ALL_SIZES))
+    queue = a_queue(first, second, cpu=4.0)
+    starts = {}
+    for length in (1100.0, 3000.0):
+        found = look_ahead(replace(queue, lengths=(length,) * 50), policy_named("fifo"), Settings())["b"].start
+        assert found is not None
+        assert found.low - NOW <= length - 1000.0 <= found.high - NOW
+        starts[length] = found.mean - NOW
+    assert starts[1100.0] < 300.0 < starts[3000.0]
+
+
+def test_how_long_jobs_took_is_seen_when_they_are_gone() -> None:
+    recent = RecentJobs()
+    outlooks = forecast_all([replace(running(name, 1000), started_at=NOW) for name in "ab"], NOW, Settings())
+    recent.note(outlooks, NOW + 50.0)
+    assert not recent.lengths
+    recent.note(outlooks[:1], NOW + 100.0)
+    recent.note(outlooks[:1], NOW + 200.0)
+    assert recent.lengths == (100.0,)

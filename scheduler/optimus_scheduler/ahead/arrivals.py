@@ -1,4 +1,4 @@
-"""Jobs that are likely to be submitted: as many as lately, and like those."""
+"""Jobs that are likely to be submitted: as many as lately, and like those; and how long earlier ones took."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _REMEMBERED = 40
 _LEAST_REMEMBERED = 3
 """Fewer show no rate."""
 _MOST_EXPECTED = 24
+_LENGTHS = 200
+"""Jobs that ended last by which those of unknown length are judged."""
 _GOLDEN = 0.6180339887498949
 """Multiples of it are spread evenly over [0, 1), for any number of them (a Kronecker sequence)."""
 
@@ -22,9 +24,19 @@ class RecentJobs:
 
     def __init__(self) -> None:
         self._seen: dict[str, Outlook] = {}
+        self._active: dict[str, float] = {}
+        self._lengths: tuple[float, ...] = ()
 
-    def note(self, outlooks: Sequence[Outlook]) -> None:
-        """The jobs of a round."""
+    @property
+    def lengths(self) -> tuple[float, ...]:
+        """Seconds from the first tasks to the end of the jobs that are gone, the newest last."""
+        return self._lengths
+
+    def note(self, outlooks: Sequence[Outlook], now: float) -> None:
+        """The jobs of a round; those of the round before that are not among them have ended."""
+        active = {one.id: one.job.started_at for one in outlooks if one.job.started_at is not None}
+        ended = [max(now - began, 0.0) for job_id, began in self._active.items() if job_id not in active]
+        self._active, self._lengths = active, (*self._lengths, *ended)[-_LENGTHS:]
         seen = self._seen | {one.id: one for one in outlooks}
         newest = sorted(seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
         self._seen = {one.id: one for one in newest}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import REACH, Ahead, Queue, Work
+from optimus_scheduler.ahead.world import REACH, Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import step_seconds
@@ -29,8 +29,6 @@ FloatArray = NDArray[np.float64]
 MOST_DECISIONS = 2400
 """Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
 _MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
-_TYPICAL_SPREAD = 1.2
-"""Sigma of ln steps of a job of which nothing is known."""
 _LEVELS = 9
 """Parts of a job's own distribution that are looked at in each future."""
 _NEVER = 10.0
@@ -95,10 +93,18 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         return Work(1e-9, 0.0, 0.0)
     size = queue.sizes.get(outlook.id, outlook.present)
     size = outlook.minimum if size.is_empty else size
-    if remaining is None or not outlook.speeds.is_known:
-        return Work(max(outlook.speeds.at(size) * outlook.typical_seconds, 1e-9), _TYPICAL_SPREAD, _TYPICAL_SPREAD)
+    if remaining is None or not outlook.speeds.is_known or _is_by_age_alone(outlook):
+        begun = outlook.job.started_at
+        rest = rest_of_life(queue.lengths, 0.0 if begun is None else queue.now - begun, outlook.typical_seconds)
+        speed = outlook.speeds.at(size)
+        return Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
     known, pace = Work.of(remaining), Work.of(step_seconds(outlook.speeds.promised(size)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
+
+
+def _is_by_age_alone(outlook: Outlook) -> bool:
+    """Whether its forecast knows no more of its length than how long it has gone on."""
+    return outlook.forecast.rule is None and outlook.job.spec.announced_steps is None
 
 
 def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory], doubt: tuple[float, float]) -> Ahead:

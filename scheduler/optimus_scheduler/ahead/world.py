@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import given_not_ended
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Plan, Quota, Snapshot
 
+_MADE_UP = 5
 REACH = 1.2816
 """Standard deviations from the middle of a normal distribution to the ends of its 80 % interval."""
 
@@ -28,15 +31,22 @@ class Queue:
     quotas: tuple[Quota, ...] = ()
     expected: Sequence[Expected] = ()
     """Jobs that are going to be submitted, in order of time."""
+    lengths: Sequence[float] = ()
+    """Seconds that earlier jobs took from their first tasks to their end."""
 
     @classmethod
     def after_round(
-        cls, snapshot: Snapshot, plan: Plan, outlooks: Sequence[Outlook], expected: Sequence[Expected]
+        cls,
+        snapshot: Snapshot,
+        plan: Plan,
+        outlooks: Sequence[Outlook],
+        expected: Sequence[Expected],
+        lengths: Sequence[float] = (),
     ) -> Queue:
         """As a round leaves it. `outlooks`: of all jobs; those that are not scheduled are left out."""
         scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
         sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
-        return cls(snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas, expected)
+        return cls(snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas, expected, lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +107,24 @@ class Work(NamedTuple):
     def at(self, deviation: float) -> float:
         """The steps so many standard deviations from the median."""
         return self.median * math.exp(deviation * (self.up if deviation > 0 else self.down))
+
+
+def rest_of_life(lengths: Sequence[float], ran: float, typical: float) -> Interval:
+    """Seconds that a job of unknown length goes on: 10th, 50th and 90th percentile.
+
+    By how long those earlier jobs went on that took longer than this one until now; a few made-up ones beside them say
+    what is believed without any: as long again (Lindy), and not less than is typical.
+
+    Args:
+        lengths: seconds that earlier jobs took.
+        ran: seconds that this one has run.
+        typical: seconds that stand in for a length of which nothing is known; above 0.
+    """
+    scale = max(ran, typical)
+    made_up = [scale * part / (1.0 - part) for part in ((n + 0.5) / _MADE_UP for n in range(_MADE_UP))]
+    rest = [length - ran for length in lengths if length > ran]
+    low, middle, high = np.quantile([*made_up, *rest], (0.1, 0.5, 0.9)).tolist()
+    return Interval(middle, low, high)
 
 
 def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:

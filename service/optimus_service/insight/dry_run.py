@@ -92,7 +92,8 @@ class Foresight:
     def planned(self, world: Snapshot) -> tuple[Plan, dict[str, Foreseen]]:
         """What a round would decide in this world, and what is expected of each job then."""
         plan = self.plan(world, _untimed)
-        queue = Queue.after_round(world, plan, self._forecaster.outlooks, self._recent.expected(world.now))
+        recent = self._recent
+        queue = Queue.after_round(world, plan, self._forecaster.outlooks, recent.expected(world.now), recent.lengths)
         return plan, foresee(queue, self._policy, self.constants)
 
 

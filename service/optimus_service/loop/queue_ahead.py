@@ -90,8 +90,9 @@ class QueueAhead:
     def note(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
         """A round went well: its world takes the place of one that nobody has looked at yet. Returns at once."""
         outlooks = self._outlooks()
-        self.recent.note([one for one in outlooks if not one.job.spec.tracked])
-        queue = Queue.after_round(snapshot, plan, outlooks, self.recent.expected(snapshot.now))
+        self.recent.note([one for one in outlooks if not one.job.spec.tracked], snapshot.now)
+        recent = self.recent
+        queue = Queue.after_round(snapshot, plan, outlooks, recent.expected(snapshot.now), recent.lengths)
         with self._wake_up:
             self._newest = Seen(queue, leader)
             self._wake_up.notify_all()
