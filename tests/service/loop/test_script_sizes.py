@@ -46,7 +46,7 @@ def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: Wo
     ("limit", "rule"), [({}, "command_ends"), ({"max_steps": 9000}, "command_ends"), ({"max_steps": 300}, "max_steps")]
 )
 def test_what_ends_it_is_told(world: World, limit: dict[str, int], rule: str) -> None:
-    convergence = {"convergence": limit} if limit else {}
+    convergence: dict[str, Any] = {"convergence": limit} if limit else {}
     world.submit(**SCRIPT, **convergence)
     world.live_until("running", lambda: world.repository.get_job("job-1").step > 0)
     world.repository.put_profile("job-1", {"total_steps": 4000})

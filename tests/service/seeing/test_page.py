@@ -306,7 +306,8 @@ def test_a_cancelled_job_can_be_resumed_and_a_refusal_is_shown(chromium: Browser
 
 def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) -> None:
     add_training(crowded.world, "to-pause", "to-pause", [2.0, 1.5])
-    pause, resume = {"name": "Pause", "exact": True}, {"name": "Resume", "exact": True}
+    pause: dict[str, Any] = {"name": "Pause", "exact": True}
+    resume: dict[str, Any] = {"name": "Resume", "exact": True}
     with opened(chromium, f"{crowded.url}/#/jobs/to-pause") as page:
         page.get_by_role("button", **pause).click()
         page.get_by_role("button", **resume).wait_for()
@@ -318,7 +319,7 @@ def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) ->
 
 
 def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, crowded: LiveService) -> None:
-    script = {"architecture": "script", "command": ["python", "train.py"], "task": None}
+    script: dict[str, Any] = {"architecture": "script", "command": ["python", "train.py"], "task": None}
     add_training(crowded.world, "script-runs", "script-runs", [2.0, 1.5], **script)
     with opened(chromium, f"{crowded.url}/#/jobs/script-runs") as page:
         page.get_by_role("button", name="Pause", exact=True).click()
@@ -333,7 +334,7 @@ def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, cro
 
 
 def test_who_may_not_be_paused_has_no_button(chromium: Browser, crowded: LiveService) -> None:
-    spec = {"tracked": True, "task": None, "convergence": {"max_steps": 10}}
+    spec: dict[str, Any] = {"tracked": True, "task": None, "convergence": {"max_steps": 10}}
     add_training(crowded.world, "watched-only", "watched-only", [2.0, 1.5], **spec)
     with opened(chromium, f"{crowded.url}/#/jobs/watched-only") as page:
         for job_id in ("watched-only", "no-data"):
