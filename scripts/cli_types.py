@@ -31,6 +31,11 @@ READ = (
     answers.Node,
     answers.Cluster,
     answers.Scorecard,
+    answers.User,
+    answers.Token,
+    answers.MadeToken,
+    answers.WhoAmI,
+    answers.AuditEntry,
 )
 HEAD = '''\
 """The answers of the REST API as JSON: made from `optimus_contract` by `python -m scripts.cli_types`, not to be edited.

@@ -20,6 +20,7 @@ from optimus_cli.commands import (
     jobs,
     login,
     logs,
+    people,
     predict,
     project,
     promises,
@@ -126,6 +127,7 @@ app = typer.Typer(
 
 SERVICE = "Run the service"
 JOBS = "Jobs"
+PEOPLE = "People"
 app.command(cls=SubmitCommand, rich_help_panel=JOBS)(submit.submit)
 app.command(cls=ScriptCommand, rich_help_panel=JOBS)(track.track)
 app.add_typer(project.app, name="project", rich_help_panel="Cluster")
@@ -146,6 +148,10 @@ app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)
 app.command(cls=Command, rich_help_panel="Offline")(study.study)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)
 app.command(cls=Command, rich_help_panel=SERVICE)(login.login)
+app.command(cls=Command, rich_help_panel=PEOPLE)(people.whoami)
+app.add_typer(people.user_app, name="user", rich_help_panel=PEOPLE)
+app.add_typer(people.token_app, name="token", rich_help_panel=PEOPLE)
+app.command(cls=Command, rich_help_panel=PEOPLE)(people.audit)
 app.command(cls=Command, rich_help_panel=SERVICE)(stop.stop)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.command(cls=Command, rich_help_panel=SERVICE)(demo.demo)

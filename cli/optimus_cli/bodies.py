@@ -74,6 +74,7 @@ class Job(TypedDict):
     id: str
     name: str
     project: str
+    owner: str | None
     state: str
     directive: str
     spec: dict[str, Any]
@@ -468,3 +469,50 @@ class TaskScore(TypedDict):
 class Scorecard(TypedDict):
     scores: list[PromiseScore]
     tasks: list[TaskScore]
+
+
+class User(TypedDict):
+    name: str
+    kind: str
+    role: str | None
+    projects: dict[str, str]
+    created_at: str
+    created_by: str
+
+
+class Token(TypedDict):
+    id: str
+    user: str
+    name: str
+    scope: str
+    projects: list[str] | None
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+
+class MadeToken(TypedDict):
+    token: Token
+    secret: str
+
+
+class WhoAmI(TypedDict):
+    name: str
+    role: str | None
+    scope: str
+    projects: dict[str, str] | None
+    token_id: str | None
+
+
+class AuditEntry(TypedDict):
+    id: int
+    at: str
+    who: str
+    token_id: str | None
+    action: str
+    target: str | None
+    project: str | None
+    data: dict[str, Any]
+    request_id: str | None

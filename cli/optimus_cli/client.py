@@ -14,18 +14,23 @@ from urllib.parse import quote, urlsplit
 import optimus_client
 from optimus_cli.bodies import (
     AllocationPoint,
+    AuditEntry,
     Cluster,
     Decision,
     Event,
     Explanation,
     Job,
     Log,
+    MadeToken,
     Node,
     Plan,
     Predictions,
     Project,
     Scorecard,
     Task,
+    Token,
+    User,
+    WhoAmI,
 )
 from optimus_cli.errors import BadInput, FieldError, Refused, Unreachable
 from optimus_client.answers import ENDED
@@ -187,6 +192,40 @@ class Client:
     def delete_project(self, name: str) -> None:
         self._call("DELETE", _project_path(name))
 
+    # --- people
+
+    def whoami(self) -> WhoAmI:
+        return cast("WhoAmI", self._call("GET", "/v1/whoami"))
+
+    def users(self) -> list[User]:
+        """All of them, by name."""
+        return cast("list[User]", self._call("GET", "/v1/users")["users"])
+
+    def create_user(self, name: str, rights: Mapping[str, Any]) -> User:
+        return cast("User", self._call("POST", _user_path(name), body=rights))
+
+    def change_user(self, name: str, rights: Mapping[str, Any]) -> User:
+        return cast("User", self._call("PUT", _user_path(name), body=rights))
+
+    def remove_user(self, name: str) -> None:
+        self._call("DELETE", _user_path(name))
+
+    def tokens(self, user: str | None) -> list[Token]:
+        """The caller's own, or for administrators those of a user, or of all; the newest first."""
+        return cast(
+            "list[Token]", self._call("GET", "/v1/tokens", query={} if user is None else {"user": user})["tokens"]
+        )
+
+    def create_token(self, token: Mapping[str, Any]) -> MadeToken:
+        return cast("MadeToken", self._call("POST", "/v1/tokens", body=token))
+
+    def revoke_token(self, token_id: str) -> None:
+        self._call("DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
+
+    def audit(self, filters: Params, limit: int | None) -> list[AuditEntry]:
+        """Who changed what, newest first."""
+        return cast("list[AuditEntry]", list(self._pages("/v1/audit", "entries", filters, limit)))
+
     # --- the cluster
 
     def nodes(self) -> list[Node]:
@@ -266,6 +305,10 @@ def is_here(url: str) -> bool:
 
 def _job_path(job_id: str, *rest: str) -> str:
     return "/".join(["/v1/jobs", quote(job_id, safe=""), *rest])
+
+
+def _user_path(name: str) -> str:
+    return f"/v1/users/{quote(name, safe='')}"
 
 
 def _project_path(name: str) -> str:

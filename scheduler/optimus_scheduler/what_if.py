@@ -7,7 +7,7 @@ what really gives the job more is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -34,6 +34,7 @@ _MOST_OTHERS = 3
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
+_QUOTAS_OF_OTHERS = "quotas of others"
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -57,14 +58,26 @@ class Change:
     """The world in which it is."""
     kind: str
     """Of several changes of a kind only the first that helps is told."""
+    jobs: frozenset[str] = frozenset()
+    """Other jobs that it is about."""
+
+    def tells_only(self, ids: Collection[str]) -> bool:
+        """Whether it tells of no other job than these, and of no other project's quota."""
+        return self.kind != _QUOTAS_OF_OTHERS and all(each in ids for each in self.jobs)
 
 
 def what_gives_more(
-    snapshot: Snapshot, job_id: str, planner: Planner, names: Mapping[str, str] = MappingProxyType({})
+    snapshot: Snapshot,
+    job_id: str,
+    planner: Planner,
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    only_named: bool = False,
 ) -> tuple[str, ...]:
     """Changes each of which alone gives the job more than it gets in this round; in words.
 
-    `names`: what jobs are called in these, by id.
+    `names`: what jobs are called in these, by id. `only_named`: no other job is told of, nor quotas of other projects,
+    since whoever reads it may not know of them.
 
     Empty when none of those that are tried does, and for a job that does not compete for anything.
     """
@@ -74,7 +87,7 @@ def what_gives_more(
         return ()
     found: dict[str, str] = {}
     for change in changes(snapshot, decision, present, names):
-        if change.kind in found:
+        if change.kind in found or (only_named and not change.tells_only(names)):
             continue
         after = next(each for each in planner(change.snapshot).decisions if each.job_id == job_id)
         if is_more(after.allocation, decision.allocation):
@@ -173,7 +186,7 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
         )
     if rest:
         alone = () if own is None else (own,)
-        yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), "quotas of others")
+        yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), _QUOTAS_OF_OTHERS)
 
 
 def _doubled(quota: Quota) -> Quota:
@@ -220,9 +233,11 @@ def _of_others(
     """The end of another job: those first that end soonest."""
     holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
     for each in holding[:_MOST_OTHERS]:
-        yield Change(f"the end of {names.get(each.id, each.id)}", _without(snapshot, {each.id}), "others")
+        ended = _without(snapshot, {each.id})
+        yield Change(f"the end of {names.get(each.id, each.id)}", ended, "others", frozenset({each.id}))
     if len(holding) > 1:
-        yield Change("the end of other jobs", _without(snapshot, {each.id for each in holding}), "others")
+        ids = frozenset(each.id for each in holding)
+        yield Change("the end of other jobs", _without(snapshot, ids), "others", ids)
 
 
 def _end(decision: Decision) -> tuple[float, str]:
@@ -230,7 +245,7 @@ def _end(decision: Decision) -> tuple[float, str]:
     return (math.inf if left is None else left.mean), decision.job_id
 
 
-def _without(snapshot: Snapshot, ended: set[str]) -> Snapshot:
+def _without(snapshot: Snapshot, ended: Collection[str]) -> Snapshot:
     return replace(
         snapshot,
         jobs=tuple(job for job in snapshot.jobs if job.id not in ended),

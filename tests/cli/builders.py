@@ -32,6 +32,7 @@ def job(**changes: Any) -> Job:
         "id": "digits-mlp-x7k2p",
         "name": "digits-mlp",
         "project": "default",
+        "owner": "ada",
         "state": "running",
         "directive": "run",
         "spec": {

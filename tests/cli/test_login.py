@@ -14,10 +14,11 @@ TOKEN = "a-token-of-the-user"
 
 
 def test_later_commands_use_what_was_stored(scripted: ScriptedService, optimus: Optimus) -> None:
-    scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
+    scripted.on("GET", "/v1/whoami", {"name": "ada"})
     scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
     done = optimus("login", f"{scripted.url}/", input=f"{TOKEN}\n")
     assert done.exit_code == 0, done.stderr
+    assert "You are ada." in done.stderr
     assert json.loads(configuration_file().read_text()) == {"url": scripted.url, "token": TOKEN}
     assert stat.S_IMODE(configuration_file().stat().st_mode) == 0o600
     assert optimus("nodes").exit_code == 0
@@ -36,7 +37,7 @@ def test_flags_and_variables_come_first(scripted: ScriptedService, optimus: Opti
 
 
 def test_a_refused_token_is_not_stored(scripted: ScriptedService, optimus: Optimus) -> None:
-    scripted.on("GET", "/v1/jobs", problem(401, "a token is needed"))
+    scripted.on("GET", "/v1/whoami", problem(401, "a token is needed"))
     done = optimus("login", scripted.url, env={"OPTIMUS_TOKEN": "wrong"})
     assert done.exit_code == 1
     assert "a token is needed" in done.stderr

@@ -19,7 +19,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Allocation, Architecture, Decision, Job, Node, Quota, Reason, Resources, Snapshot
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import what_gives_more
+from optimus_scheduler.what_if import Change, what_gives_more
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -273,3 +273,20 @@ def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
         told[architecture] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
     assert not any("workers.max" in words for words in told[Architecture.SCRIPT])
     assert any("workers.max" in words for words in told[Architecture.ALLREDUCE])
+
+
+@settings(max_examples=5, deadline=None)
+@given(world=crowded())
+def test_whoever_may_not_know_of_other_jobs_is_told_of_none(world: Snapshot) -> None:
+    for job in world.jobs:
+        told = what_gives_more(world, job.id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES), only_named=True)
+        assert not any("the end of" in words or "other projects" in words for words in told)
+
+
+def test_what_a_change_tells_of() -> None:
+    world = a_snapshot(jobs=[], nodes=a_cluster(1))
+    of_both = Change("the end of other jobs", world, "others", frozenset({"b", "c"}))
+    assert of_both.tells_only({"b", "c"})
+    assert not of_both.tells_only({"c"})
+    assert Change("a priority of 2", world, "priority").tells_only(())
+    assert not Change("smaller quotas of other projects", world, "quotas of others").tells_only({"b"})

@@ -289,6 +289,8 @@ export interface components {
             id: string;
             name: string;
             project: string;
+            /** @description who submitted it; null: nobody can tell */
+            owner: string | null;
             /** @enum {string} */
             state: "queued" | "running" | "paused" | "succeeded" | "failed" | "cancelled";
             /** @enum {string} */
@@ -376,6 +378,7 @@ export interface components {
             labels: {
                 [key: string]: string;
             };
+            owner: string | null;
             /** @enum {string} */
             state: "queued" | "running" | "paused" | "succeeded" | "failed" | "cancelled";
             reason: string | null;

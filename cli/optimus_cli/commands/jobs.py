@@ -9,6 +9,7 @@ import typer
 
 from optimus_cli import output, render, render_predictions, render_tasks
 from optimus_cli.client import DEFAULT_URL
+from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import check_project, find_job
 
@@ -25,15 +26,21 @@ def list_jobs(
         list[str] | None,
         typer.Option(metavar="NAME[=VALUE]", help="Only jobs with this label; repeatable: with all of them."),
     ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only jobs that this user submitted.")] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest first.")] = DEFAULT_LIMIT,
     everything: Annotated[bool, typer.Option("--all", help="All jobs, however many.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first."""
-    given = {"state": state, "project": project, "name": name, "label": label}
+    if mine and owner is not None:
+        raise BadInput("Give one of --mine and --owner.")
+    given = {"state": state, "project": project, "name": name, "label": label, "owner": owner}
     filters = {key: value for key, value in given.items() if value}
     with connect(url) as client:
+        if mine:
+            filters["owner"] = client.whoami()["name"]
         jobs = list(client.jobs(filters, limit=None if everything else limit))
         if not jobs and project is not None:
             check_project(client, project)

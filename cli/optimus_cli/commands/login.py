@@ -29,10 +29,9 @@ def login(url: Address, check: Check = True) -> None:
     if not token.isascii() or not token.isprintable():
         raise BadInput("the token has characters that cannot be in one")
     with Client(url, token or None, ca_file=ca_file.get()) as client:
-        if check:
-            list(client.jobs({}, limit=1))
+        name = client.whoami()["name"] if check else None
         path = store(client.url, token or None)
-    output.say(f"{client.url} is stored in {path}.")
+    output.say(f"{client.url} is stored in {path}." + ("" if name is None else f" You are {name}."))
 
 
 def _asked() -> str:

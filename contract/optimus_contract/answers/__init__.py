@@ -40,6 +40,7 @@ from optimus_contract.answers.jobs import (
     TaskUsage,
     Widening,
 )
+from optimus_contract.answers.people import AuditEntry, AuditList, MadeToken, Token, TokenList, User, UserList, WhoAmI
 from optimus_contract.answers.predictions import (
     Advice,
     AdviceKind,
@@ -71,6 +72,8 @@ __all__ = [
     "Allocation",
     "AllocationList",
     "AllocationPoint",
+    "AuditEntry",
+    "AuditList",
     "Calibration",
     "CheckpointAdvice",
     "Choice",
@@ -104,6 +107,7 @@ __all__ = [
     "Learned",
     "Log",
     "LogList",
+    "MadeToken",
     "Marginal",
     "Metric",
     "MetricPoint",
@@ -130,6 +134,11 @@ __all__ = [
     "TaskList",
     "TaskScore",
     "TaskUsage",
+    "Token",
+    "TokenList",
     "UnknownTask",
+    "User",
+    "UserList",
+    "WhoAmI",
     "Widening",
 ]

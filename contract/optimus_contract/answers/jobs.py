@@ -101,6 +101,7 @@ class Job(Message):
     id: str
     name: str
     project: str
+    owner: Annotated[str | None, About("who submitted it; null: nobody can tell")]
     state: JobState
     directive: Literal["run", "pause", "finish", "cancel"]
     spec: JobSpec

@@ -19,6 +19,7 @@ class JobLine(Message):
     name: str
     project: str
     labels: dict[str, str]
+    owner: str | None
     state: JobState
     reason: str | None
     message: str | None

@@ -16,6 +16,7 @@ from optimus_service.api import (
     health,
     job_details,
     jobs,
+    people,
     plan,
     problems,
     projects,
@@ -41,6 +42,7 @@ _PARTS = (
     from_tasks,
     cluster,
     projects,
+    people,
     trace,
     stream,
     health,
@@ -72,7 +74,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
     app.state.database_check = health.DatabaseCheck(services.repository)
-    app.state.feed = stream.make_feed(services)
+    app.state.feeds = stream.Feeds(services)
     routers = (*_ROUTERS, web.make_router())
     for router in routers:
         app.include_router(router)
@@ -83,7 +85,8 @@ def create_app(services: Services) -> FastAPI:
         AccessMiddleware,
         settings=services.settings,
         job_tokens=services.job_tokens,
-        get_job=services.repository.get_job,
+        repository=services.repository,
+        clock=services.clock,
     )
     app.add_middleware(ObserveMiddleware, metrics=services.metrics)
     app.openapi = lambda: openapi_document(app, services.settings)  # type: ignore[method-assign]  # FastAPI's documented way

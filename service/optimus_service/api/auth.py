@@ -1,38 +1,54 @@
-"""Who may call what. Everything needs the user's token, except what is listed here: forgetting a rule closes a door.
+"""Who may call what: everything is refused but what the table of rights (`rights`) gives the caller.
 
-    /healthz, /readyz                                    anybody: load balancers and kubelets have no token
-    /, /docs, /icon.svg, /assets/...                     anybody: the programs of the pages, without any data
-    /v1/jobs/{id}/telemetry|membership|profile|network|learning-rates|result    the job's own token, nothing else
-    all the rest                                         the user's token (OPTIMUS_TOKEN)
+    /, /docs, /icon.svg, /assets/...    anybody: the programs of the pages, without any data
+    /v1/jobs/{id}/telemetry and others  the job's own token, nothing else
+    all the rest                        a user's token, or OPTIMUS_TOKEN, which is the administrator's
 
-Without a user's token the settings allow loopback only. Then users are told from web pages instead: a page that a
-browser on this machine shows can send requests to loopback, but they carry a foreign Origin, a Sec-Fetch-Site that says
-so (images and links have no Origin), or (after DNS rebinding) a Host that is not loopback.
+A job of a project that the caller may not read is answered as one that is not there.
+
+Without OPTIMUS_TOKEN the settings allow loopback only, and whoever sends no token is the administrator `local`. Such
+callers are told from web pages: a page that a browser on this machine shows can send requests to loopback, but they
+carry a foreign Origin, a Sec-Fetch-Site that says so (images and links have no Origin), or (after DNS rebinding) a Host
+that is not loopback.
 
 The path is the one that the router matches (`scope["path"]`), never a part of a URL that is built from headers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from optimus_service.api.audit import Audit
+from optimus_service.api.callers import (
+    BOOTSTRAP,
+    LOCAL,
+    Caller,
+    Need,
+    caller_of,
+)
 from optimus_service.api.problems import Problem, problem_of, respond
+from optimus_service.api.rights import TABLE, Call, calls_at
 from optimus_service.api.web import is_asset_path
 from optimus_service.process.job_tokens import JobTokens, is_job_token
+from optimus_service.process.user_tokens import id_in, is_secret_of, is_user_token
 from optimus_service.settings import Settings, is_loopback
-from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound
-from optimus_service.store.records import JobRecord
+from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound, StoreError
+from optimus_service.store.records import JobRecord, TokenRecord
+from optimus_service.store.repository import Repository
 
-_OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-_JOB_PATH = re.compile(r"/v1/jobs/([^/]+)/(?:telemetry|membership|profile|network|learning-rates|result)")
+_OPEN_PATHS = frozenset(call.path for call in TABLE if call.need is Need.NOTHING)
+_JOB_PATHS = frozenset(call.path for call in TABLE if call.need is Need.OWN_TASKS)
+_JOB_PATH = re.compile(f"/v1/jobs/([^/]+)/(?:{'|'.join(sorted({path.rpartition('/')[2] for path in _JOB_PATHS}))})")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/]+)(?::\d{1,5})?")
 """Host and port as in a Host header."""
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
@@ -41,6 +57,8 @@ _OTHER_SITES = frozenset({"cross-site", "same-site"})
 """Values of Sec-Fetch-Site for requests of pages that are not ours; another port of this machine is the same site."""
 _MAX_NONCES = 10_000
 """Nonces kept in memory: about 1 MB. A nonce never changes."""
+_USE_SECONDS = 60.0
+"""How often the last use of a token is written at most."""
 
 
 def is_open_path(path: str) -> bool:
@@ -54,58 +72,176 @@ def is_job_path(path: str) -> bool:
 
 
 class AccessMiddleware:
-    """Answers requests that may not be made, and passes the others on."""
+    """Answers requests that may not be made, passes the others on with their caller, and records what they change."""
 
     def __init__(
-        self, app: ASGIApp, *, settings: Settings, job_tokens: JobTokens, get_job: Callable[[str], JobRecord]
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings,
+        job_tokens: JobTokens,
+        repository: Repository,
+        clock: Callable[[], float],
     ) -> None:
         self._app = app
-        self._users = UserAccess(settings)
-        self._jobs = JobAccess(job_tokens, get_job)
+        self._repository = repository
+        self._clock = clock
+        self._users = UserAccess(settings, repository, clock)
+        self._jobs = JobAccess(job_tokens, repository.get_job)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check HTTP requests; other kinds of traffic (lifespan) pass."""
-        if scope["type"] == "http":
-            request = Request(scope)
-            problem = await self._objection(request)
-            if problem is not None:
-                await respond(request, problem)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            audit = await self._admitted(request)
+        except Problem as problem:
+            await respond(request, problem)(scope, receive, send)
+            return
+        await self._app(scope, receive, send if audit is None else _recording(audit, request, receive, send))
 
-    async def _objection(self, request: Request) -> Problem | None:
+    async def _admitted(self, request: Request) -> Audit | None:
+        """What is to be recorded of a request that may be made; None: nothing.
+
+        Raises:
+            Problem: it may not be made.
+        """
         path: str = request.scope["path"]
-        if _CONTROL_CHARACTER.search(path):
-            return self._users.objection(request) or Problem(404, "nothing is at this path")
-        if is_open_path(path):
+        if not _CONTROL_CHARACTER.search(path):
+            if is_open_path(path):
+                return None
+            match = _JOB_PATH.fullmatch(path)
+            if match is not None:
+                objection = self._users.objection_to_page(request) or await self._jobs.objection(request, match[1])
+                if objection is not None:
+                    raise objection
+                return None
+        caller = await self._users.caller(request)
+        request.state.caller = caller
+        request.state.is_still_good = partial(self._users.is_still, bearer_token(request), caller)
+        return await self._allowed(caller, request, path)
+
+    async def _allowed(self, caller: Caller, request: Request, path: str) -> Audit | None:
+        calls = {} if _CONTROL_CHARACTER.search(path) else calls_at(path)
+        if not calls:
+            raise Problem(404, "nothing is at this path")
+        if request.method not in calls:
+            methods = ", ".join(sorted(calls))
+            raise Problem(405, f"allowed here: {methods}", headers={"Allow": methods})
+        call, parameters = calls[request.method]
+        job = await self._job(caller, call, parameters)
+        if not caller.has(call.need) or (call.need is Need.CHANGE_JOB and job is not None and not caller.changes(job)):
+            raise Problem(403, f"{caller.name} may not do this; it needs: {call.need}")
+        if call.action is None:
             return None
-        match = _JOB_PATH.fullmatch(path)
-        if match is None:
-            return self._users.objection(request)
-        return self._users.objection_to_page(request) or await self._jobs.objection(request, match[1])
+        target = next(iter(parameters.values()), None)
+        request.state.audit = Audit(
+            self._repository, self._clock, caller, call.action, target, None if job is None else job.project
+        )
+        return request.state.audit  # type: ignore[no-any-return]
+
+    async def _job(self, caller: Caller, call: Call, parameters: dict[str, str]) -> JobRecord | None:
+        """The job that the call is about; None: it is about none, or nothing depends on which it is.
+
+        Raises:
+            Problem: there is none that the caller may read.
+        """
+        if not call.need.is_about_a_job or (caller.projects is None and call.action is None):
+            return None
+        job_id = parameters["job_id"]
+        try:
+            job = await run_in_threadpool(self._repository.get_job, job_id)
+        except StoreError as error:
+            raise problem_of(error) from error
+        if not caller.reads(job.project):
+            raise problem_of(JobNotFound(job_id))
+        return job
+
+
+def _recording(audit: Audit, request: Request, receive: Receive, send: Send) -> Send:
+    """Sends answers, those that say that something was done only once that is recorded."""
+    refused = False
+
+    async def recording(message: Message) -> None:
+        nonlocal refused
+        if message["type"] == "http.response.start" and message["status"] < 300:
+            request_id = getattr(request.state, "request_id", None)
+            try:
+                await run_in_threadpool(audit.record, dict(message["headers"]), request_id)
+            except DatabaseNotAvailable as error:
+                refused = True
+                await respond(request, problem_of(error))(request.scope, receive, send)
+        if not refused:
+            await send(message)
+
+    return recording
 
 
 class UserAccess:
-    """Whether a request comes from a user. Of the user's token only the hash is kept in memory."""
+    """Which user a request comes from. Of OPTIMUS_TOKEN only the hash is kept in memory."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, repository: Repository, clock: Callable[[], float]) -> None:
         self._token_hash = None if settings.token is None else _hash(settings.token.get_secret_value())
+        self._repository = repository
+        self._clock = clock
 
-    def objection(self, request: Request) -> Problem | None:
-        """Why this request may not be made, None when it may."""
+    async def caller(self, request: Request) -> Caller:
+        """Who makes this request.
+
+        Raises:
+            Problem: nobody who may.
+        """
         token = bearer_token(request)
         if token is not None and is_job_token(token):
-            return Problem(403, "a job's token is good for what the job's own tasks tell of it only")
+            raise Problem(403, "a job's token is good for what the job's own tasks tell of it only")
+        if token is not None and is_user_token(token):
+            return await run_in_threadpool(self._user, token)
         if self._token_hash is None:
-            return self.objection_to_page(request)
+            objection = self.objection_to_page(request)
+            if objection is not None:
+                raise objection
+            return LOCAL
         if token is None:
-            return _unauthorized("send Authorization: Bearer with the service's OPTIMUS_TOKEN")
+            raise _unauthorized("send Authorization: Bearer with your token, or with the service's OPTIMUS_TOKEN")
         if not hmac.compare_digest(_hash(token), self._token_hash):
-            return _unauthorized("this is not the service's token", ', error="invalid_token"')
-        return None
+            raise _unauthorized("this is not the service's token", ', error="invalid_token"')
+        return BOOTSTRAP
+
+    def _user(self, secret: str) -> Caller:
+        token_id = id_in(secret)
+        try:
+            found = None if token_id is None else self._repository.token_with_user(token_id)
+        except StoreError as error:
+            raise problem_of(error) from error
+        now = self._clock()
+        # One answer for all that is wrong with it: whoever has half a token learns nothing of the rest.
+        if found is None or not is_secret_of(secret, found[0].hash) or not found[0].is_good(now):
+            raise _unauthorized("this token is not known, or no longer good", ', error="invalid_token"')
+        token, user = found
+        self._note_use(token, now)
+        return caller_of(token, user)
+
+    def is_still(self, secret: str | None, caller: Caller) -> bool:
+        """Whether this token is still good, for the same rights; for requests that take long."""
+        if secret is None or caller.token_id is None:
+            return True
+        try:
+            return self._user(secret) == caller
+        except Problem as problem:
+            return problem.status_code != 401  # a database that is away for a moment says nothing against it
+
+    def _note_use(self, token: TokenRecord, now: float) -> None:
+        if token.used_at is not None and 0 <= now - token.used_at < _USE_SECONDS:
+            return
+        # A database that takes nothing at the moment still answers those who read.
+        with contextlib.suppress(DatabaseNotAvailable):
+            self._repository.note_use(token.id, now)
 
     def objection_to_page(self, request: Request) -> Problem | None:
-        """The same for requests that a web page may have sent; pages have no token, so with one they are harmless."""
+        """Why a request may not be made that a web page may have sent, None when it may; pages have no OPTIMUS_TOKEN,
+        so where one is needed they are harmless."""
         if self._token_hash is not None:
             return None
         host = request.headers.get("host", "")
@@ -131,7 +267,7 @@ class JobAccess:
         """Why this request may not be made, None when it may. An unknown job has no token that is good for it."""
         token = bearer_token(request)
         if token is None:
-            return _unauthorized("send Authorization: Bearer with the job's OPTIMUS_JOB_TOKEN")
+            return _unauthorized("send Authorization: Bearer with the job's OPTIMUS_OWN_TASKS")
         if is_job_token(token):
             try:
                 nonce = await self._nonce(job_id)

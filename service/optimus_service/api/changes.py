@@ -17,10 +17,11 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.callers import Caller
 from optimus_service.api.editing import Edit, edit_of, merged
 from optimus_service.api.jobs import IdempotencyKey, shown
 from optimus_service.api.problems import Problem, documented, invalid, invalid_field
-from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
@@ -40,7 +41,10 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 @router.patch("/v1/jobs/{job_id}", responses=documented(404, 409))
 def change_job(
-    job_id: str, change: Annotated[JobChange, Body(openapi_examples=examples.CHANGES)], services: ServicesDep
+    job_id: str,
+    change: Annotated[JobChange, Body(openapi_examples=examples.CHANGES)],
+    services: ServicesDep,
+    audit: AuditDep,
 ) -> answers.Job:
     """Change what a job may have, until when, or how it is called, while it is active. What is left out stays.
 
@@ -56,6 +60,7 @@ def change_job(
             _refuse_idle(job, edit)
             is_done = not edit.changed or apply(services, job, edit)
         if is_done:
+            audit.data |= {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             return shown(services, [services.repository.get_job(job_id)])[0]
     raise Problem(409, "the job is being changed by others at this moment: try again")
 
@@ -200,6 +205,7 @@ async def retry_job(
     job_id: str,
     services: ServicesDep,
     task_checks: TaskChecksDep,
+    caller: CallerDep,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> answers.Job:
@@ -208,7 +214,7 @@ async def retry_job(
     To let a failed job go on from its checkpoint, resume it; to start from its parameters, submit with `from_job`. 409
     while it is active.
     """
-    job, is_new = await task_checks.in_turn(_again, services, task_checks, job_id, idempotency_key)
+    job, is_new = await task_checks.in_turn(_again, services, task_checks, job_id, idempotency_key, caller)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if is_new:
         services.trigger_round("submit")
@@ -217,16 +223,18 @@ async def retry_job(
     return (await run_in_threadpool(shown, services, [job]))[0]
 
 
-def _again(services: Services, checks: TaskChecks, job_id: str, key: str | None) -> tuple[JobRecord, bool]:
+def _again(
+    services: Services, checks: TaskChecks, job_id: str, key: str | None, caller: Caller
+) -> tuple[JobRecord, bool]:
     ended = services.repository.get_job(job_id)
-    made_before = None if key is None else _made_before(services, ended, key)
+    made_before = None if key is None else _made_before(services, ended, submission.own_key(caller, key))
     if made_before is not None:
         return made_before, False
     if not ended.state.is_final:
         raise Problem(409, f"the job is {ended.state} and has not ended: cancel it first (`optimus cancel {job_id}`)")
     if ended.is_tracked:
         raise Problem(409, "the job ran outside the cluster: start it again where it ran")
-    job, is_new = submission.submit(services, checks, _same_again(ended), key)
+    job, is_new = submission.submit(services, checks, _same_again(ended), key, caller=caller, owner=ended.owner)
     if is_new:
         words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
         for each, told in words.items():
@@ -251,6 +259,7 @@ def _made_before(services: Services, job: JobRecord, key: str) -> JobRecord | No
 def delete_job(
     job_id: str,
     services: ServicesDep,
+    caller: CallerDep,
     checkpoints: Annotated[
         bool,
         Query(description="also delete its directory: checkpoints, model, logs; not of an object store or a volume"),
@@ -262,13 +271,13 @@ def delete_job(
     """
     job = services.repository.get_job(job_id)
     if job.state.is_final:
-        _refuse_needed(services, job, checkpoints=checkpoints)
+        _refuse_needed(services, job, caller, checkpoints=checkpoints)
     services.repository.delete_job(job_id)
     if checkpoints:
         _remove_directory(services, job)
 
 
-def _refuse_needed(services: Services, job: JobRecord, *, checkpoints: bool) -> None:
+def _refuse_needed(services: Services, job: JobRecord, caller: Caller, *, checkpoints: bool) -> None:
     if job.object_uid is not None:
         raise Problem(409, "the job comes from a TrainingJob, which would submit it again: delete that, the job stays")
     if any(task.key.job_id == job.id for task in services.repository.tasks(job_id=job.id)):
@@ -280,9 +289,10 @@ def _refuse_needed(services: Services, job: JobRecord, *, checkpoints: bool) -> 
         there = f"at {where}" if where is not None else "on the volume of the cluster's jobs"
         fix = "delete them there, and the job without its checkpoints"
         raise Problem(409, f"its checkpoints are {there}, where the service deletes nothing: {fix}")
-    waiting = [each.id for each in services.repository.active_jobs() if each.spec.get("from_job") == job.id]
+    waiting = [each for each in services.repository.active_jobs() if each.spec.get("from_job") == job.id]
     if waiting:
-        raise Problem(409, f"job {waiting[0]} starts from its checkpoint: wait for its end")
+        shown_id = next((f"job {each.id}" for each in waiting if caller.reads(each.project)), "a job")
+        raise Problem(409, f"{shown_id} starts from its checkpoint: wait for its end")
 
 
 def _remove_directory(services: Services, job: JobRecord) -> None:

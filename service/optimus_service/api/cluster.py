@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from optimus_contract import answers
 from optimus_scheduler.model import Node, Resources, Role, Task, TaskPhase
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.callers import Caller
 from optimus_service.api.jobs import CursorQuery, LimitQuery
-from optimus_service.api.services import Services, ServicesDep
+from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.bodies import round_body
 from optimus_service.insight.format import moment
 from optimus_service.insight.review import scorecard
@@ -22,9 +23,9 @@ router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
 
 @router.get("/v1/nodes")
-def list_nodes(services: ServicesDep) -> answers.NodeList:
-    """The nodes, what they have, and which tasks use how much of it."""
-    tasks = _live_tasks(services)
+def list_nodes(services: ServicesDep, caller: CallerDep) -> answers.NodeList:
+    """The nodes, what they have, and which tasks of jobs that the caller may read use how much of it."""
+    tasks = _readable_tasks(services, caller)
     needs = _needs(services, tasks)
     here: dict[str, list[Task]] = {}
     for task in tasks:
@@ -35,16 +36,16 @@ def list_nodes(services: ServicesDep) -> answers.NodeList:
 
 
 @router.get("/v1/cluster")
-def show_cluster(services: ServicesDep) -> answers.Cluster:
-    """The cluster in one look."""
-    tasks = _live_tasks(services)
+def show_cluster(services: ServicesDep, caller: CallerDep) -> answers.Cluster:
+    """The cluster in one look: all that there is of it, and what jobs use that the caller may read."""
+    tasks = _readable_tasks(services, caller)
     unknown = _unknown(services, tasks)
     last_round = next(iter(services.repository.rounds(limit=1).items), None)
     return answers.Cluster(
         capacity=_resources_body(_sum(node.capacity for node in services.cluster.nodes())),
         used=_resources_body(_used(tasks, _needs(services, tasks))),
         unknown_tasks=[answers.UnknownTask(task=t.key.name, job_id=t.key.job_id, node=t.node) for t in unknown],
-        jobs={state.value: count for state, count in services.repository.count_jobs_by_state().items()},
+        jobs={state.value: count for state, count in services.repository.count_jobs_by_state(caller.projects).items()},
         last_round_at=None if last_round is None else moment(last_round.at),
         policy=services.settings.policy,
         version=services.version,
@@ -72,6 +73,15 @@ _Needs = Mapping[tuple[str, Role], Resources]
 
 def _live_tasks(services: Services) -> tuple[Task, ...]:
     return tuple(task for task in services.cluster.tasks() if task.phase is not TaskPhase.EXITED)
+
+
+def _readable_tasks(services: Services, caller: Caller) -> tuple[Task, ...]:
+    """Living tasks of jobs that the caller may read. Whose the others are nobody knows who may not read all."""
+    tasks = _live_tasks(services)
+    if caller.projects is None:
+        return tasks
+    jobs = services.repository.jobs_by_id({task.key.job_id for task in tasks})
+    return tuple(task for task in tasks if task.key.job_id in jobs and caller.reads(jobs[task.key.job_id].project))
 
 
 def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:

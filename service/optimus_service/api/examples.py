@@ -179,3 +179,19 @@ SUBMITTED: dict[int | str, dict[str, Any]] = {
         "headers": {"Location": {"description": "where the job is", "schema": {"type": "string"}}},
     },
 }
+
+USERS: Examples = {
+    "member": {
+        "summary": "Submits to one project, reads another",
+        "value": {"projects": {"vision": "member", "nlp": "viewer"}},
+    },
+    "service": {"summary": "A program that reads metrics", "value": {"kind": "service", "role": "operator"}},
+}
+
+TOKENS: Examples = {
+    "of a user": {
+        "summary": "For thirty days",
+        "value": {"user": "ada", "name": "laptop", "scope": "submit", "expires_seconds": 2592000},
+    },
+    "of a pipeline": {"summary": "For one project", "value": {"user": "nightly", "projects": ["vision"]}},
+}

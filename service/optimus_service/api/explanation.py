@@ -10,9 +10,10 @@ from fastapi import APIRouter
 from optimus_contract import answers
 from optimus_scheduler.model import TaskPhase
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.callers import Caller
 from optimus_service.api.from_tasks import CHECKPOINTS, WORKER_SILENT
 from optimus_service.api.problems import documented
-from optimus_service.api.services import HistoriesDep, Services, ServicesDep
+from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
@@ -31,12 +32,12 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 
 @router.get("/v1/jobs/{job_id}/explanation", responses=documented(404))
-def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> answers.Explanation:
+def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, caller: CallerDep) -> answers.Explanation:
     """Why the job has the tasks that it has, what would have to happen for it to get more, when it starts and ends."""
     repository = services.repository
     job = repository.get_job(job_id)
     memberships = repository.memberships(job_id)
-    others = {} if job.state.is_final else {each.id: each for each in repository.active_jobs()}
+    others = {} if job.state.is_final else {each.id: each for each in repository.active_jobs(caller.projects)}
     decisions = repository.latest_decisions([job_id, *others])
     seen = histories.job(job, memberships, services.clock())
     return explanation_of(
@@ -48,7 +49,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
             speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
             decisions=decisions,
-            gives_more=None if job.state.is_final else _gives_more(services, job_id, others),
+            gives_more=None if job.state.is_final else _gives_more(services, job_id, others, caller),
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=() if job.state.is_final else _warnings(services, job_id),
             policy=services.settings.policy,
@@ -85,13 +86,17 @@ def _warnings(services: Services, job_id: str) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _gives_more(services: Services, job_id: str, others: Mapping[str, JobRecord]) -> tuple[str, ...] | None:
+def _gives_more(
+    services: Services, job_id: str, others: Mapping[str, JobRecord], caller: Caller
+) -> tuple[str, ...] | None:
     """What was tried and gives it more; None: nothing could be tried."""
     if services.preview is None:
         return None
     try:
         return services.preview.what_gives_more(
-            job_id, {each.id: f"{each.name} ({each.id})" for each in others.values()}
+            job_id,
+            {each.id: f"{each.name} ({each.id})" for each in others.values()},
+            only_named=caller.projects is not None,
         )
     except ClusterUnavailable:
         return None

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Query
 
 from optimus_contract import answers
 from optimus_contract.limits import MAX_TASKS
+from optimus_service.api import seen
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.problems import documented, invalid_field
-from optimus_service.api.services import HistoriesDep, Services, ServicesDep
+from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.insight.advice import PAST_SECONDS, checkpoint_advice
 from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
@@ -53,12 +54,13 @@ def list_events(
 
 @router.get("/v1/jobs/{job_id}/decisions", responses=documented(404))
 def list_decisions(
-    job_id: str, services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50
+    job_id: str, services: ServicesDep, caller: CallerDep, cursor: CursorQuery = None, limit: LimitQuery = 50
 ) -> answers.DecisionList:
     """What each round decided for the job and why, newest first."""
     services.repository.get_job(job_id)
     page = services.repository.decisions(job_id, cursor, limit)
-    return answers.DecisionList(decisions=[decision_body(each) for each in page.items], next_cursor=page.next_cursor)
+    decisions = [seen.decision(decision_body(each), caller) for each in page.items]
+    return answers.DecisionList(decisions=decisions, next_cursor=page.next_cursor)
 
 
 @router.get("/v1/jobs/{job_id}/predictions", responses=documented(404))
@@ -66,6 +68,7 @@ def predict_job(
     job_id: str,
     services: ServicesDep,
     histories: HistoriesDep,
+    caller: CallerDep,
     workers: Annotated[str, SizesQuery] = "1-8",
     servers: Annotated[str, SizesQuery] = "1-8",
     deadline_seconds: Annotated[float | None, DeadlineQuery] = None,
@@ -83,7 +86,8 @@ def predict_job(
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     question = Question(*sizes, now, Limits(deadline_seconds, budget))
     checkpoints = _checkpoints(record, services)
-    return predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints)
+    body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints)
+    return seen.predictions(body, caller)
 
 
 def _checkpoints(record: JobRecord, services: Services) -> answers.CheckpointAdvice | None:

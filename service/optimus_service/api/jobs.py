@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
@@ -16,7 +17,7 @@ from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
-from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.progress import measured_speed
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
@@ -57,6 +58,8 @@ async def submit_job(
     spec: Annotated[JobSpec, Body(openapi_examples=examples.JOB_SPECS)],
     services: ServicesDep,
     task_checks: TaskChecksDep,
+    caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> answers.Job:
@@ -67,7 +70,10 @@ async def submit_job(
     """
     if idempotency_key is not None and idempotency_key.startswith(_RESERVED_PREFIX):
         raise invalid_field("Idempotency-Key", f"must not begin with {_RESERVED_PREFIX!r}: give any other key")
-    job, is_new = await task_checks.in_turn(submission.submit, services, task_checks, spec, idempotency_key)
+    job, is_new = await task_checks.in_turn(
+        partial(submission.submit, caller=caller), services, task_checks, spec, idempotency_key
+    )
+    audit.project, audit.data["new"] = job.project, is_new
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if is_new:
         services.trigger_round("submit")
@@ -79,18 +85,20 @@ async def submit_job(
 @router.get("/v1/jobs")
 def list_jobs(
     services: ServicesDep,
+    caller: CallerDep,
     state: Annotated[list[answers.JobState] | None, Query(description="any of these states; may be repeated")] = None,
     project: Annotated[str | None, _Filter] = None,
     name: Annotated[str | None, Query(max_length=63, description="of the job; see `match`")] = None,
     match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
     label: Annotated[list[str] | None, Query(description=_LABEL)] = None,
+    owner: Annotated[str | None, Query(max_length=63, description="who submitted it")] = None,
     cursor: CursorQuery = None,
     limit: LimitQuery = 50,
 ) -> answers.JobList:
     """Jobs, newest first."""
     states = None if state is None else {JobState(each) for each in state}
     labels = dict(_label(text) for text in label or ())
-    page = services.repository.list_jobs(states, project, name, cursor, limit, match, labels)
+    page = services.repository.list_jobs(states, project, name, cursor, limit, match, labels, owner, caller.projects)
     return answers.JobList(jobs=shown(services, page.items), next_cursor=page.next_cursor)
 
 

@@ -12,10 +12,11 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Interval
 from optimus_scheduler.model.format import time_words
-from optimus_service.api import examples, submission
+from optimus_service.api import examples, seen, submission
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.callers import Caller
 from optimus_service.api.problems import invalid_field, unavailable
-from optimus_service.api.services import Services, ServicesDep, TaskChecksDep
+from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
@@ -32,24 +33,27 @@ async def plan_job(
     spec: Annotated[JobSpec, Body(openapi_examples=examples.JOB_SPECS)],
     services: ServicesDep,
     task_checks: TaskChecksDep,
+    caller: CallerDep,
 ) -> answers.Plan:
     """What a job would get if it were submitted now, when it would end, what it would cost, and what others would lose.
 
     Nothing is stored. The answer comes from the scheduler's own plan, on the present state of the cluster with the job
     and without it. Refused with 422 for the same reasons as submitting.
     """
-    return await task_checks.in_turn(_planned, services, task_checks, spec)
+    return await task_checks.in_turn(_planned, services, task_checks, spec, caller)
 
 
-def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec) -> answers.Plan:
+def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Caller) -> answers.Plan:
     if spec.tracked:
         raise invalid_field("tracked", "a tracked job is not scheduled: there is nothing to plan; leave tracked out")
-    submission.check(services, task_checks, spec)
+    submission.refuse_project(caller, spec.project)
+    submission.check(services, task_checks, spec, caller)
     if services.preview is None:
         raise unavailable("this replica has no scheduler")
-    active = {job.id: job for job in services.repository.active_jobs()}
-    previewed = services.preview.of(write(spec), {job.id: f"{job.name} ({job.id})" for job in active.values()})
-    return plan_body(previewed, active, services.clock())
+    active = {job.id: job for job in services.repository.active_jobs(caller.projects)}
+    names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
+    previewed = services.preview.of(write(spec), names, only_named=caller.projects is not None)
+    return plan_body(seen.previewed(previewed, active, caller), active, services.clock())
 
 
 def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> answers.Plan:

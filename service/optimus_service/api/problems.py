@@ -42,7 +42,7 @@ TITLES = {
     "forbidden": "Not allowed",
     "not-found": "There is no such thing",
     "method-not-allowed": "This method is not supported here",
-    "conflict": "The job's state does not allow this",
+    "conflict": "The present state does not allow this",
     "idempotency-conflict": "The idempotency key was used for something else",
     "too-large": "The body is too large",
     "unsupported-media-type": "The body must be JSON",
@@ -108,7 +108,12 @@ def problem_of(error: Exception) -> Problem:
             return invalid(field_errors(error.errors()))
         case HTTPException():
             return _of_http(error)
-        case store_errors.JobNotFound() | store_errors.ProjectNotFound():
+        case (
+            store_errors.JobNotFound()
+            | store_errors.ProjectNotFound()
+            | store_errors.UserNotFound()
+            | store_errors.TokenNotFound()
+        ):
             return Problem(404, str(error))
         case store_errors.InvalidCursor():
             return invalid_field("cursor", "must be the next_cursor of an earlier answer of this list")
@@ -117,7 +122,7 @@ def problem_of(error: Exception) -> Problem:
         case store_errors.IdempotencyConflict():
             where = answers.ProblemError(field="Idempotency-Key", message=f"was used for job {error.job_id}")
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
-        case UnreadableSpecification() | store_errors.JobIsActive():
+        case UnreadableSpecification() | store_errors.JobIsActive() | store_errors.UserExists():
             return Problem(409, str(error))
         case InvalidTransition():
             return Problem(409, f"the job {_standing(error.status)} already")

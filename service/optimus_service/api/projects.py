@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Response
 
 from optimus_contract import answers
+from optimus_contract.codec import write
 from optimus_contract.project import ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import Quota, Resources, Snapshot
@@ -16,9 +17,10 @@ from optimus_scheduler.model.resources import remaining
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented, invalid_field
-from optimus_service.api.services import Services, ServicesDep
+from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep
 from optimus_service.insight.format import moment
 from optimus_service.observe.spec import readable_spec
+from optimus_service.store.errors import ProjectNotFound
 from optimus_service.store.records import JobRecord, ProjectRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["projects"])
@@ -29,14 +31,17 @@ ProjectName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[a-z0-
 
 
 @router.get("/v1/projects")
-def list_projects(services: ServicesDep) -> answers.ProjectList:
+def list_projects(services: ServicesDep, caller: CallerDep) -> answers.ProjectList:
     """Projects that have a quota, by name; others have no guarantee and may borrow what is idle."""
-    return answers.ProjectList(projects=_bodies(services, services.repository.projects()))
+    bodies = _bodies(services, services.repository.projects())
+    return answers.ProjectList(projects=[body for body in bodies if caller.reads(body.name)])
 
 
 @router.get("/v1/projects/{name}", responses=documented(404))
-def get_project(name: ProjectName, services: ServicesDep) -> answers.Project:
+def get_project(name: ProjectName, services: ServicesDep, caller: CallerDep) -> answers.Project:
     """One project: its quota, what that comes to now, what its jobs have been given."""
+    if not caller.reads(name):
+        raise ProjectNotFound(name)
     return _body(services, name)
 
 
@@ -45,6 +50,7 @@ def put_project(
     name: ProjectName,
     quota: Annotated[ProjectQuota, Body(openapi_examples=examples.QUOTAS)],
     services: ServicesDep,
+    audit: AuditDep,
     response: Response,
 ) -> answers.Project:
     """Give a project a quota, in the place of any that it had. A scheduling round follows at once.
@@ -54,14 +60,16 @@ def put_project(
     _check_shares(name, quota, services.repository.projects())
     if services.repository.put_project(quota_of(name, quota), services.clock()):
         response.status_code = 201
+    audit.project, audit.data["quota"] = name, write(quota)
     services.trigger_round("quota")
     return _body(services, name)
 
 
 @router.delete("/v1/projects/{name}", status_code=204, responses=documented(404))
-def delete_project(name: ProjectName, services: ServicesDep) -> None:
+def delete_project(name: ProjectName, services: ServicesDep, audit: AuditDep) -> None:
     """Take a project's quota away. Its jobs stay, without a guarantee."""
     services.repository.delete_project(name)
+    audit.project = name
     services.trigger_round("quota")
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from optimus_service.api.audit import Audit
+from optimus_service.api.callers import Caller
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster
 from optimus_service.insight.dry_run import Preview
@@ -87,7 +89,17 @@ def _histories_of(request: Request) -> HistoryCache:
     return cast(HistoryCache, request.app.state.histories)
 
 
+def _caller_of(request: Request) -> Caller:
+    return cast(Caller, request.state.caller)
+
+
+def _audit_of(request: Request) -> Audit:
+    return cast(Audit, request.state.audit)
+
+
 ServicesDep = Annotated[Services, Depends(_services_of)]
 TaskChecksDep = Annotated[TaskChecks, Depends(_task_checks_of)]
 HistoriesDep = Annotated[HistoryCache, Depends(_histories_of)]
+CallerDep = Annotated[Caller, Depends(_caller_of)]
+AuditDep = Annotated[Audit, Depends(_audit_of)]
 """Parameter types that give an endpoint what it works with."""

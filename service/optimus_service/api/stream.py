@@ -3,36 +3,65 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from optimus_contract import answers
 from optimus_scheduler.model import Resources
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import documented
-from optimus_service.api.services import Services, ServicesDep
+from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.timeline import timeline, unit_of
 from optimus_service.metrics.registry import Metrics
-from optimus_service.push.live_view import Change, Feed
-from optimus_service.push.snapshot import read_view
+from optimus_service.push.live_view import Change, Feed, Places
+from optimus_service.push.snapshot import View, read_view
 
 MAX_JOBS = 2000
 """Jobs that one history is made of: active ones first, then those that ended last."""
 
+RIGHTS_SECONDS = 10.0
+"""How often it is asked whether one who watches still may."""
+
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
 
-def make_feed(services: Services) -> Feed:
-    """The process's one feed."""
-    return Feed(
-        lambda: read_view(
-            services.repository, services.cluster, services.settings.policy, services.version, services.clock()
-        ),
-        lambda: services.hub.closed,
-    )
+class Feeds:
+    """The process's feeds: one for each set of projects that callers who watch may read."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._places = Places()
+        self._feeds: dict[frozenset[str] | None, Feed] = {}
+
+    @contextmanager
+    def watching(self, projects: frozenset[str] | None) -> Iterator[AsyncGenerator[Change]]:
+        """See `Feed.watching`."""
+        feed = self._feeds.get(projects)
+        if feed is None:
+            feed = self._feeds[projects] = self._feed(projects)
+        try:
+            with feed.watching() as changes:
+                yield changes
+        finally:
+            if not feed.is_watched and self._feeds.get(projects) is feed:
+                del self._feeds[projects]
+
+    def _feed(self, projects: frozenset[str] | None) -> Feed:
+        services = self._services
+        settings = services.settings
+
+        def read() -> View:
+            now = services.clock()
+            return read_view(services.repository, services.cluster, settings.policy, services.version, now, projects)
+
+        return Feed(read, lambda: services.hub.closed, places=self._places)
 
 
 @router.get(
@@ -40,22 +69,31 @@ def make_feed(services: Services) -> Feed:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}, **documented(503)},
 )
-async def stream(request: Request, services: ServicesDep) -> StreamingResponse:
+async def stream(request: Request, services: ServicesDep, caller: CallerDep) -> StreamingResponse:
     """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
 
     The data of `cluster` is one `ClusterLine`, of `jobs` a list of `JobLine`, of `gone` a list of ids. A
-    comment is sent at least every 15 seconds.
+    comment is sent at least every 15 seconds. It ends when the caller's token or rights do.
     """
-    return _EventStream(cast(Feed, request.app.state.feed), services.metrics)
+    feeds, is_still_good = cast(Feeds, request.app.state.feeds), request.state.is_still_good
+    return _EventStream(feeds, caller.projects, is_still_good, services.metrics)
 
 
 class _EventStream(StreamingResponse):
     """The answer to one who watches. It takes its place as it begins, so that no two take the last one."""
 
-    def __init__(self, feed: Feed, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        feeds: Feeds,
+        projects: frozenset[str] | None,
+        is_still_good: Callable[[], bool],
+        metrics: Metrics,
+    ) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__((), media_type="text/event-stream", headers=headers)
-        self._feed = feed
+        self._feeds = feeds
+        self._projects = projects
+        self._is_still_good = is_still_good
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,13 +102,22 @@ class _EventStream(StreamingResponse):
         Raises:
             TooManySubscribers: as many watch as there may be; nothing was sent.
         """
-        with self._feed.watching() as changes:
+        with self._feeds.watching(self._projects) as changes:
             self._metrics.count_streams(1)
             try:
-                self.body_iterator = (as_events(change) async for change in changes)
+                self.body_iterator = self._events(changes)
                 await super().__call__(scope, receive, send)
             finally:
                 self._metrics.count_streams(-1)
+
+    async def _events(self, changes: AsyncGenerator[Change]) -> AsyncGenerator[str]:
+        checked = time.monotonic()
+        async for change in changes:
+            if time.monotonic() - checked >= RIGHTS_SECONDS:
+                checked = time.monotonic()
+                if not await run_in_threadpool(self._is_still_good):
+                    return
+            yield as_events(change)
 
 
 def as_events(change: Change) -> str:
@@ -88,6 +135,7 @@ def as_events(change: Change) -> str:
 @router.get("/v1/cluster/history")
 def show_history(
     services: ServicesDep,
+    caller: CallerDep,
     seconds: Annotated[float, Query(ge=60, le=30 * 86_400, allow_inf_nan=False)] = 3600.0,
     points: Annotated[int, Query(ge=2, le=500)] = 120,
 ) -> answers.ClusterHistory:
@@ -95,7 +143,7 @@ def show_history(
     now = services.clock()
     nodes = services.cluster.nodes()
     capacity = sum((node.capacity for node in nodes if node.schedulable), Resources())
-    jobs, memberships = services.repository.jobs_since(now - seconds, MAX_JOBS)
+    jobs, memberships = services.repository.jobs_since(now - seconds, MAX_JOBS, caller.projects)
     unit = unit_of(capacity)
     found = timeline(jobs, memberships, unit, now - seconds, now, points)
     return answers.ClusterHistory(

@@ -15,6 +15,7 @@ from typing import Any
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState
+from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, invalid, invalid_field
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
@@ -45,8 +46,12 @@ def submit(
     idempotency_key: str | None,
     *,
     object_uid: str | None = None,
+    caller: Caller | None = None,
+    owner: str | None = None,
 ) -> tuple[JobRecord, bool]:
     """Check and store a job; `object_uid`: the Kubernetes object that is its origin, if one is.
+
+    `caller`: who submits it, None for such an object. `owner`: whose it is, if not the caller's.
 
     Returns:
         The job, and whether this call made it (False: a repetition of a request that made it).
@@ -55,19 +60,23 @@ def submit(
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
         IdempotencyConflict: the key was used for another request.
     """
+    if caller is not None:
+        refuse_project(caller, spec.project)
+    key = idempotency_key if caller is None or idempotency_key is None else own_key(caller, idempotency_key)
     document, request_hash = write(spec), hash_of(spec)
-    if idempotency_key is not None:
+    if key is not None:
         # A repetition gets the answer of the first time, even if the job would not be accepted any more.
-        made_before = services.repository.find_submission(idempotency_key, request_hash)
+        made_before = services.repository.find_submission(key, request_hash)
         if made_before is not None:
             return made_before, False
-    check(services, task_checks, spec)
+    check(services, task_checks, spec, caller)
+    owner = owner or (None if caller is None else caller.name)
     for _ in range(_ID_ATTEMPTS):
         job_id = new_job_id(spec.name)
         try:
             with _with_origin(services, document, job_id) as keep:
                 job, is_new = services.repository.create_job(
-                    job_id, document, new_nonce(), idempotency_key, request_hash, services.clock(), object_uid
+                    job_id, document, new_nonce(), key, request_hash, services.clock(), object_uid, owner
                 )
                 keep(is_new)
         except JobIdTaken:
@@ -79,6 +88,19 @@ def submit(
 def hash_of(spec: JobSpec) -> str:
     """What tells requests with the same idempotency key apart."""
     return hashlib.sha256(json.dumps(write(spec), sort_keys=True).encode()).hexdigest()
+
+
+def refuse_project(caller: Caller, project: str) -> None:
+    """Raise `Problem` (403) unless the caller may submit to this project, whether or not there is one."""
+    if caller.submits(project):
+        return
+    mine = ", ".join(sorted(caller.submits_to or ())) or "none"
+    raise Problem(403, f"{caller.name} is no member of the project {project}; may submit to: {mine}")
+
+
+def own_key(caller: Caller, key: str) -> str:
+    """The idempotency key as it is stored: two users may choose the same one. A blank is in no key that is sent."""
+    return key if caller.token_id is None else f"{caller.name} {key}"
 
 
 @contextmanager
@@ -114,15 +136,15 @@ def new_job_id(name: str) -> str:
     return f"{name[:_LONGEST_ID_NAME].rstrip('-')}-{suffix}"
 
 
-def check(services: Services, task_checks: TaskChecks, spec: JobSpec) -> None:
-    """Return if the job would be accepted.
+def check(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Caller | None = None) -> None:
+    """Return if the job would be accepted from this caller.
 
     Raises:
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
     """
     if spec.tracked:
         return  # it asks for nothing
-    _check_origin(services, spec)
+    _check_origin(services, spec, caller)
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
         loadable = None if errors or spec.task is None else (spec.task, spec.working_directory)
@@ -165,12 +187,14 @@ def _what_to_try(spec: JobSpec) -> dict[str, Any]:
     return found
 
 
-def _check_origin(services: Services, spec: JobSpec) -> None:
+def _check_origin(services: Services, spec: JobSpec, caller: Caller | None) -> None:
     """Raise `Problem` (422) if the job could not start from the checkpoint that it names."""
     if spec.from_job is None:
         return
     try:
         origin = services.repository.get_job(spec.from_job)
+        if caller is not None and not caller.reads(origin.project):
+            raise JobNotFound(spec.from_job)
     except JobNotFound as error:
         raise invalid_field("from_job", f"there is no job {spec.from_job}") from error
     why_not = origins.objection(origin, spec.checkpoint_url, services.settings)

@@ -15,8 +15,9 @@ from pydantic import AwareDatetime, BeforeValidator
 
 from optimus_contract.job import deadline_moment
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, documented
-from optimus_service.api.services import Services, ServicesDep
+from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.trace_export import header, job_line
 from optimus_service.observe.snapshot import Histories
 from optimus_service.store.records import Document, JobRecord
@@ -46,6 +47,7 @@ MomentQuery = Annotated[Moment | None, Query(examples=["2026-11-01T00:00:00Z"])]
 )
 def export_trace(
     services: ServicesDep,
+    caller: CallerDep,
     since: MomentQuery = None,
     until: MomentQuery = None,
     project: Annotated[str | None, Query(max_length=63)] = None,
@@ -56,8 +58,8 @@ def export_trace(
     were left out because they have not ended or nothing was measured of them. Without it the answer is not complete.
     """
     begin, end = (None if moment is None else moment.timestamp() for moment in (since, until))
-    jobs = _submitted(services.repository, begin or 0.0, end or float("inf"), project)
-    lines = _lines(services, jobs)
+    jobs = _submitted(services.repository, begin or 0.0, end or float("inf"), project, caller)
+    lines = _lines(services, jobs, caller)
     first = next(lines)  # whatever goes wrong at once is an error answer, not half a trace
     return StreamingResponse((_text(line) for line in chain([first], lines)), media_type=MEDIA_TYPE)
 
@@ -66,30 +68,32 @@ def _text(line: Document) -> str:
     return json.dumps(line, allow_nan=False) + "\n"
 
 
-def _submitted(repository: Repository, begin: float, end: float, project: str | None) -> Iterator[JobRecord]:
+def _submitted(
+    repository: Repository, begin: float, end: float, project: str | None, caller: Caller
+) -> Iterator[JobRecord]:
     """Oldest first, some at a time."""
     last: JobRecord | None = None
-    while page := repository.jobs_submitted(begin, end, project, last, _JOBS_AT_ONCE):
+    while page := repository.jobs_submitted(begin, end, project, last, _JOBS_AT_ONCE, caller.projects):
         yield from page
         last = page[-1]
 
 
-def _lines(services: Services, jobs: Iterator[JobRecord]) -> Iterator[Document]:
+def _lines(services: Services, jobs: Iterator[JobRecord], caller: Caller) -> Iterator[Document]:
     """One job is in memory at a time, with its history: both may be large."""
     if not _running.acquire(blocking=False):
         detail = f"{MAX_EXPORTS} exports of the trace run already"
         raise Problem(429, detail, headers={"Retry-After": str(_RETRY_AFTER_SECONDS)})
     try:
-        yield from _told(services, jobs)
+        yield from _told(services, jobs, caller)
     finally:
         _running.release()
 
 
-def _told(services: Services, jobs: Iterator[JobRecord]) -> Iterator[Document]:
+def _told(services: Services, jobs: Iterator[JobRecord], caller: Caller) -> Iterator[Document]:
     repository = services.repository
     first = next(jobs, None)
     begins_at = services.clock() if first is None else first.created_at
-    quotas = [record.quota for record in repository.projects()]
+    quotas = [record.quota for record in repository.projects() if caller.reads(record.quota.project)]
     yield header(services.cluster.nodes(), quotas, begins_at)
     counts: Counter[str] = Counter()
     for job in chain([] if first is None else [first], jobs):

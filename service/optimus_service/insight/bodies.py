@@ -45,6 +45,7 @@ def job_body(
         id=job.id,
         name=job.name,
         project=job.project,
+        owner=job.owner,
         state=job.state.value,
         directive=job.directive.value,
         spec=_spec_body(job),

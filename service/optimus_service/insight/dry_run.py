@@ -108,8 +108,9 @@ class Preview:
         self._clock = clock
         self._turn = threading.Lock()
 
-    def of(self, spec: Document, names: Mapping[str, str]) -> Previewed:
-        """What would happen if `spec` (a `JobSpec` as a document) were submitted now. `names` of other jobs, by id.
+    def of(self, spec: Document, names: Mapping[str, str], *, only_named: bool = False) -> Previewed:
+        """What would happen if `spec` (a `JobSpec` as a document) were submitted now. `names` of other jobs, by id;
+        `only_named`: what gives it more does not tell of other ones.
 
         Raises:
             ClusterUnavailable: nobody can tell.
@@ -123,7 +124,7 @@ class Preview:
             world = replace(without, jobs=(*without.jobs, candidate))
             planned, with_it = self._foresight.planned(world)
             present, without_it = self._foresight.planned(without)
-            gives_more = self._gives_more(world, CANDIDATE, names)
+            gives_more = self._gives_more(world, CANDIDATE, names, only_named=only_named)
         decision = next(decision for decision in planned.decisions if decision.job_id == CANDIDATE)
         ahead = self._forecast(candidate, decision.allocation, now)
         expected = with_it[CANDIDATE].shown
@@ -139,8 +140,11 @@ class Preview:
             gives_more=gives_more,
         )
 
-    def what_gives_more(self, job_id: str, names: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Changes each of which alone would give the job more than the next round does (`what_if`); `names` by job id.
+    def what_gives_more(
+        self, job_id: str, names: Mapping[str, str], *, only_named: bool = False
+    ) -> tuple[str, ...] | None:
+        """Changes each of which alone would give the job more than the next round does (`what_if`); `names` by job id,
+        `only_named`: without those that tell of other jobs.
 
         None when that was not tried: the job is not active any more, or there are so many that it would take long.
 
@@ -150,12 +154,16 @@ class Preview:
         """
         with self._turn:
             snapshot = self._observer.look(ClusterView.of(self._cluster), self._clock())
-            return self._gives_more(snapshot, job_id, names)
+            return self._gives_more(snapshot, job_id, names, only_named=only_named)
 
-    def _gives_more(self, snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> tuple[str, ...] | None:
+    def _gives_more(
+        self, snapshot: Snapshot, job_id: str, names: Mapping[str, str], *, only_named: bool
+    ) -> tuple[str, ...] | None:
         if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
             return None
-        return what_gives_more(snapshot, job_id, lambda changed: self._foresight.plan(changed, _untimed), names)
+        return what_gives_more(
+            snapshot, job_id, lambda changed: self._foresight.plan(changed, _untimed), names, only_named=only_named
+        )
 
     def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""

@@ -29,6 +29,7 @@ import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
 from optimus_service.process.job_tokens import PREFIX as JOB_TOKEN_PREFIX
+from optimus_service.process.user_tokens import PREFIX as USER_TOKEN_PREFIX
 from optimus_service.settings import Settings
 
 _QUEUE_LINES = 10_000
@@ -52,7 +53,7 @@ _MAX_KINDS = 1_000
 """Different words that are counted at one time."""
 
 _BEARER = re.compile(r"(?i)(bearer\s+)[^\s\"',;)\]}]+")
-_JOB_TOKEN = re.compile(rf"{JOB_TOKEN_PREFIX}[0-9a-f]{{16,}}")
+_TOKEN = re.compile(rf"{JOB_TOKEN_PREFIX}[0-9a-f]{{16,}}|{USER_TOKEN_PREFIX}[0-9a-f]{{12}}-[0-9a-f]{{16,}}")
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 _HIDDEN = "***"
 
@@ -175,7 +176,7 @@ class _SecretHidingFormatter(structlog.stdlib.ProcessorFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        line = _JOB_TOKEN.sub(_HIDDEN, _BEARER.sub(rf"\1{_HIDDEN}", line))
+        line = _TOKEN.sub(_HIDDEN, _BEARER.sub(rf"\1{_HIDDEN}", line))
         line = _URL_PASSWORD.sub(rf"\1{_HIDDEN}", line)
         return line if self._known is None else self._known.sub(_HIDDEN, line)
 

@@ -68,14 +68,42 @@ def difference(before: View | None, after: View) -> Change:
     )
 
 
+class Places:
+    """How many may watch at one time, whatever they may see. Belongs to the event loop of one process."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """One place.
+
+        Raises:
+            TooManySubscribers: as many watch as there may be.
+        """
+        if self._taken >= waiting_now(MAX_SUBSCRIBERS, PART_OF_CONNECTIONS):
+            raise TooManySubscribers
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+
+
 class Feed:
-    """Belongs to the event loop of one process."""
+    """What those see who may read the same projects. Belongs to the event loop of one process."""
 
     def __init__(
-        self, read: Callable[[], View], is_closed: Callable[[], bool], *, period_seconds: float = PERIOD_SECONDS
+        self,
+        read: Callable[[], View],
+        is_closed: Callable[[], bool],
+        *,
+        places: Places | None = None,
+        period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         """`read` is called in a thread; `is_closed` says that the service shuts down, which ends all streams."""
         self._read = read
+        self._places = places or Places()
         self._is_closed = is_closed
         self._period_seconds = period_seconds
         self._view: View | None = None
@@ -92,13 +120,17 @@ class Feed:
         Raises:
             TooManySubscribers: as many watch as there may be.
         """
-        if self._n_subscribers >= waiting_now(MAX_SUBSCRIBERS, PART_OF_CONNECTIONS):
-            raise TooManySubscribers
-        self._n_subscribers += 1
-        try:
-            yield self._changes()
-        finally:
-            self._n_subscribers -= 1
+        with self._places.taken():
+            self._n_subscribers += 1
+            try:
+                yield self._changes()
+            finally:
+                self._n_subscribers -= 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody watches."""
+        return self._n_subscribers > 0
 
     async def _changes(self) -> AsyncGenerator[Change]:
         if self._reading is None:

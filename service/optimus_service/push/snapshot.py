@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from optimus_contract import answers
@@ -34,14 +34,23 @@ class View:
     """By id, in the order in which they are shown."""
 
 
-def read_view(repository: Repository, cluster: Cluster, policy: str, version: str, now: float) -> View:
-    """The present state. A few queries, whatever the number of jobs.
+def read_view(
+    repository: Repository,
+    cluster: Cluster,
+    policy: str,
+    version: str,
+    now: float,
+    projects: Collection[str] | None = None,
+) -> View:
+    """The present state as seen by those who may read these projects (None: all). A few queries, whatever the number of
+    jobs.
 
     Raises:
         DatabaseNotAvailable: nothing can be said.
     """
-    active = repository.active_jobs()
-    shown = [*reversed(active[-MAX_ACTIVE:]), *repository.list_jobs(_ENDED, limit=MAX_ENDED).items]
+    active = repository.active_jobs(projects)
+    ended = repository.list_jobs(_ENDED, limit=MAX_ENDED, projects=projects).items
+    shown = [*reversed(active[-MAX_ACTIVE:]), *ended]
     decisions = repository.latest_decisions([job.id for job in shown])
     nodes, error = _nodes(cluster)
     last_round = next(iter(repository.rounds(limit=1).items), None)
@@ -50,10 +59,11 @@ def read_view(repository: Repository, cluster: Cluster, policy: str, version: st
         used=_body(sum((held_by(job) for job in active), Resources())),
         nodes=len(nodes),
         cordoned=sum(not node.schedulable for node in nodes),
-        jobs={state.value: count for state, count in repository.count_jobs_by_state().items()},
+        jobs={state.value: count for state, count in repository.count_jobs_by_state(projects).items()},
         waiting_by_reason={reason: n for reason, n in waiting_by_reason(active, decisions).items() if n},
         last_round_at=None if last_round is None else moment(last_round.at),
-        last_round_error=None if last_round is None else last_round.error,
+        # What went wrong may name jobs of others.
+        last_round_error=None if last_round is None or projects is not None else last_round.error,
         policy=policy,
         version=version,
         cluster_error=error,
@@ -72,6 +82,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> ans
         name=job.name,
         project=job.project,
         labels=dict(job.spec.get("labels") or {}),
+        owner=job.owner,
         state=job.state.value,
         reason=words.reason,
         message=words.message,

@@ -10,6 +10,9 @@
     ├── InvalidCursor            a page cursor that this listing did not hand out
     ├── JobNotFound              no job has this id
     ├── ProjectNotFound          no project of this name has a quota
+    ├── UserNotFound             no user has this name
+    ├── UserExists               a user has this name
+    ├── TokenNotFound            no token has this id
     ├── JobIsActive              the job has not ended
     ├── JobIdTaken               another job has this id; make a new one and try again
     ├── IdempotencyConflict      the idempotency key was used for a different request
@@ -90,6 +93,27 @@ class ProjectNotFound(StoreError):
         super().__init__(f"project {name!r} has no quota")
 
 
+class UserNotFound(StoreError):
+    """No user has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no user has the name {name!r}")
+
+
+class UserExists(StoreError):
+    """A user has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a user has the name {name!r} already")
+
+
+class TokenNotFound(StoreError):
+    """No token has this id."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"no token has the id {token_id!r}")
+
+
 class JobIdTaken(StoreError):
     """Another job has this id."""
 
@@ -105,7 +129,8 @@ class IdempotencyConflict(StoreError):
         self.key = key
         self.job_id = job_id
         """The job that the first request with this key made."""
-        super().__init__(f"the idempotency key {key!r} was used for a different request (job {job_id})")
+        sent = key.rpartition(" ")[2]  # what is stored may have its user's name before it
+        super().__init__(f"the idempotency key {sent!r} was used for a different request (job {job_id})")
 
 
 class StaleLeader(StoreError):

@@ -46,6 +46,7 @@ def create(
     request_hash: str,
     now: float,
     object_uid: str | None = None,
+    owner: str | None = None,
 ) -> tuple[JobRecord, bool]:
     """See `Repository.create_job`. The database decides who is first when equal keys race."""
     paused = bool(spec.get("paused"))
@@ -53,6 +54,7 @@ def create(
         "id": job_id,
         "name": spec["name"],
         "project": spec["project"],
+        "owner": owner,
         "spec": spec,
         "state": (JobState.PAUSED if paused else JobState.QUEUED).value,
         "directive": Directive.RUN.value,
@@ -226,15 +228,20 @@ def page(
     limit: int,
     name_match: NameMatch,
     labels: Mapping[str, str | None],
+    owner: str | None,
+    projects: Collection[str] | None,
 ) -> Page[JobRecord]:
     """See `Repository.list_jobs`."""
     if name_contains is not None and name_match == "one":
-        name_contains, name_match = _meant(session, name_contains), "id"
+        name_contains, name_match = _meant(session, name_contains, projects), "id"
     statement = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
     if states is not None:
         statement = statement.where(JobRow.state.in_([state.value for state in states]))
     if project is not None:
         statement = statement.where(JobRow.project == project)
+    if owner is not None:
+        statement = statement.where(JobRow.owner == owner)
+    statement = statement.where(*in_projects(projects))
     if name_contains is not None:
         statement = statement.where(_is_named(name_contains.replace("\0", "\ufffd"), name_match))
     for label, value in labels.items():
@@ -250,10 +257,16 @@ def page(
 
 
 def submitted(
-    session: Session, begin: float, end: float, project: str | None, after: tuple[float, str] | None, limit: int
+    session: Session,
+    begin: float,
+    end: float,
+    project: str | None,
+    after: tuple[float, str] | None,
+    limit: int,
+    projects: Collection[str] | None,
 ) -> list[JobRecord]:
     """See `Repository.jobs_submitted`."""
-    statement = select(JobRow).where(JobRow.created_at >= begin, JobRow.created_at < end)
+    statement = select(JobRow).where(JobRow.created_at >= begin, JobRow.created_at < end, *in_projects(projects))
     if project is not None:
         statement = statement.where(JobRow.project == project)
     if after is not None:
@@ -261,9 +274,9 @@ def submitted(
     return [record(row) for row in session.scalars(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))]
 
 
-def _meant(session: Session, text: str) -> str:
-    """The id of the job that is meant by an id or a name: of several jobs of that name the newest that is active, else
-    the newest of all. The text itself where there is none."""
+def _meant(session: Session, text: str, projects: Collection[str] | None) -> str:
+    """The id of the job (of these projects) that is meant by an id or a name: of several jobs of that name the newest
+    that is active, else the newest of all. The text itself where there is none."""
     text = text.replace("\0", "\ufffd")
     is_active = case((JobRow.state.in_(ACTIVE_STATES), 1), else_=0)
     is_id = case((JobRow.id == text, 1), else_=0)
@@ -273,7 +286,8 @@ def _meant(session: Session, text: str) -> str:
         JobRow.created_at.desc(),
         JobRow.id.desc(),
     )
-    found = session.scalar(select(JobRow.id).where(_is_named(text, "exact") | (JobRow.id == text)).order_by(*by_rule))
+    named = select(JobRow.id).where(_is_named(text, "exact") | (JobRow.id == text), *in_projects(projects))
+    found = session.scalar(named.order_by(*by_rule))
     return text if found is None else found
 
 
@@ -287,15 +301,22 @@ def _is_named(text: str, match: NameMatch) -> ColumnElement[bool]:
     return JobRow.name.icontains(text, autoescape=True)
 
 
-def active(session: Session) -> list[JobRecord]:
+def in_projects(projects: Collection[str] | None) -> tuple[ColumnElement[bool], ...]:
+    """The condition that a job is of one of these projects; none for None. Of no project: that nothing meets."""
+    return () if projects is None else (JobRow.project.in_(sorted(projects)),)
+
+
+def active(session: Session, projects: Collection[str] | None = None) -> list[JobRecord]:
     """See `Repository.active_jobs`."""
-    statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES)).order_by(JobRow.created_at, JobRow.id)
+    statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
+    statement = statement.order_by(JobRow.created_at, JobRow.id)
     return [record(row) for row in session.scalars(statement)]
 
 
-def count_by_state(session: Session) -> dict[JobState, int]:
+def count_by_state(session: Session, projects: Collection[str] | None = None) -> dict[JobState, int]:
     """See `Repository.count_jobs_by_state`."""
-    counts = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
+    statement = select(JobRow.state, func.count()).where(*in_projects(projects)).group_by(JobRow.state)
+    counts = dict(session.execute(statement).all())
     return {state: counts.get(state.value, 0) for state in JobState}
 
 
@@ -429,6 +450,7 @@ def record(row: JobRow) -> JobRecord:
         heard_at=row.heard_at,
         owner_paused_at=row.owner_paused_at,
         object_uid=row.object_uid,
+        owner=row.owner,
         token_nonce=row.token_nonce,
         coordinator_address=row.coordinator_address,
         rescales=row.rescales,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from sqlalchemy import func, or_, select, update
@@ -11,7 +12,7 @@ from optimus_scheduler.model import Allocation, JobState, Role, TaskKey
 from optimus_scheduler.model.format import size_words
 from optimus_service.store import history
 from optimus_service.store.dialects import insert_for
-from optimus_service.store.jobs import ACTIVE_STATES, locked
+from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
 from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, MembershipRecord
 from optimus_service.store.tables import JobRow, MembershipRow, SampleRow, TaskRow
@@ -178,11 +179,13 @@ def record(row: MembershipRow) -> MembershipRecord:
     )
 
 
-def jobs_since(session: Session, since: float, limit: int) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:
+def jobs_since(
+    session: Session, since: float, limit: int, projects: Collection[str] | None
+) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:
     """See `Repository.jobs_since`."""
     chosen = (
         select(JobRow)
-        .where(or_(JobRow.finished_at.is_(None), JobRow.finished_at > since))
+        .where(or_(JobRow.finished_at.is_(None), JobRow.finished_at > since), *in_projects(projects))
         .order_by(func.coalesce(JobRow.finished_at, JobRow.created_at + 1e12).desc(), JobRow.id)
         .limit(limit)
     )

@@ -90,6 +90,8 @@ class JobRecord:
     """Since when its owner wants it to have nothing; None: it may have what it gets."""
     object_uid: str | None = None
     """Of the Kubernetes object that is its origin; None: it was submitted by REST."""
+    owner: str | None = None
+    """Who submitted it; None: nobody can tell."""
     token_nonce: str
     coordinator_address: str | None
     rescales: int
@@ -367,3 +369,57 @@ class Observed:
     """By key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
     projects: tuple[ProjectRecord, ...]
     """All that have a quota, by name."""
+
+
+# --- who may do what, and who did ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRecord:
+    """Somebody, or some program, that may use the service."""
+
+    name: str
+    kind: str
+    role: str | None
+    projects: Mapping[str, str]
+    """`member` or `viewer` by project."""
+    created_at: float
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """A token, without the token itself."""
+
+    id: str
+    user: str
+    name: str
+    hash: str
+    """SHA-256 of the token, hexadecimal."""
+    scope: str
+    projects: tuple[str, ...] | None
+    """None: all of its user's."""
+    created_at: float
+    created_by: str
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    used_at: float | None = None
+
+    def is_good(self, now: float) -> bool:
+        """Whether it has neither expired nor been revoked."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """Something that was done through the API."""
+
+    id: int = UNSAVED
+    at: float
+    who: str
+    token_id: str | None
+    action: str
+    target: str | None
+    project: str | None
+    data: Document
+    request_id: str | None

@@ -42,6 +42,7 @@ from optimus_service.store import (
     jobs,
     leases,
     memberships,
+    people,
     projects,
     promises,
     retention,
@@ -56,6 +57,7 @@ from optimus_service.store.jobs import Changes
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
     AddedSamples,
+    AuditRecord,
     DecisionRecord,
     Document,
     EventRecord,
@@ -74,6 +76,8 @@ from optimus_service.store.records import (
     RoundRecord,
     SampleRecord,
     TaskRecord,
+    TokenRecord,
+    UserRecord,
     WantedRecord,
 )
 
@@ -197,6 +201,7 @@ class Repository:
         request_hash: str,
         now: float,
         object_uid: str | None = None,
+        owner: str | None = None,
     ) -> tuple[JobRecord, bool]:
         """Store a submitted job (queued) and the event `JobSubmitted`.
 
@@ -212,7 +217,9 @@ class Repository:
             JobIdTaken: another job has this id.
         """
         with self._write() as session:
-            return jobs.create(session, job_id, spec, token_nonce, idempotency_key, request_hash, now, object_uid)
+            return jobs.create(
+                session, job_id, spec, token_nonce, idempotency_key, request_hash, now, object_uid, owner
+            )
 
     def find_submission(self, idempotency_key: str, request_hash: str) -> JobRecord | None:
         """The job that a request with this key made; None if there was no such request.
@@ -279,8 +286,10 @@ class Repository:
         limit: int = DEFAULT_PAGE,
         name_match: NameMatch = "part",
         labels: Mapping[str, str | None] = MappingProxyType({}),
+        owner: str | None = None,
+        projects: Collection[str] | None = None,
     ) -> Page[JobRecord]:
-        """Jobs that meet all given conditions, newest first.
+        """Jobs that meet all given conditions, newest first; `projects`: jobs of any of these.
 
         `name_contains` is compared as `name_match` says. `labels`: all of them, with these values
         (None: with any). A `cursor` is good for the filters it was made with.
@@ -290,28 +299,38 @@ class Repository:
         """
         _check_limit(limit)
         with self._read() as session:
-            return jobs.page(session, states, project, name_contains, cursor, limit, name_match, labels)
+            return jobs.page(
+                session, states, project, name_contains, cursor, limit, name_match, labels, owner, projects
+            )
 
     def jobs_submitted(
-        self, begin: float, end: float, project: str | None, after: JobRecord | None, limit: int
+        self,
+        begin: float,
+        end: float,
+        project: str | None,
+        after: JobRecord | None,
+        limit: int,
+        projects: Collection[str] | None = None,
     ) -> list[JobRecord]:
         """Jobs submitted from `begin` until `end` (POSIX seconds), of one project or (None) of all, oldest first.
+
+        `projects`: of these only.
 
         At most `limit` of those that come after the job `after`: an empty list is the end.
         """
         place = None if after is None else (after.created_at, after.id)
         with self._read() as session:
-            return jobs.submitted(session, begin, end, project, place, limit)
+            return jobs.submitted(session, begin, end, project, place, limit, projects)
 
-    def active_jobs(self) -> list[JobRecord]:
-        """All queued, running and paused jobs, oldest first."""
+    def active_jobs(self, projects: Collection[str] | None = None) -> list[JobRecord]:
+        """All queued, running and paused jobs (of these projects), oldest first."""
         with self._read() as session:
-            return jobs.active(session)
+            return jobs.active(session, projects)
 
-    def count_jobs_by_state(self) -> dict[JobState, int]:
-        """The number of jobs in each state, zeros included."""
+    def count_jobs_by_state(self, projects: Collection[str] | None = None) -> dict[JobState, int]:
+        """The number of jobs (of these projects) in each state, zeros included."""
         with self._read() as session:
-            return jobs.count_by_state(session)
+            return jobs.count_by_state(session, projects)
 
     def interruptions(self, since: float, now: float) -> tuple[int, float]:
         """How often jobs that were submitted after `since` lost a task or went on after an error, and the seconds from
@@ -483,13 +502,15 @@ class Repository:
         with self._read() as session:
             return memberships.of_active_jobs(session)
 
-    def jobs_since(self, since: float, limit: int) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:
-        """Jobs that are active or ended after `since`, and their memberships, oldest first, by job id.
+    def jobs_since(
+        self, since: float, limit: int, projects: Collection[str] | None = None
+    ) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:
+        """Jobs (of these projects) that are active or ended after `since`; their memberships, oldest first, by job id.
 
         At most `limit` jobs: active ones first, then those that ended last.
         """
         with self._read() as session:
-            return memberships.jobs_since(session, since, limit)
+            return memberships.jobs_since(session, since, limit, projects)
 
     # --- telemetry ---------------------------------------------------------------------------------------------------
 
@@ -708,6 +729,104 @@ class Repository:
         """
         with self._write() as session:
             projects.remove(session, name)
+
+    # --- who may do what, and who did --------------------------------------------------------------------------------
+
+    def users(self) -> list[UserRecord]:
+        """All users, by name."""
+        with self._read() as session:
+            return people.users(session)
+
+    def user(self, name: str) -> UserRecord:
+        """One user.
+
+        Raises:
+            UserNotFound: there is none.
+        """
+        with self._read() as session:
+            return people.user(session, name)
+
+    def create_user(self, record: UserRecord) -> None:
+        """Store a new user.
+
+        Raises:
+            UserExists: one has this name.
+        """
+        with self._write() as session:
+            people.create_user(session, record)
+
+    def change_user(self, name: str, kind: str, role: str | None, projects: Mapping[str, str]) -> UserRecord:
+        """Replace what a user may do. All of the user's tokens follow at once.
+
+        Raises:
+            UserNotFound: there is none.
+        """
+        with self._write() as session:
+            return people.change_user(session, name, kind, role, projects)
+
+    def remove_user(self, name: str) -> None:
+        """Delete a user with all tokens. Jobs keep the name of their owner.
+
+        Raises:
+            UserNotFound: there is none.
+        """
+        with self._write() as session:
+            people.remove_user(session, name)
+
+    def tokens(self, of_user: str | None = None) -> list[TokenRecord]:
+        """The tokens of a user, or (None) of all, the newest first; expired and revoked ones, too."""
+        with self._read() as session:
+            return people.tokens(session, of_user)
+
+    def token(self, token_id: str) -> TokenRecord:
+        """One token.
+
+        Raises:
+            TokenNotFound: there is none.
+        """
+        with self._read() as session:
+            return people.token(session, token_id)
+
+    def token_with_user(self, token_id: str) -> tuple[TokenRecord, UserRecord] | None:
+        """A token, good or not, with whose it is; None: there is none."""
+        with self._read() as session:
+            return people.token_with_user(session, token_id)
+
+    def create_token(self, record: TokenRecord) -> None:
+        """Store a new token.
+
+        Raises:
+            UserNotFound: its user is not there.
+        """
+        with self._write() as session:
+            people.create_token(session, record)
+
+    def revoke_token(self, token_id: str, now: float) -> None:
+        """From now on the token is not good any more; one that was revoked before keeps its time."""
+        with self._write() as session:
+            people.revoke_token(session, token_id, now)
+
+    def note_use(self, token_id: str, now: float) -> None:
+        """The token was used now."""
+        with self._write() as session:
+            people.note_use(session, token_id, now)
+
+    def add_audit(self, record: AuditRecord) -> None:
+        """Add to the record of who did what."""
+        with self._write() as session:
+            people.add_audit(session, record)
+
+    def audit(
+        self, who: str | None = None, target: str | None = None, cursor: str | None = None, limit: int = DEFAULT_PAGE
+    ) -> Page[AuditRecord]:
+        """Who did what, newest first: one caller's, or what was done to one job, project, user or token.
+
+        Raises:
+            InvalidCursor: the cursor was not handed out by this method.
+        """
+        _check_limit(limit)
+        with self._read() as session:
+            return people.audit(session, who, target, cursor, limit)
 
     # --- who leads ---------------------------------------------------------------------------------------------------
 

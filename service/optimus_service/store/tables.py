@@ -15,6 +15,8 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            └─▶ decisions ◀── rounds
     projects                   what each is guaranteed of the cluster
     leases                     who runs the scheduling rounds
+    users ──▶ tokens           who may do what, and by which hashes they are known
+    audit                      who did what; rows are added and never changed
 
 Times are POSIX seconds (double precision, exact for the floats of the records).
 """
@@ -118,6 +120,8 @@ class JobRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     project: Mapped[str]
+    owner: Mapped[str | None]
+    """Who submitted it; None: nobody can tell (an earlier release, or a TrainingJob)."""
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
     state: Mapped[str] = mapped_column(String(16))
     directive: Mapped[str] = mapped_column(String(16))
@@ -178,6 +182,7 @@ class JobRow(Base):
         Index(None, "created_at", "id"),  # list_jobs
         Index(None, "state", "created_at", "id"),  # list_jobs by state, active_jobs, count_jobs_by_state
         Index(None, "project", "created_at", "id"),  # list_jobs by project
+        Index(None, "owner", "created_at", "id"),  # list_jobs by owner
     )
 
 
@@ -413,3 +418,58 @@ class LeaseRow(Base):
     holder: Mapped[str]
     token: Mapped[int]
     expires_at: Mapped[float]
+
+
+class UserRow(Base):
+    """Somebody, or some program, that may use the service."""
+
+    __tablename__ = "users"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    role: Mapped[str | None] = mapped_column(String(16))
+    projects: Mapped[dict[str, str]] = mapped_column(Json)
+    """`member` or `viewer` by project."""
+    created_at: Mapped[float]
+    created_by: Mapped[str]
+
+
+class TokenRow(Base):
+    """A token of a user, without the token itself."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user: Mapped[str] = mapped_column(ForeignKey("users.name", ondelete="CASCADE"), index=True)  # tokens of a user
+    name: Mapped[str]
+    hash: Mapped[str]
+    """SHA-256 of the token, hexadecimal."""
+    scope: Mapped[str] = mapped_column(String(16))
+    projects: Mapped[list[str] | None] = mapped_column(Json)
+    created_at: Mapped[float]
+    created_by: Mapped[str]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+    used_at: Mapped[float | None]
+
+
+class AuditRow(Base):
+    """Something that was done through the API. Nothing of the store changes or deletes one."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    at: Mapped[float]
+    who: Mapped[str]
+    token_id: Mapped[str | None]
+    action: Mapped[str]
+    target: Mapped[str | None]
+    project: Mapped[str | None]
+    data: Mapped[dict[str, Any]] = mapped_column(Json)
+    request_id: Mapped[str | None]
+
+    __table_args__ = (
+        Index(None, "who", "id"),  # audit by who
+        Index(None, "target", "id"),  # audit by target
+        {"sqlite_autoincrement": True},
+    )

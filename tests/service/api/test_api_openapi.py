@@ -14,6 +14,7 @@ from tests.service.api.api_harness import Api, job_spec, on_sqlite, problem
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import MembershipReport
 from optimus_contract.message import Message
+from optimus_contract.people import NewToken, UserRights
 from optimus_contract.project import ProjectQuota
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Telemetry
@@ -31,6 +32,8 @@ ALL_EXAMPLES: list[tuple[type[Message], examples.Examples]] = [
     (JobProfile, examples.PROFILES),
     (JobResult, examples.RESULTS),
     (ProjectQuota, examples.QUOTAS),
+    (UserRights, examples.USERS),
+    (NewToken, examples.TOKENS),
 ]
 
 
@@ -76,7 +79,7 @@ def test_every_operation_is_described_with_its_errors(document: dict[str, Any]) 
 
 def test_every_body_has_examples_and_its_own_errors(document: dict[str, Any]) -> None:
     with_body = {name: operation for name, operation in operations(document) if "requestBody" in operation}
-    assert len(with_body) == 10
+    assert len(with_body) == 13
     for name, operation in with_body.items():
         assert operation["requestBody"]["content"]["application/json"]["examples"], name
         assert {"400", "413", "415"} <= set(operation["responses"]), name

@@ -36,6 +36,10 @@ RULES = [
     (r"convergence\.max_cost", "price"),
     ("deadline|deadline_seconds", "is in the past|expected a date and time|say which time it is"),
     ("share", "the other projects have"),
+    # users and tokens
+    ("user|name", "^name one: |choose another$"),
+    ("expires_seconds", "^must be at most "),
+    ("body", "^an (administrator|operator) has all projects"),
     # two fields of a job that do not go together
     (r"workers|servers|elastic_batch", r"^(min|minimum) \(\d+\) must not be above max"),
     (r"convergence\.target_metric", "give one of at_least and at_most|best goes with at_least"),

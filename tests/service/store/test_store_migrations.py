@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -117,3 +118,18 @@ def test_a_migration_on_postgresql_gives_up_on_a_table_in_use(
     engine.dispose()
     assert current_revision(postgres_cluster.url(name)) == head_revision()
     postgres_cluster.drop_database(name)
+
+
+def test_jobs_of_a_release_without_users_have_no_owner_and_stay_as_they_are(database_url: str) -> None:
+    spec = {"name": "digits", "project": "vision", "labels": {"team": "a"}}
+    repository = Repository(create_engine_from_url(database_url))
+    repository.create_job("digits-1", spec, "nonce", "key", "hash", 1.0, None, "ada")
+    before = repository.get_job("digits-1")
+    repository.close()
+    downgrade(database_url, "0014")
+    upgrade(database_url)
+    repository = Repository(create_engine_from_url(database_url))
+    assert repository.get_job("digits-1") == replace(before, owner=None)
+    assert repository.list_jobs(projects={"vision"}, labels={"team": "a"}).items == (replace(before, owner=None),)
+    assert (repository.users(), repository.tokens(), repository.audit().items) == ([], [], ())
+    repository.close()

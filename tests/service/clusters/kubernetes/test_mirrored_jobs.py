@@ -14,6 +14,8 @@ from tests.service.clusters.kubernetes.kubernetes_harness import wait_for
 from optimus_contract.change import JobChange
 from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
 from optimus_scheduler.model import Directive, JobState
+from optimus_service.api.audit import Audit
+from optimus_service.api.callers import LOCAL
 from optimus_service.api.changes import change_job, pause_job
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
@@ -79,8 +81,9 @@ def spec_of(door: Door, job_id: str) -> Json:
 def test_what_is_changed_by_rest_is_changed_in_the_object(door: Door) -> None:
     job = door.submit(labels={"team": "vision"}, convergence={"max_epochs": 9})
     assert shown(door, job.id)["metadata"]["labels"]["team"] == "vision"
-    change_job(job.id, checked(JobChange, {"workers": {"max": 3}, "convergence": {"max_steps": 5}}), door.services)
-    change_job(job.id, checked(JobChange, {"unset": ["convergence.max_epochs"]}), door.services)
+    audit = Audit(door.services.repository, door.services.clock, LOCAL, "job.change", job.id, job.project)
+    for change in ({"workers": {"max": 3}, "convergence": {"max_steps": 5}}, {"unset": ["convergence.max_epochs"]}):
+        change_job(job.id, checked(JobChange, change), door.services, audit)
     pause_job(job.id, door.services)
 
     def follows() -> bool:

@@ -1,0 +1,164 @@
+"""`optimus user`, `optimus token`, `optimus whoami`, `optimus audit`: who may do what, and who did."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from optimus_cli import output, render_people
+from optimus_cli.client import DEFAULT_URL
+from optimus_cli.errors import BadInput
+from optimus_cli.options import AsJson, Command, Group, Url, connect
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.")]
+RoleName = Literal["administrator", "operator"]
+Member = Annotated[
+    list[str] | None,
+    typer.Option("--member", metavar="PROJECT", help="Reads it, submits, changes own jobs; repeatable."),
+]
+Viewer = Annotated[list[str] | None, typer.Option("--viewer", metavar="PROJECT", help="Reads it; repeatable.")]
+Roles = Annotated[RoleName | None, typer.Option("--role", help="For all projects.")]
+IsService = Annotated[bool, typer.Option("--service", help="A program, not a person.")]
+DAY_SECONDS = 86_400.0
+
+user_app = typer.Typer(cls=Group, no_args_is_help=True, help="Users: people and programs, and what they may do.")
+token_app = typer.Typer(cls=Group, no_args_is_help=True, help="Tokens: what users show to the service.")
+
+
+def whoami(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Say who you are to the service, and what your token is good for."""
+    with connect(url) as client:
+        found = client.whoami()
+    output.print_json(found) if as_json else output.show(render_people.caller(found))
+
+
+def audit(
+    who: Annotated[str | None, typer.Option(help="Only what this user did.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only what was done to this job, project, user or token.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest first.")] = 50,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what. For operators and administrators."""
+    filters = {key: value for key, value in {"who": who, "target": target}.items() if value}
+    with connect(url) as client:
+        entries = client.audit(filters, limit)
+    output.print_json({"entries": entries}) if as_json else output.show(render_people.audit_list(entries))
+
+
+# --- users -----------------------------------------------------------------------------------------------------------
+
+
+@user_app.command("list", cls=Command)
+def list_users(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List all users."""
+    with connect(url) as client:
+        users = client.users()
+    output.print_json({"users": users}) if as_json else output.show(render_people.user_list(users))
+
+
+@user_app.command("create", cls=Command)
+def create_user(
+    name: Name,
+    member: Member = None,
+    viewer: Viewer = None,
+    role: Roles = None,
+    service: IsService = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Make a user. It can do nothing before it has a token: `optimus token create --user NAME`."""
+    with connect(url) as client:
+        made = client.create_user(name, _rights(member, viewer, role, service=service))
+    output.print_json(made) if as_json else output.print_text(f"{name} is a user")
+
+
+@user_app.command("set", cls=Command)
+def set_user(
+    name: Name,
+    member: Member = None,
+    viewer: Viewer = None,
+    role: Roles = None,
+    service: IsService = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Replace all that a user may do. It holds for the user's tokens at once."""
+    with connect(url) as client:
+        changed = client.change_user(name, _rights(member, viewer, role, service=service))
+    output.print_json(changed) if as_json else output.show(render_people.user_list([changed]))
+
+
+@user_app.command("remove", cls=Command)
+def remove_user(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Remove a user with all tokens. Jobs stay, with the name of their owner."""
+    with connect(url) as client:
+        client.remove_user(name)
+    output.print_text(f"{name} is no user any more")
+
+
+def _rights(member: list[str] | None, viewer: list[str] | None, role: str | None, *, service: bool) -> dict[str, Any]:
+    both = set(member or ()) & set(viewer or ())
+    if both:
+        raise BadInput(f"--member and --viewer of the same project {min(both)}: give one of them")
+    projects = dict.fromkeys(viewer or (), "viewer") | dict.fromkeys(member or (), "member")
+    return {"kind": "service" if service else "person", "role": role, "projects": projects}
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@token_app.command("list", cls=Command)
+def list_tokens(
+    user: Annotated[str | None, typer.Option(help="Only this user's (for administrators).")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List your tokens, or as an administrator those of all, with when each was last used."""
+    with connect(url) as client:
+        tokens = client.tokens(user)
+    output.print_json({"tokens": tokens}) if as_json else output.show(render_people.token_list(tokens))
+
+
+@token_app.command("create", cls=Command)
+def create_token(
+    user: Annotated[str | None, typer.Option(help="Whose it is to be; default: yours.")] = None,
+    name: Annotated[str, typer.Option(help="What it is for.")] = "",
+    scope: Annotated[
+        Literal["read", "submit", "operate"],
+        typer.Option(help="submit: also submit and change own jobs; operate: all that its user may."),
+    ] = "submit",
+    project: Annotated[
+        list[str] | None, typer.Option(metavar="PROJECT", help="It is good for this one only; repeatable.")
+    ] = None,
+    days: Annotated[float | None, typer.Option(help="It expires after so many days; default: never.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it. It cannot be shown again: the service keeps its hash only."""
+    wanted = {
+        "user": user,
+        "name": name,
+        "scope": scope,
+        "projects": project or None,
+        "expires_seconds": None if days is None else days * DAY_SECONDS,
+    }
+    with connect(url) as client:
+        made = client.create_token(wanted)
+    if as_json:
+        output.print_json(made)
+        return
+    output.print_text(made["secret"])
+    output.say(f"Token {made['token']['id']} of {made['token']['user']}. Store it: it is not shown again.")
+
+
+@token_app.command("revoke", cls=Command)
+def revoke_token(
+    token: Annotated[str, typer.Argument(metavar="ID", help="As `optimus token list` shows it.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Revoke a token: from now on it is refused."""
+    with connect(url) as client:
+        client.revoke_token(token)
+    output.print_text(f"{token} is revoked")

@@ -1,0 +1,78 @@
+"""Users, tokens and the record of who did what, as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from optimus_cli import wording
+from optimus_cli.bodies import AuditEntry, Token, User, WhoAmI
+from optimus_cli.render import columns_table, facts_table
+
+
+def caller(found: WhoAmI) -> RenderableType:
+    """Who one is."""
+    projects = "all" if found["projects"] is None else _projects(found["projects"])
+    return facts_table(
+        [
+            ("you are", found["name"]),
+            ("role", found["role"] or "by project"),
+            ("projects", projects),
+            ("scope of the token", found["scope"]),
+            ("token", found["token_id"] or wording.UNKNOWN),
+        ]
+    )
+
+
+def user_list(users: Sequence[User]) -> RenderableType:
+    """One line per user."""
+    if not users:
+        return Text("There are no users. Make one with `optimus user create`.", style="dim")
+    table = columns_table("user", "kind", "role", "projects", "since", folded=("projects",))
+    for user in users:
+        role = user["role"] or wording.UNKNOWN
+        projects = "all" if user["role"] else _projects(user["projects"])
+        table.add_row(user["name"], user["kind"], role, projects, _minute(user["created_at"]))
+    return table
+
+
+def token_list(tokens: Sequence[Token]) -> RenderableType:
+    """One line per token."""
+    if not tokens:
+        return Text("There are no tokens. Make one with `optimus token create`.", style="dim")
+    table = columns_table("id", "user", "name", "scope", "projects", "last used", "good until", folded=("projects",))
+    for token in tokens:
+        projects = "all" if token["projects"] is None else ", ".join(token["projects"])
+        used = _minute(token["last_used_at"]) if token["last_used_at"] else "never"
+        table.add_row(token["id"], token["user"], token["name"], token["scope"], projects, used, _good_until(token))
+    return table
+
+
+def audit_list(entries: Sequence[AuditEntry]) -> RenderableType:
+    """One line per entry."""
+    if not entries:
+        return Text("Nothing is recorded of that.", style="dim")
+    table = columns_table("when", "who", "did", "to", "project", "what", folded=("what",))
+    for entry in entries:
+        what = json.dumps(entry["data"], ensure_ascii=False) if entry["data"] else ""
+        place = entry["target"] or wording.UNKNOWN, entry["project"] or wording.UNKNOWN
+        table.add_row(_minute(entry["at"]), entry["who"], entry["action"], *place, what)
+    return table
+
+
+def _good_until(token: Token) -> str:
+    if token["revoked_at"]:
+        return "revoked"
+    return _minute(token["expires_at"]) if token["expires_at"] else "for ever"
+
+
+def _projects(roles: Mapping[str, str]) -> str:
+    return ", ".join(f"{project} ({role})" for project, role in sorted(roles.items())) or "none"
+
+
+def _minute(moment: str) -> str:
+    """2026-11-25 09:14, in UTC."""
+    return moment[:16].replace("T", " ")

@@ -1,0 +1,86 @@
+"""Users, tokens, and who did what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from optimus_contract.message import About, Message
+from optimus_contract.people import ProjectRole, Role, Scope, UserKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User(Message):
+    name: str
+    kind: UserKind
+    role: Role | None
+    projects: dict[str, ProjectRole]
+    created_at: datetime
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserList(Message):
+    users: list[User]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Message):
+    """A token without its secret, of which the service keeps a hash only."""
+
+    id: str
+    user: str
+    name: str
+    scope: Scope
+    projects: Annotated[list[str] | None, About("null: all of its user's")]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: Annotated[datetime | None, About("to the minute; null: never")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenList(Message):
+    tokens: list[Token]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeToken(Message):
+    """A token that was just made."""
+
+    token: Token
+    secret: Annotated[str, About("what to send as Authorization: Bearer; it is shown this once")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhoAmI(Message):
+    """The caller as the service sees it (`GET /v1/whoami`)."""
+
+    name: str
+    role: Role | None
+    scope: Scope
+    projects: Annotated[dict[str, ProjectRole] | None, About("that this token is good for; null: all")]
+    token_id: Annotated[str | None, About("null: OPTIMUS_TOKEN, or no token at all")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry(Message):
+    """Something that was done through the API."""
+
+    id: int
+    at: datetime
+    who: str
+    token_id: str | None
+    action: str
+    target: Annotated[str | None, About("the job, project, user or token that it was done to")]
+    project: str | None
+    data: dict[str, Any]
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditList(Message):
+    entries: list[AuditEntry]
+    next_cursor: str | None

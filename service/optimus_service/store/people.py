@@ -1,0 +1,185 @@
+"""Statements about users, their tokens, and the record of who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from optimus_service.store.dialects import insert_for
+from optimus_service.store.errors import TokenNotFound, UserExists, UserNotFound
+from optimus_service.store.pages import decode_cursor, make_page
+from optimus_service.store.records import AuditRecord, Page, TokenRecord, UserRecord
+from optimus_service.store.tables import AuditRow, TokenRow, UserRow
+
+
+def users(session: Session) -> list[UserRecord]:
+    """See `Repository.users`."""
+    return [_user(row) for row in session.scalars(select(UserRow).order_by(UserRow.name))]
+
+
+def user(session: Session, name: str) -> UserRecord:
+    """See `Repository.user`."""
+    row = session.get(UserRow, name)
+    if row is None:
+        raise UserNotFound(name)
+    return _user(row)
+
+
+def create_user(session: Session, record: UserRecord) -> None:
+    """See `Repository.create_user`."""
+    values = {
+        "name": record.name,
+        "kind": record.kind,
+        "role": record.role,
+        "projects": dict(record.projects),
+        "created_at": record.created_at,
+        "created_by": record.created_by,
+    }
+    statement = insert_for(session, UserRow).values(values).on_conflict_do_nothing().returning(UserRow.name)
+    if session.execute(statement).first() is None:
+        raise UserExists(record.name)
+
+
+def change_user(session: Session, name: str, kind: str, role: str | None, projects: Mapping[str, str]) -> UserRecord:
+    """See `Repository.change_user`."""
+    row = session.get(UserRow, name, with_for_update=True)
+    if row is None:
+        raise UserNotFound(name)
+    row.kind, row.role, row.projects = kind, role, dict(projects)
+    return _user(row)
+
+
+def remove_user(session: Session, name: str) -> None:
+    """See `Repository.remove_user`."""
+    session.execute(delete(TokenRow).where(TokenRow.user == name))
+    if session.execute(delete(UserRow).where(UserRow.name == name).returning(UserRow.name)).first() is None:
+        raise UserNotFound(name)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def tokens(session: Session, of_user: str | None) -> list[TokenRecord]:
+    """See `Repository.tokens`."""
+    statement = select(TokenRow).order_by(TokenRow.created_at.desc(), TokenRow.id)
+    if of_user is not None:
+        statement = statement.where(TokenRow.user == of_user)
+    return [_token(row) for row in session.scalars(statement)]
+
+
+def create_token(session: Session, record: TokenRecord) -> None:
+    """See `Repository.create_token`."""
+    if session.get(UserRow, record.user, with_for_update={"key_share": True}) is None:
+        raise UserNotFound(record.user)
+    values = {
+        "id": record.id,
+        "user": record.user,
+        "name": record.name,
+        "hash": record.hash,
+        "scope": record.scope,
+        "projects": None if record.projects is None else list(record.projects),
+        "created_at": record.created_at,
+        "created_by": record.created_by,
+        "expires_at": record.expires_at,
+    }
+    session.execute(insert(TokenRow).values(values))
+
+
+def token(session: Session, token_id: str) -> TokenRecord:
+    """See `Repository.token`."""
+    row = session.get(TokenRow, token_id)
+    if row is None:
+        raise TokenNotFound(token_id)
+    return _token(row)
+
+
+def token_with_user(session: Session, token_id: str) -> tuple[TokenRecord, UserRecord] | None:
+    """See `Repository.token_with_user`."""
+    statement = select(TokenRow, UserRow).join(UserRow, UserRow.name == TokenRow.user).where(TokenRow.id == token_id)
+    found = session.execute(statement).first()
+    return None if found is None else (_token(found[0]), _user(found[1]))
+
+
+def revoke_token(session: Session, token_id: str, now: float) -> None:
+    """See `Repository.revoke_token`."""
+    statement = update(TokenRow).where(TokenRow.id == token_id, TokenRow.revoked_at.is_(None)).values(revoked_at=now)
+    session.execute(statement)
+
+
+def note_use(session: Session, token_id: str, now: float) -> None:
+    """See `Repository.note_use`."""
+    session.execute(update(TokenRow).where(TokenRow.id == token_id).values(used_at=now))
+
+
+# --- who did what ----------------------------------------------------------------------------------------------------
+
+
+def add_audit(session: Session, record: AuditRecord) -> None:
+    """See `Repository.add_audit`."""
+    values = {
+        "at": record.at,
+        "who": record.who,
+        "token_id": record.token_id,
+        "action": record.action,
+        "target": record.target,
+        "project": record.project,
+        "data": dict(record.data),
+        "request_id": record.request_id,
+    }
+    session.execute(insert(AuditRow).values(values))
+
+
+def audit(session: Session, who: str | None, target: str | None, cursor: str | None, limit: int) -> Page[AuditRecord]:
+    """See `Repository.audit`."""
+    statement = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
+    if who is not None:
+        statement = statement.where(AuditRow.who == who)
+    if target is not None:
+        statement = statement.where(AuditRow.target == target)
+    if cursor is not None:
+        (last,) = decode_cursor("audit", cursor, (int,))
+        statement = statement.where(AuditRow.id < last)
+    return make_page("audit", session.scalars(statement).all(), limit, lambda row: (row.id,), _entry)
+
+
+def _user(row: UserRow) -> UserRecord:
+    return UserRecord(
+        name=row.name,
+        kind=row.kind,
+        role=row.role,
+        projects=row.projects,
+        created_at=row.created_at,
+        created_by=row.created_by,
+    )
+
+
+def _token(row: TokenRow) -> TokenRecord:
+    return TokenRecord(
+        id=row.id,
+        user=row.user,
+        name=row.name,
+        hash=row.hash,
+        scope=row.scope,
+        projects=None if row.projects is None else tuple(row.projects),
+        created_at=row.created_at,
+        created_by=row.created_by,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        used_at=row.used_at,
+    )
+
+
+def _entry(row: AuditRow) -> AuditRecord:
+    return AuditRecord(
+        id=row.id,
+        at=row.at,
+        who=row.who,
+        token_id=row.token_id,
+        action=row.action,
+        target=row.target,
+        project=row.project,
+        data=row.data,
+        request_id=row.request_id,
+    )
