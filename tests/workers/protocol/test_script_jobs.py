@@ -532,7 +532,7 @@ def test_a_job_that_is_paused_or_finished_stops_its_processes(
 
 DAEMON = """
 import os, subprocess, sys, time
-code = "import os, time; os.setsid(); os.fork() and os._exit(0); os.write(1, b'daemon %d\\n' % os.getpid())"
+code = "import os, time; os.setsid(); os.fork() and os._exit(0); os.write(1, b'daemon %d\\\\n' % os.getpid())"
 code += "; time.sleep(1000)"
 subprocess.Popen([sys.executable, "-c", code]).wait()
 print("step 1 loss 1", flush=True)
