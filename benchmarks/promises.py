@@ -1,6 +1,7 @@
 """How true promised times left are: simulations of traces, with every promise judged when its job has ended.
 
     python -m benchmarks.promises --data FOLDER [--runs pollux,paper] [--workloads 1,2] [--seeds 0] [--runs-known 1,0]
+    python -m benchmarks.promises --data FOLDER --runs paper --oracle
     python -m benchmarks.promises --data FOLDER --runs pcs [--traces 2869ce] [--policies optimus,srtf] [--jobs 600]
 
 `--data` is the folder with `pollux/`, `traces/philly.csv.gz` and `pcs/`. One JSON object a run on stdout. Each run is
@@ -10,7 +11,10 @@ twice, with the reports of ended jobs known to later ones (`runs_known`) and wit
 
 Of `time_left`, `held` is the part of the intervals of 80 % that held and `median_error` that of the time left, by the
 part of the job's life from submission that was over. Bars: held 0.75 to 0.85 everywhere, median error at most 0.20 at a
-quarter and 0.12 at half.
+quarter and 0.12 at half. `start` are promises of when a waiting job begins, by the part of its wait. With `--oracle`
+lengths and speeds are told: what is left is the error that later arrivals and changes of size make, which nobody knows.
+`score` is the mean interval score of the time left in logarithms (width plus ten times the miss; less is better), of
+promises as they were shown and, `score_uncorrected`, before they were corrected by how earlier ones turned out.
 
 `pcs` is the comparison with PCS (OSDI 2024): the mean of |promised - true| / true completion time of promises at
 submission, with lengths and speeds told (`--blind`: not), beside the mean completion time under several policies. As in
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import Interval
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome, time_left
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START
@@ -39,6 +45,10 @@ from optimus_simulator.scenario import load
 
 _ROUND_SECONDS, _PCS_ROUND_SECONDS = 600.0, 3600.0
 """Of the long traces, beside the rounds on events: a round each minute for three months takes hours."""
+
+
+_MISS = 10.0
+"""2 by the part of the truths, 0.2, that lies outside."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +77,29 @@ def measure(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "jobs": len(outcome.jobs),
         "runs_known": run.options.learn_from_finished_jobs,
+        "oracle": run.options.oracle,
         "mean_jct_seconds": outcome.figures()["mean_jct_seconds"],
         "cpu_seconds": time.process_time() - begin,
         **(_at_submission(outcome) if run.kind == "pcs" else {}),
+        **_scores(outcome),
         "time_left": [row for row in time_left([outcome]) if row["kind"] in (AT_SUBMISSION, IN_LIFE, START)],
     }
+
+
+def _scores(outcome: Outcome) -> dict[str, float]:
+    """Mean interval score of the time left, at submission and by the part of the life since then."""
+    kinds = (AT_SUBMISSION, IN_LIFE)
+    judged = [each for job in outcome.jobs for each in job.promises if each.kind in kinds]
+    said = [(each.promise.left, each.promise.uncorrected, each.true_left) for each in judged]
+    shown = [_score(left, true) for left, before, true in said if left is not None and before is not None]
+    uncorrected = [_score(before, true) for left, before, true in said if left is not None and before is not None]
+    return {"score": sum(shown) / len(shown), "score_uncorrected": sum(uncorrected) / len(shown)} if shown else {}
+
+
+def _score(said: Interval, true: float) -> float:
+    """Of an 80 % interval, in logarithms of seconds (Gneiting and Raftery, JASA 2007, section 6.2)."""
+    low, high, came = (math.log(max(each, 1.0)) for each in (said.low, said.high, true))
+    return high - low + _MISS * (max(low - came, 0.0) + max(came - high, 0.0))
 
 
 def _at_submission(outcome: Outcome) -> dict[str, float]:
@@ -96,7 +124,7 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
     """What the command line asks for."""
     data: Path = options.data
     kinds = options.runs.split(",")
-    base = Options(promises=True)
+    base = Options(promises=True, oracle=options.oracle)
     for known in (bool(number) for number in _numbers(options.runs_known)):
         each = replace(base, learn_from_finished_jobs=known)
         for seed in _numbers(options.seeds):
@@ -137,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workloads", default="1,2,3,4,5,6,7,8", help="of Pollux")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--runs-known", default="1,0", help="1: ended jobs teach later ones; 0: they do not")
+    parser.add_argument("--oracle", action="store_true", help="lengths and speeds are told: what arrivals alone cost")
     parser.add_argument("--jobs", type=int, default=1500, help="of philly and pcs only the first so many")
     parser.add_argument("--philly-cluster", type=float, default=0.02, help="part of the 2,500 GPUs that these get")
     parser.add_argument("--traces", default="0e4a51,103959,2869ce,51b7ef", help="of PCS")
