@@ -212,6 +212,19 @@ def test_the_python_files_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
 
 
+def test_the_variables_that_code_and_messages_name_are_documented() -> None:
+    """A message that names a variable which does not exist sends its reader astray."""
+    packages = ("client", "cli", "contract", "service", "workers")
+    code = {each for each in tracked_files() if each.endswith(".py") and each.split("/")[0] in packages}
+    pages = {each for each in tracked_files() if each.endswith(".md")}
+    of_code, of_pages = (
+        set(re.findall(r"\bOPTIMUS_[A-Z_]*[A-Z]\b", "\n".join((ROOT / each).read_text() for each in sorted(files))))
+        for files in (code, pages)
+    )
+    below_a_documented_one = {"OPTIMUS_KUBERNETES__NAMESPACE"}
+    assert of_code - of_pages - below_a_documented_one == set()
+
+
 # --- size ------------------------------------------------------------------------------------------------------------
 
 

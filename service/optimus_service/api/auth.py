@@ -267,7 +267,7 @@ class JobAccess:
         """Why this request may not be made, None when it may. An unknown job has no token that is good for it."""
         token = bearer_token(request)
         if token is None:
-            return _unauthorized("send Authorization: Bearer with the job's OPTIMUS_OWN_TASKS")
+            return _unauthorized("send Authorization: Bearer with the job's OPTIMUS_JOB_TOKEN")
         if is_job_token(token):
             try:
                 nonce = await self._nonce(job_id)

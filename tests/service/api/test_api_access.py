@@ -109,7 +109,7 @@ def test_calls_of_tasks_need_the_jobs_own_token(serving: Serve, user_token: str 
         for method, what in JOB_CALLS:
             path = f"/v1/jobs/{job_id}/{what}"
             missing = api.call(method, path, token="")
-            problem(missing, 401)
+            assert "OPTIMUS_JOB_TOKEN" in problem(missing, 401)["detail"]
             assert missing.headers["www-authenticate"].startswith("Bearer")
             for token in wrong:
                 answer = api.call(method, path, token="", headers={"Authorization": f"Bearer {token}".encode()})
