@@ -78,7 +78,7 @@ def job_block(job: Job) -> RenderableType:
     top.add_column(width=9)
     top.add_column()
     top.add_row(
-        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state(job["state"]), Text(outlook(job))
+        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state_of(job), Text(outlook(job))
     )
     return Group(top, Text(f"  {details(job)}"), _last_words(job), Text())
 
@@ -97,7 +97,7 @@ def outlook(job: Job) -> str:
     if job["directive"] == "finish":
         return "converged, finishing"
     if job["state"] == "queued":
-        return "waiting"
+        return str(render.state_of(job))
     is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
     return "learning" if is_learning else render.left(job)
 

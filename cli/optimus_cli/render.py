@@ -38,15 +38,15 @@ FOLDED = frozenset({"time left", "age", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
 
 
-def state(name: str, *, starts: bool = False) -> Text:
-    """A job's state in its colour; `starts`: its tasks are on their way and none trains yet."""
-    return Text(f"{name}, starting" if starts else name, style=STATE_STYLES.get(name, ""))
+def state(name: str) -> Text:
+    """A state in its colour."""
+    return Text(name, style=STATE_STYLES.get(name, ""))
 
 
-def _starts(job: Job) -> bool:
-    """Whether it has been given tasks, and none of them trains yet."""
-    wanted, running = job["wanted"], job["running"]
-    return job["finished_at"] is None and bool(wanted["workers"]) and not running["workers"]
+def state_of(job: Job) -> Text:
+    """A job's state, as the page says it: a queued job whose tasks are on their way is starting."""
+    starts = job["state"] == "queued" and bool(job["wanted"]["workers"])
+    return Text("starting" if starts else job["state"], style=STATE_STYLES.get(job["state"], ""))
 
 
 def columns_table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
@@ -102,7 +102,7 @@ class _JobList:
         return [
             ("id", escape(job["id"])),
             *([("name", escape(job["name"]))] if any(_is_renamed(each) for each in self.jobs) else []),
-            ("state", state(job["state"], starts=_starts(job))),
+            ("state", state_of(job)),
             ("progress", progress(job)),
             ("step", wording.count(job["step"])),
             ("loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
@@ -206,7 +206,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     facts: list[tuple[str, RenderableType]] = [
         ("Job", job["id"]),
         *([("Name", escape(job["name"]))] if _is_renamed(job) else []),
-        ("State", state(job["state"])),
+        ("State", state_of(job)),
         trains(spec),
         ("Project", job["project"]),
         *([("Labels", escape(labels(job)))] if spec.get("labels") else []),

@@ -284,7 +284,7 @@ function Cause({ job }: { job: JobLine }) {
 }
 
 export function Badge({ job }: { job: Pick<JobLine, "state" | "wanted_workers" | "workers" | "finished_at"> }) {
-  const queued = job.wanted_workers > 0 ? "starting" : "waiting";
+  const queued = job.wanted_workers > 0 ? "starting" : "queued";
   const words = job.state === "queued" ? queued : job.state;
   return <span class={`badge ${words}`}>{words}</span>;
 }

@@ -62,7 +62,7 @@ def test_a_new_job_appears_by_itself(chromium: Browser, live: LiveService) -> No
         live.world.repository.create_job("late-comer-1", document, "n", None, "h", live.world.clock())
         live.loop.trigger("submit")
         row = rows(page).filter(has_text="late-comer")
-        row.filter(has_text="waiting").wait_for()
+        row.filter(has_text="queued").wait_for()
         row.filter(has_text=re.compile("waiting for resources|no feasible node")).wait_for()
         page.locator(".waits").filter(has_text=re.compile("waiting for resources|no feasible node")).wait_for()
 
