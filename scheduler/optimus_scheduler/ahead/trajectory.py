@@ -88,7 +88,7 @@ class Trajectory:
         self._now = queue.now
         self.progress = Progress()
         self.sizes: list[tuple[Allocation, ...]] = []
-        """Of the jobs of the queue and then of those that came later, from each instant on."""
+        """Of the jobs of the queue and then of those that came later, from each instant of a decision on."""
 
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""
@@ -134,7 +134,7 @@ class Trajectory:
             is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
             if is_waiting and job.is_feasible:
                 self._resize(job, job.outlook.minimum)
-        self._note()
+        self._note_speeds()
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -250,10 +250,13 @@ class Trajectory:
         )
 
     def _note(self) -> None:
+        self._note_speeds()
+        self.sizes.append(tuple(job.size if job.ended_at == math.inf else NOTHING for job in self._jobs))
+
+    def _note_speeds(self) -> None:
         speeds = np.array([job.speed for job in self._jobs])
         resumes = np.array([job.resumes for job in self._jobs])
         self.progress.note(self._now, speeds, resumes)
-        self.sizes.append(tuple(job.size if job.ended_at == math.inf else NOTHING for job in self._jobs))
 
 
 def _finite(value: float) -> float | None:
