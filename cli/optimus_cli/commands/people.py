@@ -92,7 +92,7 @@ def set_user(
 
 @user_app.command("remove", cls=Command)
 def remove_user(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Remove a user with all tokens. Jobs stay, with the name of their owner."""
+    """Remove a user with all tokens. Jobs stay, with the name of their owner; they are no later user's."""
     with connect(url) as client:
         client.remove_user(name)
     output.print_text(f"{name} is no user any more")

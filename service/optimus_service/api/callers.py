@@ -46,6 +46,8 @@ class Caller:
     """Projects that the token is good for; None: all."""
     token_id: str | None = None
     """None: OPTIMUS_TOKEN, or no token."""
+    since: float = 0.0
+    """When the user was made, POSIX seconds: older jobs are of an earlier user of the name, who was removed."""
 
     @property
     def projects(self) -> frozenset[str] | None:
@@ -77,7 +79,11 @@ class Caller:
         """Whether the caller may change this job."""
         if self.role is not None and self._has("operate") and self.reads(job.project):
             return True
-        return job.owner == self.name and self.submits(job.project)
+        return self.owns(job) and self.submits(job.project)
+
+    def owns(self, job: JobRecord) -> bool:
+        """Whether the job is the caller's own."""
+        return job.owner == self.name and job.created_at >= self.since
 
     def has(self, need: Need) -> bool:
         """Whether the caller has the right, as far as it depends on no job."""
@@ -116,4 +122,5 @@ def caller_of(token: TokenRecord, user: UserRecord) -> Caller:
         scope=token.scope,  # type: ignore[arg-type]
         within=None if token.projects is None else frozenset(token.projects),
         token_id=token.id,
+        since=user.created_at,
     )

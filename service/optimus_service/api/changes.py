@@ -28,6 +28,7 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.requests import checked
+from optimus_service.store.errors import UserNotFound
 from optimus_service.store.records import JobRecord
 
 _ATTEMPTS = 50
@@ -227,19 +228,30 @@ def _again(
     services: Services, checks: TaskChecks, job_id: str, key: str | None, caller: Caller
 ) -> tuple[JobRecord, bool]:
     ended = services.repository.get_job(job_id)
-    made_before = None if key is None else _made_before(services, ended, submission.own_key(caller, key))
+    made_before = None if key is None else _made_before(services, ended, key, caller)
     if made_before is not None:
         return made_before, False
     if not ended.state.is_final:
         raise Problem(409, f"the job is {ended.state} and has not ended: cancel it first (`optimus cancel {job_id}`)")
     if ended.is_tracked:
         raise Problem(409, "the job ran outside the cluster: start it again where it ran")
-    job, is_new = submission.submit(services, checks, _same_again(ended), key, caller=caller, owner=ended.owner)
+    owner = _owner_again(services, ended)
+    job, is_new = submission.submit(services, checks, _same_again(ended), key, caller=caller, owner=owner)
     if is_new:
         words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
         for each, told in words.items():
             services.repository.add_event(each, "Retried", told, {"from": ended.id, "to": job.id}, services.clock())
     return job, is_new
+
+
+def _owner_again(services: Services, ended: JobRecord) -> str | None:
+    """Whose the job is when it runs again; None: the caller's, since the name of its owner is
+    another user's by now."""
+    try:
+        user = None if ended.owner is None else services.repository.user(ended.owner)
+    except UserNotFound:
+        return ended.owner
+    return None if user is not None and ended.created_at < user.created_at else ended.owner
 
 
 def _same_again(ended: JobRecord) -> JobSpec:
@@ -249,10 +261,13 @@ def _same_again(ended: JobRecord) -> JobSpec:
     return read(JobSpec, document, name=ended.name)
 
 
-def _made_before(services: Services, job: JobRecord, key: str) -> JobRecord | None:
+def _made_before(services: Services, job: JobRecord, key: str, caller: Caller) -> JobRecord | None:
     """The job that a request with the same key made. Who says it by name means the new job by now, which is the same
     training: it may be active."""
-    return services.repository.find_submission(key, submission.hash_of(_same_again(job)))
+    with submission.named_to(services, caller):
+        return services.repository.find_submission(
+            submission.own_key(caller, key), submission.hash_of(_same_again(job))
+        )
 
 
 @router.delete("/v1/jobs/{job_id}", status_code=204, responses=documented(404, 409))

@@ -88,7 +88,8 @@ def change_user(name: UserName, rights: Rights, services: ServicesDep, audit: Au
 
 @router.delete("/v1/users/{name}", status_code=204, responses=documented(404))
 def remove_user(name: UserName, services: ServicesDep) -> None:
-    """Remove a user and all tokens of the user. Jobs stay, with the name of their owner."""
+    """Remove a user and all tokens of the user. Jobs stay, with the name of their owner; a later user of that name does
+    not own them."""
     services.repository.remove_user(name)
 
 

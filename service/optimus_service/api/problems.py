@@ -120,7 +120,8 @@ def problem_of(error: Exception) -> Problem:
         case store_errors.InvalidValue():
             return Problem(422, str(error))
         case store_errors.IdempotencyConflict():
-            where = answers.ProblemError(field="Idempotency-Key", message=f"was used for job {error.job_id}")
+            made = "another request" if error.job_id is None else f"job {error.job_id}"
+            where = answers.ProblemError(field="Idempotency-Key", message=f"was used for {made}")
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
         case UnreadableSpecification() | store_errors.JobIsActive() | store_errors.UserExists():
             return Problem(409, str(error))

@@ -62,6 +62,19 @@ def submit(
     """
     if caller is not None:
         refuse_project(caller, spec.project)
+    with named_to(services, caller):
+        return _submitted(services, task_checks, spec, idempotency_key, object_uid, caller, owner)
+
+
+def _submitted(
+    services: Services,
+    task_checks: TaskChecks,
+    spec: JobSpec,
+    idempotency_key: str | None,
+    object_uid: str | None,
+    caller: Caller | None,
+    owner: str | None,
+) -> tuple[JobRecord, bool]:
     key = idempotency_key if caller is None or idempotency_key is None else own_key(caller, idempotency_key)
     document, request_hash = write(spec), hash_of(spec)
     if key is not None:
@@ -101,6 +114,22 @@ def refuse_project(caller: Caller, project: str) -> None:
 def own_key(caller: Caller, key: str) -> str:
     """The idempotency key as it is stored: two users may choose the same one. A blank is in no key that is sent."""
     return key if caller.token_id is None else f"{caller.name} {key}"
+
+
+@contextmanager
+def named_to(services: Services, caller: Caller | None) -> Iterator[None]:
+    """An `IdempotencyConflict` names the job that the key made only if the caller may read it: the token may be good
+    for fewer projects than the one that the key was used with, or the user have fewer by now."""
+    try:
+        yield
+    except IdempotencyConflict as conflict:
+        try:
+            made = None if conflict.job_id is None else services.repository.get_job(conflict.job_id)
+        except JobNotFound:
+            made = None
+        if caller is None or (made is not None and caller.reads(made.project)):
+            raise
+        raise IdempotencyConflict(conflict.key, None) from conflict
 
 
 @contextmanager

@@ -125,12 +125,13 @@ class JobIdTaken(StoreError):
 class IdempotencyConflict(StoreError):
     """The idempotency key was used for a different request."""
 
-    def __init__(self, key: str, job_id: str) -> None:
+    def __init__(self, key: str, job_id: str | None) -> None:
         self.key = key
         self.job_id = job_id
-        """The job that the first request with this key made."""
+        """The job that the first request with this key made; None: the caller may not know."""
         sent = key.rpartition(" ")[2]  # what is stored may have its user's name before it
-        super().__init__(f"the idempotency key {sent!r} was used for a different request (job {job_id})")
+        made = "" if job_id is None else f" (job {job_id})"
+        super().__init__(f"the idempotency key {sent!r} was used for a different request{made}")
 
 
 class StaleLeader(StoreError):

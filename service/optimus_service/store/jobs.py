@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, case, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, case, delete, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
@@ -99,6 +99,12 @@ def find_submission(session: Session, idempotency_key: str, request_hash: str) -
     if row is not None and row.request_hash != request_hash:
         raise IdempotencyConflict(idempotency_key, row.id)
     return None if row is None else record(row)
+
+
+def forget_keys(session: Session, user: str) -> None:
+    """Free the idempotency keys of a user who is removed: a later one of the same name may choose the same."""
+    of_user = JobRow.idempotency_key.startswith(f"{user} ", autoescape=True)
+    session.execute(update(JobRow).where(of_user).values(idempotency_key=None))
 
 
 def of_objects(session: Session, uids: Collection[str]) -> dict[str, JobRecord]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
+from optimus_service.store import jobs
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import TokenNotFound, UserExists, UserNotFound
 from optimus_service.store.pages import decode_cursor, make_page
@@ -54,6 +55,7 @@ def change_user(session: Session, name: str, kind: str, role: str | None, projec
 def remove_user(session: Session, name: str) -> None:
     """See `Repository.remove_user`."""
     session.execute(delete(TokenRow).where(TokenRow.user == name))
+    jobs.forget_keys(session, name)
     if session.execute(delete(UserRow).where(UserRow.name == name).returning(UserRow.name)).first() is None:
         raise UserNotFound(name)
 

@@ -765,7 +765,7 @@ class Repository:
             return people.change_user(session, name, kind, role, projects)
 
     def remove_user(self, name: str) -> None:
-        """Delete a user with all tokens. Jobs keep the name of their owner.
+        """Delete a user with all tokens and idempotency keys. Jobs keep the name of their owner.
 
         Raises:
             UserNotFound: there is none.

@@ -166,6 +166,43 @@ def test_what_an_operator_runs_again_stays_its_owners(shared: Api) -> None:
     assert shared.post(f"/v1/jobs/{job_id}/retry").json()["owner"] == "ada"
 
 
+@on_sqlite
+def test_a_later_user_of_the_same_name_owns_nothing_of_the_earlier_one(shared: Api) -> None:
+    ada = member(shared, "ada", "vision")
+    headers = {"Idempotency-Key": "nightly"}
+    spec = job_spec(project="vision")
+    job_id = shared.post("/v1/jobs", json=spec, headers=headers, token=ada).json()["id"]
+    shared.surroundings.clock.now += 1
+    assert shared.call("DELETE", "/v1/users/ada").status_code == 204
+    later = member(shared, "ada", "vision")
+    problem(shared.get("/v1/whoami", token=ada), 401)
+    problem(shared.call("PATCH", f"/v1/jobs/{job_id}", json={"priority": 2.0}, token=later), 403)
+    for what in ("cancel", "pause", "retry", "token"):
+        problem(shared.post(f"/v1/jobs/{job_id}/{what}", token=later), 403)
+    problem(shared.call("DELETE", f"/v1/jobs/{job_id}", token=later), 403)
+    mine = shared.post("/v1/jobs", json=spec, headers=headers, token=later)
+    assert mine.status_code == 201
+    assert shared.post(f"/v1/jobs/{mine.json()['id']}/cancel", token=later).status_code == 200
+    shared.post(f"/v1/jobs/{job_id}/cancel")
+    assert shared.post(f"/v1/jobs/{job_id}/retry").json()["owner"] == "bootstrap"
+
+
+@on_sqlite
+def test_a_key_names_no_job_that_the_token_may_not_read(shared: Api) -> None:
+    add_user(shared, "ada", {"vision": "member", "speech": "member"})
+    wide, narrow = add_token(shared, "ada"), add_token(shared, "ada", projects=["speech"])
+    headers = {"Idempotency-Key": "nightly"}
+    hidden = shared.post("/v1/jobs", json=job_spec(project="vision"), headers=headers, token=wide).json()["id"]
+    own = submit_as(shared, narrow, project="speech")
+    shared.post(f"/v1/jobs/{own}/cancel", token=narrow)
+    calls = [("/v1/jobs", {"json": job_spec(project="speech")}), (f"/v1/jobs/{own}/retry", {})]
+    for path, body in calls:
+        assert hidden in shared.post(path, headers=headers, token=wide, **body).text
+        told = shared.post(path, headers=headers, token=narrow, **body)
+        assert "'nightly'" in problem(told, 409)["detail"]
+        assert hidden not in told.text
+
+
 def test_two_users_may_choose_the_same_idempotency_key(shared: Api) -> None:
     ada, bob = member(shared, "ada", "vision"), member(shared, "bob", "speech")
     headers = {"Idempotency-Key": "nightly"}
