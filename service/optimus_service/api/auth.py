@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import hmac
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +44,7 @@ from optimus_service.process.job_tokens import JobTokens, is_job_token
 from optimus_service.process.user_tokens import id_in, is_secret_of, is_user_token
 from optimus_service.settings import Settings, is_loopback
 from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound, StoreError
-from optimus_service.store.records import JobRecord, TokenRecord
+from optimus_service.store.records import JobRecord, TokenRecord, UserRecord
 from optimus_service.store.repository import Repository
 
 _OPEN_PATHS = frozenset(call.path for call in TABLE if call.need is Need.NOTHING)
@@ -99,8 +100,12 @@ class AccessMiddleware:
             audit = await self._admitted(request)
         except Problem as problem:
             await respond(request, problem)(scope, receive, send)
-            return
-        await self._app(scope, receive, send if audit is None else _recording(audit, request, receive, send))
+        else:
+            await self._app(scope, receive, send if audit is None else _recording(audit, request, receive, send))
+        # Only now: a database whose writers wait for each other answers those who read nevertheless.
+        used: TokenRecord | None = getattr(request.state, "token", None)
+        if used is not None and self._users.is_use_due(used):
+            await run_in_threadpool(self._users.note_use, used)
 
     async def _admitted(self, request: Request) -> Audit | None:
         """What is to be recorded of a request that may be made; None: nothing.
@@ -186,6 +191,7 @@ class UserAccess:
         self._token_hash = None if settings.token is None else _hash(settings.token.get_secret_value())
         self._repository = repository
         self._clock = clock
+        self._noting = threading.Lock()
 
     async def caller(self, request: Request) -> Caller:
         """Who makes this request.
@@ -197,7 +203,8 @@ class UserAccess:
         if token is not None and is_job_token(token):
             raise Problem(403, "a job's token is good for what the job's own tasks tell of it only")
         if token is not None and is_user_token(token):
-            return await run_in_threadpool(self._user, token)
+            request.state.token, user = await run_in_threadpool(self._good, token)
+            return caller_of(request.state.token, user)
         if self._token_hash is None:
             objection = self.objection_to_page(request)
             if objection is not None:
@@ -209,35 +216,45 @@ class UserAccess:
             raise _unauthorized("this is not the service's token", ', error="invalid_token"')
         return BOOTSTRAP
 
-    def _user(self, secret: str) -> Caller:
+    def _good(self, secret: str) -> tuple[TokenRecord, UserRecord]:
         token_id = id_in(secret)
         try:
             found = None if token_id is None else self._repository.token_with_user(token_id)
         except StoreError as error:
             raise problem_of(error) from error
-        now = self._clock()
         # One answer for all that is wrong with it: whoever has half a token learns nothing of the rest.
-        if found is None or not is_secret_of(secret, found[0].hash) or not found[0].is_good(now):
+        if found is None or not is_secret_of(secret, found[0].hash) or not found[0].is_good(self._clock()):
             raise _unauthorized("this token is not known, or no longer good", ', error="invalid_token"')
-        token, user = found
-        self._note_use(token, now)
-        return caller_of(token, user)
+        return found
 
     def is_still(self, secret: str | None, caller: Caller) -> bool:
         """Whether this token is still good, for the same rights; for requests that take long."""
         if secret is None or caller.token_id is None:
             return True
         try:
-            return self._user(secret) == caller
+            token, user = self._good(secret)
         except Problem as problem:
             return problem.status_code != 401  # a database that is away for a moment says nothing against it
+        if self.is_use_due(token):
+            self.note_use(token)
+        return caller_of(token, user) == caller
 
-    def _note_use(self, token: TokenRecord, now: float) -> None:
-        if token.used_at is not None and 0 <= now - token.used_at < _USE_SECONDS:
+    def is_use_due(self, token: TokenRecord) -> bool:
+        """Whether the last use that is written is too old."""
+        return token.used_at is None or not 0 <= self._clock() - token.used_at < _USE_SECONDS
+
+    def note_use(self, token: TokenRecord) -> None:
+        """Write that the token is used, unless such a write is under way: the next request of the token does it.
+
+        So one thread at most waits for a database that takes nothing at the moment.
+        """
+        if not self._noting.acquire(blocking=False):
             return
-        # A database that takes nothing at the moment still answers those who read.
-        with contextlib.suppress(DatabaseNotAvailable):
-            self._repository.note_use(token.id, now)
+        try:
+            with contextlib.suppress(DatabaseNotAvailable):
+                self._repository.note_use(token.id, self._clock())
+        finally:
+            self._noting.release()
 
     def objection_to_page(self, request: Request) -> Problem | None:
         """Why a request may not be made that a web page may have sent, None when it may; pages have no OPTIMUS_TOKEN,

@@ -16,7 +16,7 @@ from tests.service.store.store_builders import a_decision, a_forecast, a_round
 
 from optimus_scheduler.model import NOTHING, Decision, Quota, Reason, Resources, Role, TaskKey
 from optimus_service.api import auth, seen, stream
-from optimus_service.api.callers import Caller
+from optimus_service.api.callers import Caller, caller_of
 from optimus_service.api.stream import Feeds, as_events
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.insight.bodies import decision_body
@@ -209,11 +209,11 @@ def test_whether_a_token_is_still_good_is_asked_of_its_rights_too(shared: Api) -
     two, clock = Two(shared), shared.surroundings.clock
     access = auth.UserAccess(shared.services.settings, shared.repository, clock)
     secret = two.tokens["alpha"]
-    caller = access._user(secret)
+    caller = caller_of(*access._good(secret))
     assert access.is_still(secret, caller)
     shared.call("PUT", "/v1/users/user-alpha", json={"projects": {"alpha": "viewer"}})
     assert not access.is_still(secret, caller)
-    changed = access._user(secret)
+    changed = caller_of(*access._good(secret))
     shared.call("DELETE", f"/v1/tokens/{secret.split('-')[2]}")
     assert not access.is_still(secret, changed)
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import structlog
+from starlette.types import Message, Receive, Scope, Send
 from tests.service.api.api_harness import Api, faults, job_spec, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
+from optimus_service.api import auth
 from optimus_service.process.user_tokens import hash_of
 from optimus_service.store.errors import DatabaseNotAvailable
 
@@ -90,6 +92,51 @@ def test_the_last_use_is_written_once_a_minute_at_most(shared: Api) -> None:
         assert used_at is not None
         seen.append(used_at - begin)
     assert seen == [0, 0, 60, 60]
+
+
+@on_sqlite
+def test_no_answer_waits_until_its_tokens_use_is_written(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, order = member(shared, "ada", "vision"), []
+    monkeypatch.setattr("optimus_service.store.people.note_use", lambda *_: order.append("use written"))
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "answer"})
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is asked of the client")
+
+    async def send(message: Message) -> None:
+        order.append(message["type"])
+
+    services = shared.services
+    access = auth.AccessMiddleware(
+        answer,
+        settings=services.settings,
+        job_tokens=services.job_tokens,
+        repository=shared.repository,
+        clock=services.clock,
+    )
+    headers = [(b"authorization", f"Bearer {secret}".encode())]
+    request = {"type": "http", "method": "GET", "path": "/v1/whoami", "headers": headers}
+    shared.portal.call(access, request, receive, send)
+    assert order == ["answer", "use written"]
+
+
+@on_sqlite
+def test_one_write_at_most_waits_to_tell_of_uses(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    member(shared, "ada", "vision")
+    (token,) = shared.repository.tokens()
+    access = auth.UserAccess(shared.services.settings, shared.repository, shared.services.clock)
+    written = []
+
+    def write(*_: object) -> None:
+        written.append(token.id)
+        access.note_use(token)  # as another request does meanwhile
+
+    monkeypatch.setattr("optimus_service.store.people.note_use", write)
+    for _ in range(2):
+        access.note_use(token)
+    assert written == [token.id] * 2
 
 
 @on_sqlite
