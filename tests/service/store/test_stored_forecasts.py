@@ -44,7 +44,7 @@ FORECASTS = st.builds(
     steps_per_second=st.none() | numbers,
     remaining_seconds=intervals,
     seconds_per_step=intervals,
-    calibration=st.builds(Calibration, widenings, widenings, widenings),
+    calibration=st.builds(Calibration, widenings, widenings, widenings, start=widenings),
     finished_runs=st.integers(0, 99),
     finished_runs_share=numbers,
     speed_from=st.none() | st.sampled_from(SpeedSource),
