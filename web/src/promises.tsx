@@ -3,7 +3,12 @@ import { useEffect, useState } from "preact/hooks";
 import { get, type PromiseScore, type Scorecard } from "./api";
 import { count, percent } from "./words";
 
-const KINDS = { steps: "steps left", seconds: "time left at its size", time: "time to the end", start: "time to the start" };
+const KINDS = {
+  steps: "steps left",
+  seconds: "time left at its size",
+  time: "time to the end",
+  start: "time to the start",
+};
 
 export function Promises() {
   const [open, setOpen] = useState(false);
