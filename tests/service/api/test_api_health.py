@@ -141,7 +141,10 @@ def test_readiness_is_told_soon_while_all_threads_wait_for_a_frozen_database(
             told = [api.get("/readyz") for _ in range(3)]
             still_waiting = [each for each in waiting if not each.done()]
         assert still_waiting, "the test is to show that others hold the threads meanwhile"
-        assert [faults(answer, 503) for answer in told] == 3 * [{"database": "does not answer"}]
+        for answer in told:  # a connection that is made at this moment may give up by itself
+            found = faults(answer, 503)
+            assert list(found) == ["database"]
+            assert found["database"] in ("does not answer", "the database cannot be reached right now")
         for each in waiting:
             each.result(60)
         assert api.get("/readyz").status_code == 200

@@ -115,7 +115,7 @@ def test_the_examples_are_true(api: Api, name: str) -> None:
     ("spec", "field", "message"),
     [
         ({"gpu_types": ["a100", "a100"]}, "gpu_types", "names a type twice"),
-        ({"gpu_types": ["a 100"]}, "gpu_types.0", "must match"),
+        ({"gpu_types": ["a 100"]}, "gpu_types.0", "must have the form: letters, digits"),
         ({"gpu_types": ["a100"], "workers": {"resources": {"gpus": 1}}}, "gpu_types", "no GPU of these types"),
         ({"deadline": "tomorrow"}, "deadline", "expected a date and time like 2026-12-24T18:00:00Z"),
         ({"deadline": "2026-12-24T18:00:00"}, "deadline", "say which time it is"),
