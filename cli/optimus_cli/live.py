@@ -97,7 +97,7 @@ def outlook(job: Job) -> str:
     if job["directive"] == "finish":
         return "converged, finishing"
     if job["state"] == "queued":
-        return str(render.state_of(job))
+        return "waiting for its tasks" if job["wanted"]["workers"] else "waiting"
     is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
     return "learning" if is_learning else render.left(job)
 
@@ -133,7 +133,7 @@ def _last_words(job: Job) -> Text:
 
 def line(job: Job) -> str:
     """One job in one line, for logs and pipes."""
-    parts = [f"{job['state']} {render.progress(job)}", details(job), outlook(job)]
+    parts = [f"{render.state_of(job)} {render.progress(job)}", details(job), outlook(job)]
     if job["reason"] is not None and not is_final(job):
         parts.append(job["reason"])
     return f"{job['name']}: {', '.join(parts)}"

@@ -95,10 +95,7 @@ _OF_SCHEDULED = ("workers", "servers", "priority", "retries", "deadline", "on_no
 
 def _refuse_idle(job: JobRecord, edit: Edit) -> None:
     """Raise `Problem` (422) if nothing could come of the edit, as the job runs outside the cluster."""
-    why = (
-        "the job runs outside the cluster and is only watched: nothing would come of it; name, labels and convergence "
-    )
-    why += "can be changed"
+    why = "the job runs outside the cluster and is only watched: only name, labels and convergence can be changed"
     idle = [field for field in edit.changes if job.is_tracked and field.startswith(_OF_SCHEDULED)]
     if idle:
         raise invalid([answers.ProblemError(field=field, message=why) for field in idle])

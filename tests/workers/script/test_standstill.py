@@ -9,16 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from optimus_workers.script.standstill import (
-    FIRST_SECONDS,
-    LOOK_SECONDS,
-    MIN_SECONDS,
-    PATIENCE,
-    TOLD_SECONDS,
-    Standstill,
-    Usage,
-    usage,
-)
+from optimus_workers.script.standstill import LOOK_SECONDS, TOLD_SECONDS, Standstill, Usage, usage
+from optimus_workers.worker.patience import FIRST_SECONDS, MIN_SECONDS, PATIENCE
 
 STILL = Usage(frozenset({7}), 3.0, 1000, runs=False)
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimus_workers.script.starter import descendants
+from optimus_workers.worker.patience import Patience
 
 LOOK_SECONDS = 5.0
 """Least time between two looks."""
 TOLD_SECONDS = 10.0
 """Processes that have done nothing for this long are reported, and again after as long."""
-FIRST_SECONDS, MIN_SECONDS, PATIENCE, N_LEARNED = 600.0, 60.0, 20.0, 3
-"""How long all may do nothing: the first for as long as fewer than `N_LEARNED` intervals between steps are known, then
-`PATIENCE` times the longest of them, and at least `MIN_SECONDS`. (As a worker's watchdog has it.)"""
 BUSY_PART = 0.02
 """Of one core. Threads that only wake up now and then, such as that of a progress bar, take less."""
 BUSY_BYTES = 32 * 1024
@@ -49,18 +47,15 @@ class Standstill:
 
     def __init__(self, now: float, limit_seconds: float | None = None) -> None:
         """`limit_seconds`: how long they may do nothing; None: as learned from their steps."""
-        self._limit = limit_seconds
+        self._patience = Patience(limit_seconds)
         self._busy_at = self._looked_at = self._step_at = now
         self._told_at: float | None = None
         self._last: Usage | None = None
-        self._slowest, self._n_steps = 0.0, 0
 
     @property
     def patience_seconds(self) -> float:
         """How long they may do nothing."""
-        if self._limit is not None:
-            return self._limit
-        return FIRST_SECONDS if self._n_steps < N_LEARNED else max(MIN_SECONDS, PATIENCE * self._slowest)
+        return self._patience.seconds
 
     def heard(self, now: float) -> None:
         """They printed or reported something."""
@@ -68,8 +63,8 @@ class Standstill:
 
     def stepped(self, now: float) -> None:
         """They made a step."""
-        self._slowest = max(self._slowest, now - self._step_at)
-        self._step_at, self._n_steps = now, self._n_steps + 1
+        self._patience.took(now - self._step_at)
+        self._step_at = now
         self.heard(now)
 
     def is_due(self, now: float) -> bool:

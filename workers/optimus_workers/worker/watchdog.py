@@ -17,16 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from optimus_workers.errors import HUNG
+from optimus_workers.worker.patience import Patience
 
 log = logging.getLogger(__name__)
-
-FIRST_SECONDS = 600.0
-"""Patience with the first micro-batches: data may have to be fetched, kernels to be compiled."""
-MIN_SECONDS = 60.0
-PATIENCE = 20.0
-"""In slowest micro-batches so far."""
-N_LEARNED = 3
-"""Micro-batches after which the slowest one counts."""
 
 
 class Watchdog:
@@ -40,22 +33,18 @@ class Watchdog:
         on_hang: Callable[[], None] | None = None,
     ) -> None:
         """`limit_seconds`: for one micro-batch; None: learned from those before."""
-        self._limit = limit_seconds
+        self._patience = Patience(limit_seconds)
         self._clock = clock
         self._on_hang = on_hang or give_up
         self._changed = threading.Condition()
         self._watching = False
         self._since = 0.0
-        self._slowest = 0.0
-        self._n_done = 0
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     @property
     def limit_seconds(self) -> float:
         """How long the present micro-batch may take."""
-        if self._limit is not None:
-            return self._limit
-        return FIRST_SECONDS if self._n_done < N_LEARNED else max(MIN_SECONDS, PATIENCE * self._slowest)
+        return self._patience.seconds
 
     def begin(self) -> None:
         with self._changed:
@@ -65,8 +54,7 @@ class Watchdog:
     def progress(self) -> None:
         """A micro-batch is done."""
         now = self._clock()
-        self._slowest = max(self._slowest, now - self._since)
-        self._n_done += 1
+        self._patience.took(now - self._since)
         self._since = now
 
     def end(self) -> None:
