@@ -106,6 +106,7 @@ class Job(TypedDict):
     retry_at: str | None
     last_error: str | None
     rescales: int
+    begins_anew: bool
     usage: JobUsage | None
     noise_scale: float | None
     learning_rate: float | None

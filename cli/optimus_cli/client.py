@@ -201,6 +201,9 @@ class Client:
         """All of them, by name."""
         return cast("list[User]", self._call("GET", "/v1/users")["users"])
 
+    def user(self, name: str) -> User:
+        return cast("User", self._call("GET", _user_path(name)))
+
     def create_user(self, name: str, rights: Mapping[str, Any]) -> User:
         return cast("User", self._call("POST", _user_path(name), body=rights))
 

@@ -39,6 +39,22 @@ def user_list(users: Sequence[User]) -> RenderableType:
     return table
 
 
+def rights(user: User) -> str:
+    """operator; or: nlp (viewer), vision (member); empty for none"""
+    return user["role"] or (_projects(user["projects"]) if user["projects"] else "")
+
+
+def lost(before: User, after: User) -> str:
+    """What a user could do before and cannot any more, as `rights` says it; empty for nothing."""
+    if after["role"] in (before["role"], "administrator") and after["role"]:
+        return ""
+    if before["role"] or after["role"]:
+        return before["role"] or ""
+    present = after["projects"]
+    weaker = {name: had for name, had in before["projects"].items() if present.get(name) not in (had, "member")}
+    return _projects(weaker) if weaker else ""
+
+
 def token_list(tokens: Sequence[Token]) -> RenderableType:
     """One line per token."""
     if not tokens:

@@ -62,6 +62,7 @@ def job(**changes: Any) -> Job:
         "result": None,
         "failure": None,
         "rescales": 2,
+        "begins_anew": False,
     }
     return cast("Job", {**body, **changes})
 

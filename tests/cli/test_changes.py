@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
 from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, ScriptedService, problem
+
+from optimus_cli.bodies import Job
 
 JOB = "digits-mlp-x7k2p"
 
@@ -31,8 +34,7 @@ def test_pause_says_what_becomes_of_the_job(service: ScriptedService, optimus: O
 
 def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedService, optimus: Optimus) -> None:
     job = builders.job()
-    job["spec"] = {**job["spec"], "command": ["python", "train.py"], "task": None, "resumes": None}
-    job |= {"step": 86, "profile": None, "state": "running"}
+    job |= {"step": 86, "state": "running", "begins_anew": True}
     scripted.has_job(job)
     scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, job))
     calls = ["pause", JOB, "--url", scripted.url]
@@ -50,12 +52,12 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", job)
     resume = ["resume", JOB, "--url", scripted.url]
     assert "goes on from step 0, as far as is known, as soon as there is room" in optimus(*resume).stdout
-    for known in ({"spec": {**job["spec"], "resumes": True}}, {"profile": {"resumes": True}}, {"step": 0}):
-        scripted.has_job({**job, **known})
+    for known in ({"begins_anew": False}, {"step": 0}):
+        scripted.has_job(cast("Job", {**job, **known}))
         scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, {**job, **known}))
         silent = optimus(*calls, input="")
         assert (silent.exit_code, silent.stderr, "lost" in silent.stdout) == (0, "", False)
-    scripted.has_job({**job, "spec": {**job["spec"], "resumes": True}})
+    scripted.has_job({**job, "begins_anew": False})
     assert "goes on from its last checkpoint as soon as" in optimus(*resume).stdout
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.cli import builders
 from tests.cli.conftest import Optimus, ScriptedService
+
+from optimus_cli import render_people
+from optimus_cli.bodies import User
 
 MOMENT = "2026-11-25T09:14:43Z"
 USER = {
@@ -26,6 +29,7 @@ def body(scripted: ScriptedService) -> Any:
 def test_users_are_made_changed_and_listed(scripted: ScriptedService, optimus: Optimus) -> None:
     scripted.on("POST", "/v1/users/ada", USER)
     scripted.on("PUT", "/v1/users/ada", USER)
+    scripted.on("GET", "/v1/users/ada", USER)
     scripted.on("GET", "/v1/users", {"users": [USER]})
     rights = {"kind": "person", "role": None, "projects": {"vision": "member", "nlp": "viewer"}}
     for command in ("create", "set"):
@@ -36,6 +40,62 @@ def test_users_are_made_changed_and_listed(scripted: ScriptedService, optimus: O
     assert "nlp (viewer), vision (member)" in " ".join(listed.stdout.split())
     both = optimus("user", "create", "ada", "--member", "vision", "--viewer", "vision", "--url", scripted.url)
     assert (both.exit_code, "vision" in both.stderr) == (2, True)
+
+
+def test_rights_are_taken_away_only_where_that_is_said(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/users/ada", USER)
+    scripted.on("PUT", "/v1/users/ada", USER | {"projects": {"nlp": "viewer"}})
+    calls = ["user", "set", "ada", "--url", scripted.url]
+    silent = optimus(*calls)
+    assert (silent.exit_code, silent.stdout) == (2, "")
+    assert "Say all that ada may do from now on: --member PROJECT" in silent.stderr
+    assert "--no-rights" in silent.stderr
+    assert optimus(*calls, "--no-rights", "--role", "operator").exit_code == 2
+    assert not [request for request in scripted.requests if request.method == "PUT"]
+    fewer = optimus(*calls, "--viewer", "nlp")
+    assert (fewer.exit_code, fewer.stderr) == (0, "Taken away from ada: vision (member).\n")
+    assert optimus(*calls, "--no-rights").exit_code == 0
+    assert body(scripted) == {"kind": "person", "role": None, "projects": {}}
+
+
+def test_what_a_user_is_stays_where_rights_are_given_and_the_other_way_round(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    program = USER | {"kind": "service"}
+    scripted.on("GET", "/v1/users/ada", program)
+    scripted.on("PUT", "/v1/users/ada", program)
+    assert optimus("user", "set", "ada", "--role", "operator", "--url", scripted.url).exit_code == 0
+    assert body(scripted) == {"kind": "service", "role": "operator", "projects": {}}
+    assert optimus("user", "set", "ada", "--person", "--url", scripted.url).exit_code == 0
+    assert body(scripted) == {"kind": "person", "role": None, "projects": USER["projects"]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ({"role": "administrator"}, {"role": "operator"}, "administrator"),
+        ({"role": "operator"}, {"role": "administrator"}, ""),
+        ({"role": "operator"}, {"role": "operator"}, ""),
+        ({"role": "operator"}, {"projects": {"nlp": "member"}}, "operator"),
+        ({"projects": {"nlp": "member"}}, {"role": "operator"}, ""),
+        ({"projects": {"nlp": "viewer"}}, {"projects": {"nlp": "member"}}, ""),
+        (
+            {"projects": {"nlp": "member", "vision": "viewer"}},
+            {"projects": {"nlp": "viewer"}},
+            "nlp (member), vision (viewer)",
+        ),
+        ({}, {}, ""),
+    ],
+)
+def test_what_a_change_of_rights_takes_away(before: dict[str, Any], after: dict[str, Any], lost: str) -> None:
+    nothing = USER | {"projects": {}}
+    assert render_people.lost(cast("User", nothing | before), cast("User", nothing | after)) == lost
+
+
+def test_a_user_without_rights_is_said_to_have_none(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("POST", "/v1/users/ada", USER | {"projects": {}})
+    done = optimus("user", "create", "ada", "--url", scripted.url)
+    assert done.stdout == "ada is a user who may do nothing yet; `optimus user set ada` gives rights\n"
 
 
 def test_a_new_token_alone_is_on_standard_output(scripted: ScriptedService, optimus: Optimus) -> None:

@@ -63,6 +63,23 @@ def test_flags_become_a_quota(service: ScriptedService, optimus: Optimus) -> Non
     assert service.requests[-1].body == expected
 
 
+def test_what_is_not_given_of_a_quota_stays(service: ScriptedService, optimus: Optimus) -> None:
+    def sent(*flags: str) -> Any:
+        done = optimus("project", "set", "vision", *flags)
+        assert done.exit_code == 0, done.output
+        return service.requests[-1].body
+
+    assert sent("--cpu", "8") == {"share": 0.25, "cpu": 8.0, "gpus": {"a100": 8}, "may_borrow": False}
+    assert sent("--borrow") == {"share": 0.25, "gpus": {"a100": 8}, "may_borrow": True}
+    assert sent("--unset", "gpus") == {"share": 0.25, "may_borrow": False}
+    nothing = optimus("project", "set", "vision", "--unset", "gpus", "--unset", "share")
+    assert (nothing.exit_code, "would be guaranteed nothing" in nothing.stderr) == (2, True)
+    service.on("GET", PATH, problem(404, "project 'vision' has no quota"))
+    assert sent("--cpu", "8") == {"cpu": 8.0}
+    service.on("GET", PATH, problem(503, "the database cannot be reached right now"))
+    assert optimus("project", "set", "vision", "--cpu", "8").exit_code == 1
+
+
 def test_a_quota_is_taken_away(service: ScriptedService, optimus: Optimus) -> None:
     done = optimus("project", "delete", "vision")
     assert (done.exit_code, done.stdout) == (0, "vision has no quota any more\n")
@@ -72,7 +89,9 @@ def test_a_quota_is_taken_away(service: ScriptedService, optimus: Optimus) -> No
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--gpus", "a100"], ["--gpus", "a100=many"], ["--gpus", "a100=-1"], ["--share", "2"]], ids=" ".join
+    "flags",
+    [[], ["--gpus", "a100"], ["--gpus", "a100=many"], ["--gpus", "a100=-1"], ["--share", "2"], ["--unset", "speed"]],
+    ids=" ".join,
 )
 def test_quotas_that_make_no_sense(service: ScriptedService, optimus: Optimus, flags: list[str]) -> None:
     assert optimus("project", "set", "vision", *flags).exit_code == 2

@@ -357,6 +357,11 @@ export interface components {
             last_error: string | null;
             /** @description membership changes while training */
             rescales: number;
+            /**
+             * @description a stop costs it all its steps, as far as is known: a script that keeps no checkpoint
+             * @default false
+             */
+            begins_anew: boolean;
             /** @default null */
             usage: components["schemas"]["JobUsage"] | null;
             /**

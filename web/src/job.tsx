@@ -341,7 +341,7 @@ function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
       setAsked(null);
     }
   };
-  const lost = job.state === "running" && beginsAnew(job) ? job.step : 0;
+  const lost = job.state === "running" && job.begins_anew ? job.step : 0;
   const pausing = doubted ? "Pause it all the same" : "Pause";
   const resuming = job.finished_at ? "Resume from the last checkpoint" : "Resume";
   return (
@@ -370,11 +370,6 @@ function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
       )}
     </div>
   );
-}
-
-/** Whether it is a script that is not known to go on from a checkpoint; as `optimus pause` judges. */
-function beginsAnew({ spec, profile }: Job): boolean {
-  return Boolean(spec.command) && !(spec.resumes ?? profile?.resumes);
 }
 
 /** Exits of many tasks at once are one line: the newest, and how many there were. */

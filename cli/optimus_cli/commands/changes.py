@@ -29,7 +29,7 @@ def pause(
     """
     with connect(url) as client:
         found = find_job(client, job)
-        lost = found["step"] if found["state"] == "running" and _begins_anew(found) else 0
+        lost = found["step"] if found["state"] == "running" and found["begins_anew"] else 0
         if lost and not yes:
             steps = "1 step is" if lost == 1 else f"{lost} steps are"
             _ask(f"Pause {found['id']}? It is not known to go on from a checkpoint: {steps} lost.", "paused")
@@ -42,13 +42,6 @@ def pause(
     output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{anew}")
 
 
-def _begins_anew(job: Job) -> bool:
-    """Whether it is a script that is not known to go on from a checkpoint."""
-    said, profile = job["spec"].get("resumes"), job["profile"]
-    resumes = said if said is not None or profile is None else profile.get("resumes")
-    return bool(job["spec"].get("command")) and not resumes
-
-
 def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Let a paused job have tasks again, or a failed or cancelled one go on from its last checkpoint, under its id."""
     with connect(url) as client:
@@ -58,7 +51,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_json(resumed)
     else:
         saved = " from its last checkpoint" if is_final(found) or resumed["step"] else ""
-        whence = " from step 0, as far as is known," if found["step"] and _begins_anew(found) else saved
+        whence = " from step 0, as far as is known," if found["step"] and found["begins_anew"] else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
 
 

@@ -70,8 +70,13 @@ def create_user(
 ) -> None:
     """Make a user. It can do nothing before it has a token: `optimus token create --user NAME`."""
     with connect(url) as client:
-        made = client.create_user(name, _rights(member, viewer, role, service=service))
-    output.print_json(made) if as_json else output.print_text(f"{name} is a user")
+        made = client.create_user(name, _rights("service" if service else "person", member, viewer, role))
+    if as_json:
+        output.print_json(made)
+    elif render_people.rights(made):
+        output.print_text(f"{name} is a user: {render_people.rights(made)}")
+    else:
+        output.print_text(f"{name} is a user who may do nothing yet; `optimus user set {name}` gives rights")
 
 
 @user_app.command("set", cls=Command)
@@ -80,14 +85,36 @@ def set_user(
     member: Member = None,
     viewer: Viewer = None,
     role: Roles = None,
-    service: IsService = False,
+    no_rights: Annotated[bool, typer.Option("--no-rights", help="Take all rights away.")] = False,
+    service: Annotated[
+        bool | None, typer.Option("--service/--person", help="What the user is; stays where neither is given.")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Replace all that a user may do. It holds for the user's tokens at once."""
+    """Replace all that a user may do by what is given. It holds for the user's tokens at once."""
+    are_given = bool(member or viewer or role)
+    if no_rights and are_given:
+        raise BadInput("--no-rights takes all rights away: give it without --member, --viewer and --role.")
+    if not (no_rights or are_given or service is not None):
+        raise BadInput(
+            f"Say all that {name} may do from now on: --member PROJECT, --viewer PROJECT, --role ROLE; "
+            "or take all of it away: --no-rights."
+        )
     with connect(url) as client:
-        changed = client.change_user(name, _rights(member, viewer, role, service=service))
-    output.print_json(changed) if as_json else output.show(render_people.user_list([changed]))
+        before = client.user(name)
+        kind = before["kind"] if service is None else "service" if service else "person"
+        rights = _rights(kind, member, viewer, role)
+        if not (no_rights or are_given):
+            rights |= {"role": before["role"], "projects": before["projects"]}
+        changed = client.change_user(name, rights)
+    if as_json:
+        output.print_json(changed)
+    else:
+        output.show(render_people.user_list([changed]))
+        lost = render_people.lost(before, changed)
+        if lost:
+            output.say(f"Taken away from {name}: {lost}.")
 
 
 @user_app.command("remove", cls=Command)
@@ -98,12 +125,12 @@ def remove_user(name: Name, url: Url = DEFAULT_URL) -> None:
     output.print_text(f"{name} is no user any more")
 
 
-def _rights(member: list[str] | None, viewer: list[str] | None, role: str | None, *, service: bool) -> dict[str, Any]:
+def _rights(kind: str, member: list[str] | None, viewer: list[str] | None, role: str | None) -> dict[str, Any]:
     both = set(member or ()) & set(viewer or ())
     if both:
         raise BadInput(f"--member and --viewer of the same project {min(both)}: give one of them")
     projects = dict.fromkeys(viewer or (), "viewer") | dict.fromkeys(member or (), "member")
-    return {"kind": "service" if service else "person", "role": role, "projects": projects}
+    return {"kind": kind, "role": role, "projects": projects}
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------

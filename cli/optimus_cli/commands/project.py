@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +12,8 @@ from rich.text import Text
 
 from optimus_cli import output, wording
 from optimus_cli.bodies import NodeResources, Project, ProjectQuota
-from optimus_cli.client import DEFAULT_URL
-from optimus_cli.errors import BadInput
+from optimus_cli.client import DEFAULT_URL, Client
+from optimus_cli.errors import BadInput, Refused
 from optimus_cli.options import AsJson, Command, Group, Url, connect
 from optimus_cli.render import columns_table, facts_table
 from optimus_cli.specification import parse_assignments
@@ -98,21 +99,59 @@ def set_quota(
     cpu: Annotated[float | None, typer.Option(help="CPU cores.")] = None,
     memory: Annotated[str | None, typer.Option(help="Such as 512Gi.")] = None,
     gpus: Annotated[list[str] | None, typer.Option(metavar="TYPE=COUNT", help="GPUs of a type; repeatable.")] = None,
-    borrow: Annotated[bool, typer.Option(help="Whether it may have more while others leave it idle.")] = True,
+    borrow: Annotated[
+        bool | None, typer.Option("--borrow/--no-borrow", help="Whether it may have more while others leave it idle.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="AMOUNT", help="Take it away: share, cpu, memory, gpus; repeatable.")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a project a quota, in the place of any that it had. An amount overrules --share for its resource."""
-    named: dict[str, Any] = {"share": share, "cpu": cpu, "memory_bytes": memory, "gpus": _counts(gpus or [])}
-    quota = {field: value for field, value in named.items() if value is not None}
-    if not quota:
-        raise BadInput("Give at least one of --share, --cpu, --memory, --gpus.")
+    """Give a project a quota, or change the one that it has. What is not given stays. An amount overrules --share for
+    its resource."""
+    named: dict[str, Any] = {
+        "share": share,
+        "cpu": cpu,
+        "memory_bytes": memory,
+        "gpus": _counts(gpus or []),
+        "may_borrow": borrow,
+    }
+    changes = {field: value for field, value in named.items() if value is not None}
+    taken = [_amount(each) for each in unset or ()]
+    if not changes and not taken:
+        raise BadInput("Give at least one of --share, --cpu, --memory, --gpus, --borrow, --no-borrow, --unset.")
     with connect(url) as client:
-        project = client.put_project(name, {**quota, "may_borrow": borrow})
+        present = _present(client, name)
+        quota = {field: value for field, value in {**present, **changes}.items() if field not in taken}
+        if not quota.keys() - {"may_borrow"}:
+            raise BadInput(
+                f"{name} would be guaranteed nothing: give --share, --cpu, --memory or --gpus, or delete it."
+            )
+        project = client.put_project(name, quota)
     if as_json:
         output.print_json(project)
     else:
         output.show(project_description(project))
+
+
+def _present(client: Client, name: str) -> dict[str, Any]:
+    """The quota that the project has, as it is sent; empty for none."""
+    try:
+        quota = client.project(name)["quota"]
+    except Refused as refusal:
+        if refusal.status != HTTPStatus.NOT_FOUND:
+            raise
+        return {}
+    return {field: value for field, value in quota.items() if value not in (None, {})}
+
+
+def _amount(name: str) -> str:
+    """The field of a quota that --unset names."""
+    fields = {"share": "share", "cpu": "cpu", "memory": "memory_bytes", "gpus": "gpus"}
+    if name not in fields:
+        raise BadInput(f"--unset {name}: expected one of {', '.join(fields)}.")
+    return fields[name]
 
 
 @app.command(cls=Command)

@@ -137,6 +137,9 @@ class Job(Message):
     retry_at: Annotated[datetime | None, About("paused after an error: when it may go on")] = None
     last_error: Annotated[str | None, About("what the job's code raised last, in one line")] = None
     rescales: Annotated[int, About("membership changes while training")]
+    begins_anew: Annotated[
+        bool, About("a stop costs it all its steps, as far as is known: a script that keeps no checkpoint")
+    ] = False
     usage: JobUsage | None = None
     noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/gradients.md")] = None
     learning_rate: Annotated[

@@ -60,9 +60,12 @@ def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQ
 
 
 @router.get("/v1/promises")
-def list_promises(services: ServicesDep) -> answers.Scorecard:
-    """How the newest predictions turned out: of steps and time left, by the part of life at which they were made."""
-    return scorecard(services.repository.kept_promises(0.0, MAX_PROMISES))
+def list_promises(services: ServicesDep, caller: CallerDep) -> answers.Scorecard:
+    """How the newest predictions turned out: of steps and time left, by the part of life at which they were made.
+
+    Of jobs that the caller may read.
+    """
+    return scorecard(services.repository.kept_promises(0.0, MAX_PROMISES, caller.projects))
 
 
 # --- who uses what ---------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ TABLE: tuple[Call, ...] = (
     Call("GET", "/v1/stream", Need.READ),
     Call("GET", "/v1/trace", Need.READ),
     Call("GET", "/v1/rounds", Need.OVERSEE),
-    Call("GET", "/v1/promises", Need.OVERSEE),
+    Call("GET", "/v1/promises", Need.READ),
     Call("GET", "/v1/projects", Need.READ),
     Call("GET", "/v1/projects/{name}", Need.READ),
     Call("PUT", "/v1/projects/{name}", Need.OPERATE, "quota.set"),

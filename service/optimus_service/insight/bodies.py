@@ -16,6 +16,7 @@ from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
 from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
+from optimus_service.observe.spec import begins_anew
 from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale
 from optimus_service.store.records import (
     DecisionRecord,
@@ -77,6 +78,7 @@ def job_body(
         retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED else None,
         last_error=job.last_error,
         rescales=job.rescales,
+        begins_anew=begins_anew(job.spec, job.profile),
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
         learning_rate=newest_learning_rate(newest),

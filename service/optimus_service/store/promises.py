@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.model import JobState
 from optimus_service.store import forecasts
 from optimus_service.store.dialects import insert_for
+from optimus_service.store.jobs import in_projects
 from optimus_service.store.records import KeptPromise, PromiseRecord
 from optimus_service.store.tables import JobRow, PromiseRow
 
@@ -42,12 +43,12 @@ def parts_of(session: Session, job_ids: Collection[str]) -> dict[str, set[str]]:
     return found
 
 
-def kept(session: Session, since: float, newest: int) -> list[KeptPromise]:
+def kept(session: Session, since: float, newest: int, projects: Collection[str] | None) -> list[KeptPromise]:
     """See `Repository.kept_promises`."""
     statement = (
         select(PromiseRow, JobRow.step, JobRow.finished_at, JobRow.started_at)
         .join(JobRow, JobRow.id == PromiseRow.job_id)
-        .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value)
+        .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value, *in_projects(projects))
         .order_by(JobRow.finished_at.desc(), PromiseRow.at.desc())
         .limit(newest)
     )

@@ -574,10 +574,11 @@ class Repository:
         with self._read() as session:
             return promises.parts_of(session, job_ids)
 
-    def kept_promises(self, since: float, newest: int) -> list[KeptPromise]:
-        """The `newest` promises of jobs that succeeded at `since` or later, the first to end first."""
+    def kept_promises(self, since: float, newest: int, projects: Collection[str] | None = None) -> list[KeptPromise]:
+        """The `newest` promises of jobs (of these projects; None: of all) that succeeded at `since` or later, the first
+        to end first."""
         with self._read() as session:
-            return promises.kept(session, since, newest)
+            return promises.kept(session, since, newest, projects)
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 

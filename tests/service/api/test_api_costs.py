@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import Serve
+from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.store.store_builders import samples_of
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
@@ -158,23 +159,42 @@ def test_the_worst_prediction_is_in_the_review_wherever_it_was_made(api: Api) ->
 
 def test_promises_of_jobs_that_succeeded_are_judged(api: Api) -> None:
     assert api.get("/v1/promises").json() == {"scores": [], "tasks": []}
-    for number, predicted in enumerate((50.0, 100.0)):
-        job_id = api.submit(name=f"judged-{number}")
-        api.surroundings.clock.now = NOW
-        train(api, job_id)
-        value = Interval(predicted, 0.9 * predicted, 1.5 * predicted)
-        promise = PromiseRecord(
-            job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value
-        )
-        record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
-        api.repository.add_round(record, [], [promise])
-        api.surroundings.clock.now = NOW + 100
-        api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
+    for predicted in (50.0, 100.0):
+        judge(api, predicted)
     found = api.get("/v1/promises").json()
     (seconds,) = [score for score in found["scores"] if score["kind"] == "seconds"]
     assert (seconds["part"], seconds["promises"], seconds["held"]) == ("25 %", 2, 0.5)
     assert seconds["median_error_percent"] == pytest.approx(25.0)  # 50 % and none
     assert [each["task"] for each in found["tasks"]] == ["m:f"]
+
+
+def test_whoever_reads_a_project_sees_how_its_predictions_turned_out(serving: Serve) -> None:
+    with serving(token=ADMINISTRATOR) as api:
+        api.token = ADMINISTRATOR
+        add_user(api, "viewer", {"vision": "viewer"})
+        viewer = add_token(api, "viewer", "read")
+        judge(api, 50.0, project="speech")
+        assert api.get("/v1/promises", token=viewer).json() == {"scores": [], "tasks": []}
+        judge(api, 100.0, project="vision")
+        seen = api.get("/v1/promises", token=viewer).json()["scores"]
+        assert {(each["kind"], each["promises"], each["held"]) for each in seen} >= {("seconds", 1, 1.0)}
+        every = api.get("/v1/promises").json()["scores"]
+        assert {(each["kind"], each["promises"], each["held"]) for each in every} >= {("seconds", 2, 0.5)}
+
+
+def judge(api: Api, predicted: float, project: str = "default") -> None:
+    """A job of 100 s succeeds of which it was predicted after 25 % that `predicted` seconds were left."""
+    job_id = api.submit(name="judged", project=project)
+    api.surroundings.clock.now = NOW
+    train(api, job_id)
+    value = Interval(predicted, 0.9 * predicted, 1.5 * predicted)
+    promise = PromiseRecord(
+        job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value
+    )
+    record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
+    api.repository.add_round(record, [], [promise])
+    api.surroundings.clock.now = NOW + 100
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
 
 
 def test_a_cancelled_job_has_no_truth_to_compare_with(api: Api) -> None:

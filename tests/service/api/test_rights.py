@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import count
@@ -16,7 +17,7 @@ from optimus_contract.people import ProjectRole, Role, Scope
 from optimus_scheduler.model import Quota
 from optimus_service.api.auth import is_job_path, is_open_path
 from optimus_service.api.callers import Need
-from optimus_service.api.rights import TABLE, Call, table
+from optimus_service.api.rights import TABLE, Call, calls_at, table
 from optimus_service.store.errors import UserNotFound
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -178,3 +179,13 @@ def test_everything_that_changes_something_is_recorded() -> None:
 
 def test_the_docs_print_the_table() -> None:
     assert table() in PAGE.read_text("utf-8")
+
+
+def test_the_page_asks_for_nothing_that_its_viewers_may_not_read() -> None:
+    """A refused request is an error in the browser's console, and a part of the page that stays empty."""
+    sources = (PAGE.parents[1] / "web" / "src").glob("*.ts*")
+    written = {path for each in sources for path in re.findall(r'[`"](/v1/[^`"?]*)', each.read_text())}
+    asked = {re.sub(r"\$\{[^}]*\}", "x", path) for path in written}
+    needs = {path: rows["GET"][0].need for path in asked if "GET" in (rows := calls_at(path))}
+    assert {"/v1/promises", "/v1/stream", "/v1/jobs/x", "/v1/nodes", "/v1/projects"} <= needs.keys()
+    assert set(needs.values()) <= {Need.READ, Need.READ_JOB}, needs
